@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Protocol
 
 from nadi.backoff import Backoff
@@ -30,12 +31,17 @@ from nadi.client.aio import EventRead, ReaderGroup, StreamManager
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
 from nadi.functions.definition import Function
-from nadi.functions.handlers.event import Event
-from nadi.functions.handlers.outcome import Failure, Handler, Outcome, Output
-from nadi.functions.instances import worker_name
+from nadi.functions.handlers.event import (
+    Event,
+    Failure,
+    FunctionStoppedError,
+    Handler,
+    HandlerNotStartedError,
+    Outcome,
+    Output,
+)
 from nadi.functions.progress import Counters
-from nadi.functions.stopped import FunctionStoppedError, HandlerNotStartedError
-from nadi.functions.writing import AtLeastOnce, AtMostOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
+from nadi.functions.writing import Acknowledged, ExactlyOnce, RedoError, Step, TransactionWriters, settle
 from nadi.limits import FUNCTION_RETRY_AFTER_S, FUNCTION_SLICE_S
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.event import EventBlock
@@ -82,11 +88,9 @@ class Pieces:
 
     @property
     def current(self) -> Piece | None:
-        """What to handle next; None at the end."""
         return self._rest[0] if self._rest else None
 
     def done(self, count: int) -> None:
-        """The first `count` events of the current piece are done."""
         piece = self._rest.popleft()
         if count:
             self._failures = 0
@@ -107,35 +111,26 @@ class Pieces:
         failure, piece = outcome.failure, self._rest[0]
         assert failure is not None
         if redo and outcome.done:
-            self._rest.popleft()
             at = piece.first + outcome.done
-            self._rest.extendleft(
-                reversed([Piece(piece.first, at, piece.attempt + 1), Piece(at, at + 1, piece.attempt + 1)])
-            )
-            if at + 1 < piece.last:
-                self._rest.insert(2, Piece(at + 1, piece.last))
-            return Verdict.NARROWED
+            return self._again(Verdict.NARROWED, at, at + 1)
         if failure.is_busy:
-            self._rest[0] = Piece(piece.first, piece.last, piece.attempt + 1)
-            return Verdict.PAUSE
+            return self._again(Verdict.PAUSE, piece.last)
         together = min(outcome.together, len(piece))
         if together > 1:
-            self._rest.popleft()
-            middle = piece.first + (together + 1) // 2
-            halves = [Piece(piece.first, middle, piece.attempt + 1)]
-            halves.append(Piece(middle, piece.first + together, piece.attempt + 1))
-            if piece.first + together < piece.last:
-                halves.append(Piece(piece.first + together, piece.last))
-            self._rest.extendleft(reversed(halves))
-            return Verdict.NARROWED
+            return self._again(Verdict.NARROWED, piece.first + (together + 1) // 2, piece.first + together)
         self._failures += 1
         if failure.is_final or self._failures > self._retries:
             return Verdict.GIVE_UP
-        self._rest.popleft()
-        if len(piece) > 1:
-            self._rest.appendleft(Piece(piece.first + 1, piece.last))
-        self._rest.appendleft(Piece(piece.first, piece.first + 1, piece.attempt + 1))
-        return Verdict.PAUSE
+        return self._again(Verdict.PAUSE, piece.first + 1)
+
+    def _again(self, verdict: Verdict, *ends: int) -> Verdict:
+        """Have the current piece's events up to each of these ends tried again together, and those behind as new."""
+        piece = self._rest.popleft()
+        parts = [Piece(first, last, piece.attempt + 1) for first, last in pairwise([piece.first, *ends])]
+        if ends[-1] < piece.last:
+            parts.append(Piece(ends[-1], piece.last))
+        self._rest.extendleft(reversed(parts))
+        return verdict
 
 
 class Outputs(Protocol):
@@ -177,7 +172,11 @@ class Delivery:
 
     async def deliver(self, segment: str, block: EventBlock, outputs: Outputs) -> None:
         """Handle a block's events; FunctionStoppedError at one that is given up without a dead-letter stream."""
-        events = self._events(segment, block)
+        path = self._key_path
+        events = [
+            Event(data, segment, at, None if path is None else known_key_in(data, path))
+            for at, data in zip(block.offsets().tolist(), block, strict=True)
+        ]
         ends = [*block.offsets().tolist()[1:], block.offset + block.size_bytes]
         pieces = Pieces(len(events), self._function.retries)
         wants_outputs = self._function.output is not None
@@ -196,7 +195,9 @@ class Delivery:
             if outcome.done and not redo:
                 end = ends[piece.first + outcome.done - 1]
                 with self._counters.storing(min(share, 1.0)):
-                    await outputs.store(events[piece.first].offset, end, self._keyed(segment, outcome.outputs), [])
+                    # those without a key keep the order of their segment
+                    keyed = [(segment if key is None else key, data) for key, data in outcome.outputs]
+                    await outputs.store(events[piece.first].offset, end, keyed, [])
                 self._counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
                 pieces.done(outcome.done)
                 self._backoff.reset()
@@ -204,12 +205,12 @@ class Delivery:
                 continue
             failed = events[piece.first + outcome.done]
             if self._is_at_most_once:
-                self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+                self._counters.failed(f"{failed.id}: {outcome.failure}")
                 for at in range(piece.first + outcome.done, piece.first + begun):
                     await self._give_up(events[at], ends[at], outcome.failure, pieces, outputs)
                 continue
             verdict = pieces.failed(outcome, redo=redo)
-            self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+            self._counters.failed(f"{failed.id}: {outcome.failure}")
             if verdict is Verdict.GIVE_UP:
                 await self._give_up(failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs)
             elif verdict is Verdict.PAUSE:
@@ -217,23 +218,12 @@ class Delivery:
             else:
                 self._log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
 
-    def _events(self, segment: str, block: EventBlock) -> list[Event]:
-        places = block.offsets().tolist()
-        path = self._key_path
-        if path is None:
-            return [Event(data, segment, at) for at, data in zip(places, block, strict=True)]
-        return [Event(data, segment, at, known_key_in(data, path)) for at, data in zip(places, block, strict=True)]
-
-    def _keyed(self, segment: str, outputs: Sequence[Output]) -> list[Output]:
-        """Outputs without a key keep the order of their segment: its name is their key."""
-        return [(key if key is not None else segment, data) for key, data in outputs]
-
     async def _pause_after(self, event: Event, failure: Failure) -> None:
         pause_s = self._backoff.take()
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, FUNCTION_RETRY_AFTER_S))
         self._log.warning("event %s: %s; trying again in %.1f s", event.id, failure, pause_s)
-        self._counters.retried()
+        self._counters.count(retries=1)
         await self._pause(pause_s)
 
     async def _give_up(self, event: Event, end: int, failure: Failure, pieces: Pieces, outputs: Outputs) -> None:
@@ -257,17 +247,23 @@ class Delivery:
             routing_key=event.routing_key,
         )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
-        self._counters.dead_lettered()
+        self._counters.count(dead_letters=1)
         self._log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)
 
 
+def member_of(reader_id: str) -> str:
+    """The name of a worker's instance among its `Members`."""
+    return reader_id.partition(".")[0]
+
+
 class Worker:
-    """Runs with `run`, until it was told to `stop`, or everything is read. `reader_id`: its name in the group."""
+    """Runs with `run`, until it was told to `stop`, or everything is read. name: that of its instance, and its own;
+    reader_id: in the group, which it may join several times."""
 
     def __init__(
         self,
         function: Function,
-        number: int,
+        name: str,
         *,
         manager: StreamManager,
         group: ReaderGroup,
@@ -278,13 +274,13 @@ class Worker:
         step: Step,
         starting: asyncio.Semaphore,
     ) -> None:
-        self._function, self._number, self._manager, self._group = function, number, manager, group
+        self._function, self._name, self._manager, self._group = function, name, manager, group
         self._handler, self._writers, self._counters, self._log, self._step = handler, writers, counters, logger, step
         self._starting = starting
         self._stopping = asyncio.Event()
         self._part = 0
         self._batch_s = function.batch_ms / 1000
-        self.reader_id = worker_name(number, 0)
+        self.reader_id = f"{name}.0"
 
     @property
     def is_stopping(self) -> bool:
@@ -314,7 +310,7 @@ class Worker:
                 except (ReaderOfflineError, ConditionFailedError, AlreadyExistsError) as error:
                     self._log.warning("joining the group again: %s", error)
                 except (UnavailableError, HandlerNotStartedError) as error:
-                    self._counters.failed(str(error), int(time.time() * 1000))
+                    self._counters.failed(str(error))
                     self._log.warning("trying again: %s", error)
                 with suppress(Stopping):
                     await self._pause(backoff.take())
@@ -323,7 +319,7 @@ class Worker:
 
     async def _read(self, delivery: Delivery, backoff: Backoff) -> None:
         """As one reader, until everything is read or the worker is to stop."""
-        self.reader_id = worker_name(self._number, self._part)
+        self.reader_id = f"{self._name}.{self._part}"
         self._part += 1
         reader = await open_output_reader(
             self._group,
@@ -335,8 +331,7 @@ class Worker:
         if self._function.delivery == EXACTLY_ONCE:
             outputs = ExactlyOnce(self._writers, self._function, reader, self._log, self._step)
         else:
-            kind = AtMostOnce if self._function.delivery == AT_MOST_ONCE else AtLeastOnce
-            outputs = kind(self._manager, self._function, reader)
+            outputs = Acknowledged(self._manager, self._function, reader)
         try:
             while (found := await self._next(reader)) is not None:
                 if isinstance(found, Unsettled):
@@ -344,7 +339,7 @@ class Worker:
                 elif found.is_read_completed:
                     return
                 elif found.gap is not None:
-                    self._counters.met_gap()
+                    self._counters.count(gaps=1)
                     self._log.warning(
                         "data of %s from %d to %s %s: going on after it",
                         *(found.segment, found.gap.from_offset, found.gap.to_offset or "its end"),
