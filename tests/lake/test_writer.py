@@ -302,7 +302,7 @@ def test_a_catalog_that_is_away_is_waited_for(manager: nadi.StreamManager, scope
 
 
 def _states(manager: nadi.StreamManager, scope: str, lake: LakeDefinition) -> list[str]:
-    return [one.state for one in nadi.lake.lakes_of(manager, scope)[lake.name].writers.values()]
+    return [one.state for one in nadi.lake.status(manager, scope, lake.name).writers]
 
 
 def test_a_table_of_others_and_one_that_is_gone_are_refused(

@@ -12,7 +12,6 @@ from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties
 from nadi.lake.table.partitions import partition_fields
-from nadi.lake.table.secrets import shown
 from nadi.limits import LAKE_COMMIT_BYTES, LAKE_EVERY_MAX_S, LAKE_EVERY_MIN_S, MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.naming import NO_UNIT, PER_SECOND, check_name
 
@@ -82,20 +81,13 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dead_letter_stream(self) -> tuple[str, str] | None:
-        """Its scope and its name."""
         if self.dead_letters is None:
             return None
         scope, _, stream = self.dead_letters.rpartition("/")
         return scope or self.scope, stream
 
-    def __repr__(self) -> str:
-        """Without secrets, which a definition of an earlier nadi may have."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__} | {"catalog": shown(self.catalog)}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
-
 
 def lake_name(stream: str, name: str | None = None) -> str:
-    """The name of a stream's lake."""
     return check_name("lake", name or f"{stream}-lake", max_chars=PREFIXED_NAME_MAX_CHARS)
 
 
@@ -132,11 +124,6 @@ def definition_of(
                     "another lake of another name and table"
                 )
         made = msgspec.structs.replace(before, **given)
-    _check(made)
-    return made
-
-
-def _check(made: LakeDefinition) -> None:
     catalog_properties(made.catalog)
     names = made.table.split(".")
     if len(names) < 2 or not all(names):
@@ -174,3 +161,4 @@ def _check(made: LakeDefinition) -> None:
         raise InvalidArgumentError(
             f"commit_bytes is from {MIB:,} to {64 * LAKE_COMMIT_BYTES:,}, not {made.commit_bytes:,}"
         )
+    return made
