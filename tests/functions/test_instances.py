@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from uuid import uuid4
 
@@ -13,10 +14,11 @@ from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recor
 from nadi.functions import FunctionError, serve
 from nadi.functions.definition import FunctionOptions
 from nadi.functions.progress import StoredProgress
+from nadi.process import members
 from nadi.testing import RestartableServer
 
 from .command import nadi_command, runner
-from .support import a_function, delivered, read, read_all, running, streams, until_handled, until_workers, write
+from .support import a_function, delivered, read, read_all, running, streams, until_workers, write
 
 CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"delivery": "at-least-once"}]
 
@@ -33,26 +35,27 @@ async def test_another_with_other_options_is_refused_while_one_runs(
             await serve(function.changed(**change), manager)
 
 
-async def test_a_killed_one_can_be_deleted_and_followed_at_once(
-    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+async def test_a_killed_one_is_known_to_be_dead_at_once(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for limit in ("PROCESS_GONE_S", "PROCESS_SILENT_S"):
+        monkeypatch.setattr(members, limit, 1e6)  # however long it has been silent
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 20)
-    function = delivered(nadi_scope, "echo", "at-least-once")
-    progress = StoredProgress(manager, nadi_scope, function.name)
-    group_of = manager.reader_group_manager(nadi_scope).get_reader_group
-    async with runner(nadi_server.controller_uri, nadi_scope, "echo", delivery="at-least-once") as process:
-        await until_handled(manager, function, 20)
-        shown = await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)
-        assert f"process {process.pid}, running: w1" in shown
-        process.kill()
-        await process.wait()
+    async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    group = await manager.reader_group_manager(nadi_scope).get_reader_group("echo")
+    progress = StoredProgress(manager, nadi_scope, "echo")
+    left = set(await group.online_readers())
+    assert left
     assert await progress.running() == []
-    assert len(await (await group_of(function.name)).online_readers()) > 0
-    async with running(function, manager):
-        assert await (await group_of(function.name)).online_readers() == []
-        assert len(await progress.running()) == 1
-    assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, function.name, "--yes")
+    async with running(delivered(nadi_scope, "echo", "exactly-once"), manager):
+        assert [instance.pid for instance in await progress.running()] == [os.getpid()]
+        shown = await nadi_command(nadi_server, "function", "status", nadi_scope, "echo")
+        assert f"process {os.getpid()}, " in shown
+        assert len(await read(manager, nadi_scope, "out", 20)) == 20
+        assert not left & set(await group.online_readers())
+    assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, "echo", "--yes")
 
 
 async def test_forgetting_commits_what_can_be_committed(

@@ -363,7 +363,7 @@ def test_what_cannot_be_meant_is_refused(manager: nadi.StreamManager, scope: str
         "is no partition": {"partition": "week(at)"},
         "the lake's own": {"dead_letters": "meters"},
         "no effect without": {"value_format": None, "value_schema": "wh long"},
-        "commits every": {"every_s": 0},
+        "every_s is from 0.05 to": {"every_s": 0},
     }
     for match, options in refused.items():
         with pytest.raises(InvalidArgumentError, match=match):

@@ -12,7 +12,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from nadi.backoff import Backoff
@@ -40,7 +40,6 @@ from nadi.process.running import each_beat, run_program
 log = logging.getLogger("nadi.functions")
 _REFRESH_MS = 250
 _numbers = itertools.count(1)  # of this process's workers, whatever function they are of
-MakeHandler = Callable[[str, logging.Logger], Handler]
 
 
 def run(
@@ -64,11 +63,7 @@ def run(
 
 
 async def serve(
-    function: Function,
-    manager: StreamManager,
-    *,
-    stop: asyncio.Event | None = None,
-    step: Step = lambda name: None,
+    function: Function, manager: StreamManager, *, stop: asyncio.Event | None = None, step: Step = lambda name: None
 ) -> None:
     """Run a function with a client of `nadi.client.aio`, until `stop` is set; see `run`.
 
@@ -76,12 +71,7 @@ async def serve(
     """
     if not isinstance(function, Function):
         raise InvalidArgumentError(f"{function!r} is no Function: make one of it, or decorate it with @function")
-    logger = log.getChild(function.name)
-
-    def handler(worker: str, worker_log: logging.Logger) -> Handler:
-        return _handler_of(function, worker, worker_log)
-
-    await Supervisor(function, manager, handler, step, logger).run(stop if stop is not None else asyncio.Event())
+    await Supervisor(function, manager, step).run(stop if stop is not None else asyncio.Event())
 
 
 def _handler_of(function: Function, worker: str, logger: logging.Logger) -> Handler:
@@ -118,13 +108,11 @@ async def ends_of(manager: StreamManager, offsets: Mapping[str, int]) -> Mapping
 
 
 class Supervisor:
-    """One instance of a function. handler: makes one for each worker, by its name."""
+    """One instance of a function."""
 
-    def __init__(
-        self, function: Function, manager: StreamManager, handler: MakeHandler, step: Step, logger: logging.Logger
-    ) -> None:
-        self._function, self._manager, self._make_handler, self._step = function, manager, handler, step
-        self._log = logger
+    def __init__(self, function: Function, manager: StreamManager, step: Step) -> None:
+        self._function, self._manager, self._step = function, manager, step
+        self._log = log.getChild(function.name)
         self._counters = Counters()
         self._plan = WorkerPlan(function.min_workers, function.max_workers, function.idle_s)
         self._writers = TransactionWriters(manager)
@@ -165,7 +153,7 @@ class Supervisor:
     async def _prepare(self) -> ReaderGroup:
         """The function's group, made if it is new. FunctionError, StreamNotFoundError: it can't run so."""
         function, manager = self._function, self._manager
-        handler = self._make_handler("w0", self._log)
+        handler = _handler_of(function, "w0", self._log)
         try:
             await handler.start()  # to see at once that it can be
         finally:
@@ -291,10 +279,10 @@ class Supervisor:
             f"{self._members.name}.{name}",
             manager=self._manager,
             group=group,
-            handler=self._make_handler(name, logger),
+            handler=_handler_of(self._function, name, logger),
             writers=self._writers,
             counters=self._counters,
-            logger=logger,
+            log=logger,
             step=self._step,
             starting=self._starting,
         )

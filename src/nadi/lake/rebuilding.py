@@ -48,7 +48,8 @@ from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, target_of_l
 from nadi.lake.table.catalogs import fitted, table_of
 from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, pieces_of, window
-from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES, MIB
+from nadi.lake.writer import in_batches
+from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES
 from nadi.model.keyspace import equal_ranges, key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name, segment_number
@@ -157,13 +158,7 @@ class Rebuilt:
 
 @checking
 def rebuild(
-    manager: StreamManager,
-    scope: str,
-    name: str,
-    to: str,
-    *,
-    key: str | None = None,
-    told: Told = lambda events: None,
+    manager: StreamManager, scope: str, name: str, to: str, *, key: str | None = None, told: Told = lambda events: None
 ) -> Rebuilt:
     """Make the stream `to` of the scope from a lake's table, up to its cut; again, to go on after a kill.
 
@@ -309,19 +304,13 @@ class _Rebuilding:
             raise ConflictError(f"{self._scope}/{self._to} was scaled by another meanwhile: delete it, and begin anew")
 
     def _write(self, writer: NumberedWriter, snapshot: int, extent: Extent, rank: int, position: float | None) -> None:
-        some: list[NumberedEvent] = []
-        size = 0
-        for offset, where, data in self._events(snapshot, extent, position):
-            some.append(NumberedEvent(rank + offset, where, data))
-            size += len(data)
-            if len(some) >= LAKE_REBUILT_AT_ONCE or size >= 4 * MIB:
-                self._thread.run(writer.write(some))
-                self._written += len(some)
-                self._told(self._written)
-                some, size = [], 0
-        if some:
-            self._thread.run(writer.write(some))
-            self._written += len(some)
+        events = (
+            NumberedEvent(rank + offset, where, data)
+            for offset, where, data in self._events(snapshot, extent, position)
+        )
+        for batch in in_batches(events, LAKE_REBUILT_AT_ONCE):
+            self._thread.run(writer.write(batch))
+            self._written += len(batch)
             self._told(self._written)
 
     def _events(self, snapshot: int, extent: Extent, position: float | None) -> Iterator[tuple[int, float, bytes]]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
@@ -136,21 +137,19 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@dataclass(eq=False)
 class _Running:
-    def __init__(
-        self,
-        manager: StreamManager,
-        lake: LakeDefinition,
-        once: bool,
-        stopping: threading.Event,
-        told: Told,
-        step: Step,
-    ) -> None:
-        self._manager, self._lake, self._once, self._stopping, self._told = manager, lake, once, stopping, told
-        self._step = step
+    manager: StreamManager
+    lake: LakeDefinition
+    once: bool
+    stopping: threading.Event
+    told: Told
+    step: Step
+
+    def __post_init__(self) -> None:
         self._old_files = ""  # what keeps them from being joined
-        self._thread, core = inside(manager)
-        self._stored = StoredLake(core, lake.scope, lake.name)
+        self._thread, core = inside(self.manager)
+        self._stored = StoredLake(core, self.lake.scope, self.lake.name)
         self._members = self._stored.members()
         self._rows, self._state, self._trouble = 0, "writing", ""
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
@@ -163,9 +162,8 @@ class _Running:
             with ExitStack() as closing:
                 self._rounds(closing)
         except Exception as error:
-            trouble = without_secrets(
-                str(error) if isinstance(error, NadiError) else f"{type(error).__name__}: {error}"
-            )
+            kind = "" if isinstance(error, NadiError) else f"{type(error).__name__}: "
+            trouble = without_secrets(f"{kind}{error}")
             raise
         finally:
             with suppress(NadiError):
@@ -177,60 +175,60 @@ class _Running:
         await self._stored.note(trouble)
 
     async def _say(self) -> None:
-        await self._members.say(self._rows, 0.0, 0, self._trouble, self._state)
         try:
+            await self._members.say(self._rows, 0.0, 0, self._trouble, self._state)
             record = await self._stored.record.get()
         except NotFoundError:
-            log.warning("lake %s was forgotten: this writer ends", self._lake.name)
-            self._stopping.set()
+            log.warning("lake %s was forgotten: this writer ends", self.lake.name)
+            self.stopping.set()
             return
         if not record.is_wanted:
-            self._stopping.set()
+            self.stopping.set()
         if record.trouble and not self._trouble:
             await self._stored.note("")
 
     def _rounds(self, closing: ExitStack) -> None:
         writer = None
         failing_since: float | None = None
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             began = time.monotonic()
             try:
                 if writer is None:
-                    writer = LakeWriter(self._manager, self._lake, step=self._step)
+                    writer = LakeWriter(self.manager, self.lake, step=self.step)
                     closing.callback(writer.close)
                 done = writer.commit()
             except UnavailableError as error:
                 failing_since = began if failing_since is None else failing_since
-                if self._once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
+                if self.once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
                     raise
                 pause_s = self._backoff.take()
                 log.warning("trying again in %.1f s: %s", pause_s, error)
                 self._state, self._trouble = "waiting", str(error)
-                self._stopping.wait(pause_s)
+                self.stopping.wait(pause_s)
                 continue
             self._backoff.reset()
             failing_since = None
             if done is not None:
                 self._rows += done.rows
-                self._told(done)
+                self.told(done)
             is_level = done is None or done.is_level
-            if is_level and (self._once or time.monotonic() >= self._compact_at):
+            if is_level and (self.once or time.monotonic() >= self._compact_at):
                 self._compact(writer)
-            if done is None and self._once:
+            if done is None and self.once:
                 return
             self._state, self._trouble = "level" if is_level else "writing", self._old_files
-            if is_level and not self._once:
-                self._stopping.wait(max(self._lake.every_s - (time.monotonic() - began), 0.0))
+            if is_level and not self.once:
+                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - began), 0.0))
 
     def _compact(self, writer: LakeWriter) -> None:
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
         try:
             self._state = "writing"
-            while writer.compact() and not self._stopping.is_set():
+            while writer.compact() and not self.stopping.is_set():
                 pass
             self._old_files = ""
         except (UnavailableError, LakeStoppedError) as error:  # events can be written all the same
-            if self._once and isinstance(error, LakeStoppedError):
+            if self.once and isinstance(error, LakeStoppedError):
                 raise
             log.warning("small files are joined later: %s", error)
             self._old_files = str(error)

@@ -29,9 +29,9 @@ from nadi.client.scan.scan import Scan, of_pieces
 from nadi.client.scan.selection import Readable
 from nadi.client.scan.split import Split
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
-from nadi.lake.definition import LakeDefinition, lake_name
-from nadi.lake.marks import Mark, newest_mark, segments_told
-from nadi.lake.record import LakeRecord, StoredLake, record_of
+from nadi.lake.definition import lake_name
+from nadi.lake.marks import newest_mark, segments_told
+from nadi.lake.record import StoredLake, record_of
 from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows, Shape, check_places
 from nadi.lake.table.catalogs import case_problem, fitted, table_of
 from nadi.lake.table.reaching import LakeStoppedError
@@ -53,27 +53,17 @@ class Before:
 
     def __init__(self, cut: StreamCut, ranges: dict[int, SegmentRange], moment_ms: int | None = None) -> None:
         self.cut, self.moment_ms = cut, moment_ms
-        self._ranges = ranges
+        self.ranges = ranges
         self._bound = Bound(dict(cut.positions), [ranges[segment] for segment in cut.positions])
-
-    @property
-    def columns(self) -> list[str]:
-        return [SEGMENT_ID, OFFSET] if self.moment_ms is None else [SEGMENT_ID, OFFSET, APPENDED]
-
-    @property
-    def limits(self) -> list[tuple[int, int]]:
-        """Of the segments that don't lie before it as a whole."""
-        found = ((segment, self.limit(segment)) for segment in self._ranges)
-        return [(segment, limit) for segment, limit in found if limit is not None]
 
     def limit(self, segment: int) -> int | None:
         """Up to where a segment lies before it; None: all of it does."""
-        if segment not in self._ranges:
+        if segment not in self.ranges:
             raise LakeStoppedError(
                 f"nothing is known any more of segment {segment}, of which the table has rows: read the table's newest "
                 "cut"
             )
-        return self._bound.limit(self._ranges[segment])
+        return self._bound.limit(self.ranges[segment])
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without those behind it; rows that others added without a position count as before every cut."""
@@ -99,9 +89,10 @@ class Columns:
     before: Before | None
 
     def of_table(self, table: TableFiles, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
-        there = table.names
-        needed = [] if self.before is None else self.before.columns
-        names = list(dict.fromkeys([*(name for name in self.wanted.names if name in there), *needed])) or [OFFSET]
+        names = [name for name in self.wanted.names if name in table.names] or [OFFSET]
+        if self.before is not None:
+            places = [SEGMENT_ID, OFFSET, *([] if self.before.moment_ms is None else [APPENDED])]
+            names += [name for name in places if name not in names]
         for batch in table.read(pieces, names):
             found = batch if self.before is None else self.before.rows(batch)
             if found.num_rows:
@@ -183,7 +174,10 @@ class Union(Readable):
             (limit := before.limit(segment)) is None or limit >= offset
             for segment, offset in self.table_cut.positions.items()
         )
-        return before.limits if meets and before.moment_ms is None else None
+        if not meets or before.moment_ms is not None:
+            return None
+        limits = ((segment, before.limit(segment)) for segment in before.ranges)
+        return [(segment, limit) for segment, limit in limits if limit is not None]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._table is not None:
@@ -222,7 +216,7 @@ def union(
     >>> def total_wh(manager, moment):
     ...     return pa.table(nadi.lake.union(manager, "home", "meters", at=moment))["wh"].to_pylist()
     """
-    planned = _planned(manager, scope, stream, name)
+    planned = _Planned(manager, scope, stream, name)
     try:
         return planned.union(at, columns)
     except (InvalidStreamCutError, TruncatedError):
@@ -232,38 +226,27 @@ def union(
 
 @checking
 def union_schema(
-    manager: StreamManager,
-    scope: str,
-    stream: str,
-    *,
-    columns: Sequence[str] | None = None,
-    name: str | None = None,
+    manager: StreamManager, scope: str, stream: str, *, columns: Sequence[str] | None = None, name: str | None = None
 ) -> pa.Schema:
     """Return the columns that `union` has, without finding out what it reads."""
-    return _planned(manager, scope, stream, name).schema(columns)
-
-
-def _planned(manager: StreamManager, scope: str, stream: str, name: str | None) -> _Planned:
-    record = record_of(manager, scope, lake_name(stream, name))
-    lake = record.definition
-    if lake.stream != stream:
-        raise InvalidArgumentError(f"lake {lake.name} is one of stream {lake.stream}, not of {stream}")
-    table = table_of(lake.catalog, lake.table)
-    if table is None and record.table_id:
-        raise LakeStoppedError(f"table {lake.table} isn't in the catalog any more")
-    if table is not None:
-        check_places(table)
-    mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
-    return _Planned(manager, record, table, mark)
+    return _Planned(manager, scope, stream, name).schema(columns)
 
 
 class _Planned:
-    def __init__(self, manager: StreamManager, record: LakeRecord, table: Table | None, mark: Mark | None) -> None:
-        self._manager, self._table, self._mark = manager, table, mark
-        self._lake: LakeDefinition = record.definition
+    def __init__(self, manager: StreamManager, scope: str, stream: str, name: str | None) -> None:
+        record = record_of(manager, scope, lake_name(stream, name))
+        self._manager, self._lake = manager, record.definition
+        if self._lake.stream != stream:
+            raise InvalidArgumentError(f"lake {self._lake.name} is one of stream {self._lake.stream}, not of {stream}")
+        self._table = table_of(self._lake.catalog, self._lake.table)
+        if self._table is None and record.table_id:
+            raise LakeStoppedError(f"table {self._lake.table} isn't in the catalog any more")
+        if self._table is not None:
+            check_places(self._table)
+        self._mark = None if self._table is None else newest_mark(self._table, scope, stream)
         self._thread, self._core = inside(manager)
         self._stores = stores_of(self._core)
-        self._table_cut = StreamCut.from_text(record.start) if mark is None else mark.end_cut
+        self._table_cut = StreamCut.from_text(record.start) if self._mark is None else self._mark.end_cut
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         tail = self._tail()

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,14 +56,7 @@ from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_o
 from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows, check_places
 from nadi.lake.table.catalogs import create_table, evolved, expire_snapshots, fitted, lasting, load_table, open_catalog
-from nadi.lake.table.files import (
-    DataFiles,
-    OvertakenError,
-    commit_files,
-    head_of,
-    new_attempt,
-    parent_of,
-)
+from nadi.lake.table.files import DataFiles, OvertakenError, commit_files, head_of, new_attempt, parent_of
 from nadi.lake.table.partitions import misplaced, partition_fields
 from nadi.lake.table.reaching import STORAGE, LakeStoppedError, reaching
 from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
@@ -83,34 +76,38 @@ if TYPE_CHECKING:
 _AT_ONCE_BYTES = 4 * MIB
 
 
-def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> int:
-    """Write those of one snapshot that aren't there yet, in order; how many it has. TruncatedError if their events are
-    gone."""
+def in_batches(events: Iterable[NumberedEvent], most: int) -> Iterator[list[NumberedEvent]]:
+    """The events in lists of at most so many, and of about 4 MiB."""
+    batch: list[NumberedEvent] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        size += len(event.data)
+        if len(batch) >= most or size >= _AT_ONCE_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> None:
+    """Write those of one snapshot that aren't there yet, in order. TruncatedError if their events are gone."""
     to = lake.dead_letter_stream
     if not mark.own_letters or to is None:
-        return 0
+        return
     thread, core = inside(manager)
     stores = stores_of(core)
     writer = thread.result(lambda: NumberedWriter(StreamShape(stores, *to), table_id.bytes))
     position = key_position(str(table_id))  # of all, so that the last of them is there only if all are
-    number = mark.letters - mark.own_letters
     try:
         if thread.run(writer.last_number(position)) >= mark.letters - 1:
-            return mark.own_letters  # and what they were made of may be gone
-        some: list[NumberedEvent] = []
-        size = 0
-        for letter in letters_of(manager, lake, mark):
-            data = letter.encode()
-            some.append(NumberedEvent(number, position, data))
-            number, size = number + 1, size + len(data)
-            if len(some) >= LAKE_LETTERS_AT_ONCE or size >= _AT_ONCE_BYTES:
-                thread.run(writer.write(some))
-                some, size = [], 0
-        if some:
-            thread.run(writer.write(some))
+            return  # and what they were made of may be gone
+        letters = enumerate(letters_of(manager, lake, mark), mark.letters - mark.own_letters)
+        events = (NumberedEvent(number, position, letter.encode()) for number, letter in letters)
+        for batch in in_batches(events, LAKE_LETTERS_AT_ONCE):
+            thread.run(writer.write(batch))
     finally:
         thread.result(writer.close)
-    return mark.own_letters
 
 
 def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[DeadLetter]:

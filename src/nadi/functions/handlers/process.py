@@ -26,7 +26,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -93,7 +92,7 @@ class Calls:
     def _call(self, given: object, context: Context, loop: asyncio.AbstractEventLoop) -> list[Output]:
         returned = self.handler(given, context) if self._with_context else self.handler(given)
         if inspect.isawaitable(returned):
-            returned = loop.run_until_complete(_awaited(returned))
+            returned = loop.run_until_complete(asyncio.wait_for(returned, None))
         outputs = outputs_of(returned)
         if (size_bytes := _size_bytes(outputs)) > FUNCTION_REPLY_BYTES:
             raise OutputTooLargeError(f"{size_bytes:,} bytes of one call, over {FUNCTION_REPLY_BYTES:,}: return less")
@@ -102,10 +101,6 @@ class Calls:
 
 class OutputTooLargeError(Exception):
     """What one call returned is more than can be taken."""
-
-
-async def _awaited(returned: Any) -> object:
-    return await returned
 
 
 def outputs_of(returned: object) -> list[Output]:
@@ -221,11 +216,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # sent to all processes of a service: the parent lets this one finish
-        signal.signal(number, lambda *_: None)  # to ignore them would also make programs started here ignore them
+    # Signals are sent to all processes of a service: the parent lets this one finish. To ignore them would also make
+    # programs that are started here ignore them.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     first = receive(connection)
     if first is None:
         return

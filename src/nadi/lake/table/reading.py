@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
 
 
+Condition = Callable[[str, str], Any]  # of a row, by the names that its file has for `_PLACE`
 _PLACE = ("_segment_id", "_offset")
 _LEAST_BYTES = MIB  # of a piece, unless its file has no more
 
@@ -67,19 +68,8 @@ def dealt(pieces: Sequence[FilePiece], most: int) -> list[tuple[FilePiece, ...]]
     return [tuple(pieces[at] for at in sorted(mine)) for _, _, mine in sorted(loads, key=lambda load: load[1])]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    segment: int
-    low: int
-    high: int
-
-    def condition(self, segment: str, offset: str) -> Any:
-        at = pc.field(offset)
-        return (pc.field(segment) == self.segment) & (at >= self.low) & (at < self.high)
-
-
 def rows_of(
-    piece: FilePiece, metadata: TableMetadata, io: FileIO, schema: Schema, wanted: Stretch | None = None
+    piece: FilePiece, metadata: TableMetadata, io: FileIO, schema: Schema, wanted: Condition | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Its rows with these columns of the table, as these are now. wanted: those alone, by columns that are read."""
     from pyiceberg.expressions import AlwaysTrue
@@ -90,7 +80,7 @@ def rows_of(
         return
     assert (piece.low, piece.high) == (0, None), "of a part nobody else could tell which rows are its own"
     for batch in ArrowScan(metadata, io, schema, AlwaysTrue()).to_record_batches([piece.file]):
-        yield batch if wanted is None else batch.filter(wanted.condition(*_PLACE))
+        yield batch if wanted is None else batch.filter(wanted(*_PLACE))
 
 
 def _borders(file: FileScanTask) -> Iterator[int]:
@@ -105,7 +95,7 @@ def _borders(file: FileScanTask) -> Iterator[int]:
 
 
 def _of_groups(
-    piece: FilePiece, metadata: TableMetadata, io: FileIO, wanted: Schema, some: Stretch | None
+    piece: FilePiece, metadata: TableMetadata, io: FileIO, wanted: Schema, some: Condition | None
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow.dataset as ds
     from pyiceberg.io.pyarrow import (
@@ -141,7 +131,7 @@ def _of_groups(
         as_wanted = schema_to_pyarrow(wanted, include_field_ids=False)
         names = [one.name for one in found.columns]
         ids = [] if some is None or deleted else [wanted.find_field(name).field_id for name in _PLACE]
-        only = some.condition(*map(found.find_column_name, ids)) if some is not None and ids else None
+        only = some(*map(found.find_column_name, ids)) if some is not None and ids else None
         scanner = fragment.subset(row_group_ids=groups).scanner(schema=stored, columns=names, filter=only)
         row = 0
         for batch in scanner.to_batches():
@@ -158,7 +148,7 @@ def _of_groups(
                 row += batch.num_rows
                 made = made.filter(pa.array(there))
             if deleted and some is not None:
-                made = made.filter(some.condition(*_PLACE))
+                made = made.filter(some(*_PLACE))
             yield made
 
 
@@ -287,9 +277,13 @@ def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa
     wanted = And(of_segment, GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
     with reaching(STORAGE):
         files = list(table.scan(row_filter=wanted, snapshot_id=snapshot).plan_files())
-    batches = list(
-        TableFiles.of(table).read([FilePiece(file, 0, None) for file in files], names, Stretch(segment, low, high))
-    )
+    whole = [FilePiece(file, 0, None) for file in files]
+
+    def is_within(segment_id: str, offset: str) -> Any:
+        at = pc.field(offset)
+        return (pc.field(segment_id) == segment) & (at >= low) & (at < high)
+
+    batches = list(TableFiles.of(table).read(whole, names, is_within))
     if not batches:
         return columns_of(table).empty_table()
     return pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="permissive")
@@ -307,14 +301,8 @@ class TableFiles:
     @classmethod
     def of(cls, table: Table) -> TableFiles:
         """Without its snapshots, of which there may be thousands."""
-        nothing: dict[str, Any] = {
-            "snapshots": [],
-            "snapshot_log": [],
-            "metadata_log": [],
-            "refs": {},
-            "current_snapshot_id": None,
-        }
-        slim = table.metadata.model_copy(update=nothing)
+        lists: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": []}
+        slim = table.metadata.model_copy(update=lists | {"refs": {}, "current_snapshot_id": None})
         return cls(slim, table.metadata_location, dict(table.io.properties))
 
     @property
@@ -322,7 +310,7 @@ class TableFiles:
         return {field.name for field in self.metadata.schema().fields}
 
     def read(
-        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: Stretch | None = None
+        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: Condition | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these pieces, with these columns; those alone that are wanted, of whole files.
 
