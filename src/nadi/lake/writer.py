@@ -192,12 +192,6 @@ async def ranges_between(manager: aio.StreamManager, start: StreamCut, end: Stre
     return await segment_ranges(stores_of(manager), start.scope, start.stream, asked) if found else []
 
 
-async def behind_head(manager: aio.StreamManager, cut: StreamCut) -> StreamCut:
-    """The same place, or where the stream begins now, whichever is later under each key."""
-    cuts = manager.cuts(cut.scope, cut.stream)
-    return await cuts.latest(cut, await cuts.head())
-
-
 def sweep(catalog: Catalog, table: Table) -> int:
     """Remove such files; how many there were. The table is looked at once more, behind the list of its files: so the
     snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
@@ -436,9 +430,10 @@ class LakeWriter:
                 f"events behind the table's cut were truncated before they were in it ({error}): start the lake with "
                 "--skip-truncated to go on with what is left"
             ) from error
-        found = self._thread.run(behind_head(self._core, start))
         log.error("events of %s were truncated before they were in %s: %s", self.lake.full_name, self.lake.table, error)
-        return found, *self._thread.run(next_cut(self._core, found, self.lake.commit_bytes))
+        cuts = self._manager.cuts(start.scope, start.stream)
+        start = cuts.latest(start, cuts.head())  # the later one under each key
+        return start, *self._thread.run(next_cut(self._core, start, self.lake.commit_bytes))
 
     # --- one commit --------------------------------------------------------------------------------
 

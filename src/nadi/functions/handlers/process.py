@@ -323,12 +323,9 @@ class HandlerProcess:
             log_level=self._log.getEffectiveLevel(),
             path=[folder or os.getcwd() for folder in sys.path],
         )
-        answer: bytes | None = None
         try:
             async with asyncio.timeout(FUNCTION_START_S):
-                with suppress(ConnectionError):
-                    await self._send(start)
-                    answer = await self._receive()
+                answer = await self._ask(start)
         except TimeoutError:
             await self.close()
             raise HandlerNotStartedError(
@@ -380,10 +377,14 @@ class HandlerProcess:
         failure = Failure(kind="died", error="ProcessDied", message=message)
         return self._lost(call, at, failure)
 
-    async def _ask(self, call: Call) -> bytes | None:
+    async def _ask(self, message: msgspec.Struct) -> bytes | None:
+        """The answer; None if the process ends without one."""
+        assert self._socket is not None
+        data = msgspec.msgpack.encode(message)
         try:
-            await self._send(call)
-            return await self._receive()
+            await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(data)) + data)
+            head = await self._exactly(LENGTH.size)
+            return None if head is None else await self._exactly(LENGTH.unpack(head)[0])
         except ConnectionError:
             return None
 
@@ -413,15 +414,6 @@ class HandlerProcess:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
-
-    async def _send(self, message: msgspec.Struct) -> None:
-        assert self._socket is not None
-        data = msgspec.msgpack.encode(message)
-        await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(data)) + data)
-
-    async def _receive(self) -> bytes | None:
-        head = await self._exactly(LENGTH.size)
-        return None if head is None else await self._exactly(LENGTH.unpack(head)[0])
 
     async def _exactly(self, size: int) -> bytes | None:
         assert self._socket is not None

@@ -190,7 +190,12 @@ class DataFiles:
             log.warning("files of an attempt that came to nothing are left for later: %s", error)
 
     def _add(self, key: Key, batch: pa.RecordBatch) -> None:
-        one = self._open.pop(key, None) or self._begun()
+        one = self._open.pop(key, None)
+        if one is None:
+            path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
+            self._paths.append(path)
+            output = self._table.io.new_output(path)
+            one = _Open(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
         self._open[key] = one  # the last one is the one used last
         one.pending.append(batch)
         one.pending_bytes += batch.nbytes
@@ -201,14 +206,6 @@ class DataFiles:
             self._finish(key)
         while len(self._open) > LAKE_FILES_OPEN:
             self._finish(next(iter(self._open)))
-
-    def _begun(self) -> _Open:
-        path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
-        self._paths.append(path)
-        return _Open(
-            path,
-            self._model.create_writer(self._table.io.new_output(path), self._table.schema(), self._table.properties),
-        )
 
     def _flush(self, one: _Open) -> None:
         one.writer.write(pa.Table.from_batches(one.pending, schema=self.schema))
