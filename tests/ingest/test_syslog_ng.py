@@ -208,7 +208,7 @@ def test_files_killed_at_any_moment_lose_nothing(server: Server, tmp_path: Path)
 
     def log() -> None:
         while not stopped.wait(0.01):
-            for name, lines in written.items():
+            for name, lines in list(written.items()):
                 with (logs / name).open("a") as file:
                     for _ in range(chance.randrange(20)):
                         lines.append(f"{name} {len(lines)}")
@@ -229,10 +229,8 @@ def test_files_killed_at_any_moment_lose_nothing(server: Server, tmp_path: Path)
             shipper.start()
             if number % 2:
                 server.start()
-        before = expected()
-        for name in written:
-            (logs / name).rename(logs / f"{name}.1")
-        until(lambda: before <= {event["message"] for event in server.events("app")})
+        written["c.log"] = []  # as where the day is in a file's name
+        time.sleep(1)
         stopped.set()
         thread.join()
         counts = _all_there(server, "app", expected)
