@@ -154,6 +154,7 @@ def run_function(
     scope: Annotated[str | None, typer.Option(help="The scope of the stream.")] = None,
     stream: Annotated[str | None, typer.Option(help="The stream that triggers it.")] = None,
     target: Annotated[str | None, typer.Option(help="Post CloudEvents to this URL, without a handler.")] = None,
+    exactly_once: Annotated[bool, typer.Option("--exactly-once", help="The same as --delivery exactly-once.")] = False,
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
     **given: Any,
@@ -163,6 +164,10 @@ def run_function(
     from nadi.functions.handlers.address import Target
     from nadi.functions.supervisor import run
 
+    if exactly_once and given.setdefault("delivery", None) not in (None, "exactly-once"):
+        raise InvalidArgumentError(f"--exactly-once and --delivery {given['delivery']} exclude each other: give one")
+    if exactly_once:
+        given["delivery"] = "exactly-once"
     given = {name: value for name, value in given.items() if value not in (None, [])}
     options: Any = {name: value for name, value in given.items() if name in _OPTIONS}
     if target is None:
