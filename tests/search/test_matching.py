@@ -15,8 +15,7 @@ from nadi.search.fields import UnfitError, fields_of
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
 from nadi.search.query.translation import translated
-from nadi.search.shards.building import Stretch, build, work_folder
-from nadi.search.shards.merging import make_empty
+from nadi.search.shards.building import Stretch, build, make_empty, work_folder
 from nadi.search.shards.packing import META, unpack, write_meta
 from nadi.search.standing.matching import Matcher, Query, counted
 from tests.search.support import FIELDS

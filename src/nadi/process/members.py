@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -22,7 +22,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import Table
 from nadi.errors import NadiError
-from nadi.limits import PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
+from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -40,6 +40,23 @@ class Member(msgspec.Struct, frozen=True):
     said_ms: int = 0
 
 
+class Beats:
+    """How long others have shown no sign, by the clock of who looks."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+
+    def silent_for(self, beats: Mapping[str, int], seconds: float) -> set[str]:
+        """Those of which nothing new was seen for so long. beats: of all there are."""
+        now = self._clock()
+        self._seen = {
+            name: seen if (seen := self._seen.get(name, (beat, now)))[0] == beat else (beat, now)
+            for name, beat in beats.items()
+        }
+        return {name for name, (_, since) in self._seen.items() if now - since >= seconds}
+
+
 class Members:
     """This worker, and those with which it shares the segments. prefix: of their keys in the table."""
 
@@ -49,8 +66,7 @@ class Members:
         self._stores, self._scope, self._prefix = stores, scope, prefix.encode()
         self._table: Table = Table(stores, scope, table)
         self.name = uuid.uuid4().hex
-        self._clock = clock
-        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+        self._beats = Beats(clock)
         self._member = Member(socket.gethostname(), os.getpid(), _now_ms())
         self._there = [self.name]
 
@@ -69,20 +85,14 @@ class Members:
 
     async def look(self) -> None:
         """See who is there; whoever has been gone for long is forgotten."""
-        now = self._clock()
-        found: dict[str, tuple[int, float]] = {}
+        beats: dict[str, int] = {}
         async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
-            name, member = entry.key.decode(errors="replace"), _member(entry.value)
-            beat = -1 if member is None else member.beat
-            last, since = self._seen.get(name, (-1, now))
-            found[name] = (beat, now) if beat != last else (last, since)
-        self._seen = found
-        there = {name for name, (_, since) in found.items() if now - since < PROCESS_GONE_S}
-        self._there = sorted(there | {self.name})
+            member = _member(entry.value)
+            beats[entry.key.decode(errors="replace")] = -1 if member is None else member.beat
+        self._there = sorted(beats.keys() - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
         if self.is_first:
-            for name, (_, since) in found.items():
-                if now - since > PROCESS_GONE_S * 12 and name != self.name:
-                    await self._table.remove(self._prefix + name.encode())
+            for name in self._beats.silent_for(beats, PROCESS_GONE_S * 12) - {self.name}:
+                await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
         """Say so, or leave it to the others to find out."""
@@ -105,6 +115,20 @@ async def live_members(stores: SegmentStores, scope: str, table: str, prefix: st
     found = [_member(entry.value) async for entry in entries]
     since_ms = _now_ms() - PROCESS_SILENT_S * 1000
     return [one for one in found if one is not None and one.said_ms >= since_ms]
+
+
+async def ended(stores: SegmentStores, scope: str, table: str, prefix: str, most_s: float) -> None:
+    """Return once all workers have seen that they are to end, and ended, or time is up; the killed are forgotten."""
+    known, until = Table(stores, scope, table), time.monotonic() + most_s
+    beats, left = Beats(), {""}
+    while left:
+        entries = [entry async for entry in entries_of(stores, scope, known, prefix.encode())]
+        there = {entry.key.decode(errors="replace"): entry.version for entry in entries}
+        left = set() if time.monotonic() >= until else there.keys() - beats.silent_for(there, PROCESS_GONE_S)
+        if left:
+            await asyncio.sleep(PROCESS_BEAT_S / 4)
+    for entry in entries:
+        await known.remove(prefix.encode() + entry.key)
 
 
 def _member(value: bytes) -> Member | None:

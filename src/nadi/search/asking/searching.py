@@ -30,16 +30,14 @@ from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_name
 from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, check_installed, name_of, schema_of
-from nadi.search.asking.bounds import within
 from nadi.search.asking.excerpts import Excerpt, Words
 from nadi.search.asking.local import LocalIndex, Opened
 from nadi.search.asking.pages import After, Placed, after_of, fitting
-from nadi.search.definition import Definition, Definitions
+from nadi.search.definition import Definition, Definitions, check_same
 from nadi.search.fields import TIMES, Field, UnfitError, number_of, reader_of
 from nadi.search.query.bound import Bound, bind
 from nadi.search.query.parser import check_text, parse
-from nadi.search.query.translation import translated
-from nadi.search.remade import check_same
+from nadi.search.query.translation import translated, within
 from nadi.search.shards.manifest import Manifest, unfinished
 
 if TYPE_CHECKING:
@@ -286,7 +284,7 @@ class _Question:
 
 @checked()
 class Search(Closing):
-    """Queries of one stream's index; `opened` makes one."""
+    """Queries of one stream's index; `search_of` makes one."""
 
     def __init__(
         self, manager: StreamManager, definitions: Definitions, definition: Definition, local: LocalIndex
@@ -541,17 +539,11 @@ class Search(Closing):
         return next((one for one in made if one.found), made[0] if made else None)
 
 
-async def opened(manager: StreamManager, scope: str, stream: str, *, cache: str | Path | None = None) -> Search:
-    """What queries the index of a stream. cache: the folder for its shards, see `local.cache_folder`."""
-    check_installed()
-    definitions = Definitions(manager, scope)
-    return search_of(manager, definitions, await definitions.get(stream), cache)
-
-
 def search_of(
     manager: StreamManager, definitions: Definitions, definition: Definition, cache: str | Path | None = None
 ) -> Search:
-    """What queries that index; nothing is asked yet."""
+    """What queries that index; nothing is asked yet. cache: the folder for its shards, see `local.cache_folder`."""
+    check_installed()
     local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
     return Search(manager, definitions, definition, local)
 

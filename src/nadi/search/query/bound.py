@@ -14,7 +14,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_PREFIX_BYTES, SEARCH_QUERY_PARTS, SEARCH_TOKEN_BYTES
 from nadi.search.analysis import words_in
 from nadi.search.fields import RANGES, Field, Value, number_of, value_of
-from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
+from nadi.search.query.parser import And, Node, Not, Or, Range, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +59,8 @@ class Between:
     with_high: bool
 
 
-@dataclass(frozen=True, slots=True)
-class All:
-    parts: tuple[Bound, ...]  # of none: every event
-
-
-@dataclass(frozen=True, slots=True)
-class Any:
-    parts: tuple[Bound, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Without:
-    part: Bound
-
-
-Bound: TypeAlias = Has | Follow | Close | Starts | Between | All | Any | Without
+Leaf: TypeAlias = Has | Follow | Close | Starts | Between
+Bound: TypeAlias = "Leaf | And[Bound] | Or[Bound] | Not[Bound]"
 
 
 def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
@@ -85,18 +71,18 @@ def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
     return bound
 
 
-def leaves(bound: Bound) -> Iterator[Has | Follow | Close | Starts | Between]:
-    """What it is made of, whatever is excluded included."""
-    if isinstance(bound, All | Any):
+def leaves(bound: Bound, *, excluded: bool = True) -> Iterator[Leaf]:
+    """What it is made of, with or without what is excluded."""
+    if isinstance(bound, And | Or):
         for part in bound.parts:
-            yield from leaves(part)
-    elif isinstance(bound, Without):
-        yield from leaves(bound.part)
-    else:
+            yield from leaves(part, excluded=excluded)
+    elif not isinstance(bound, Not):
         yield bound
+    elif excluded:
+        yield from leaves(bound.part)
 
 
-def _weight(leaf: Has | Follow | Close | Starts | Between) -> int:
+def _weight(leaf: Leaf) -> int:
     """How many terms it is for tantivy, which knows phrases alone."""
     return 2 * leaf.apart if isinstance(leaf, Close) else 1
 
@@ -110,19 +96,17 @@ class _Binding:
 
     def bound(self, node: Node) -> Bound:
         match node:
-            case Everything():
-                return All(())
             case And(parts):
-                return All(tuple(map(self.bound, parts)))
+                return And(tuple(map(self.bound, parts)))
             case Or(parts):
-                return Any(tuple(map(self.bound, parts)))
+                return Or(tuple(map(self.bound, parts)))
             case Not(part):
-                return Without(self.bound(part))
+                return Not(self.bound(part))
             case Range():
                 return self._range(node)
-            case Term(field) | Phrase(field) | Near(field) | Prefix(field):
+            case Term(field):
                 found = tuple(self._leaf(number, node) for number in self._about(field))
-                return found[0] if len(found) == 1 else Any(found)
+                return found[0] if len(found) == 1 else Or(found)
 
     def _about(self, name: str | None) -> list[int]:
         if name is None:
@@ -137,13 +121,13 @@ class _Binding:
             )
         return [number]
 
-    def _leaf(self, number: int, node: Term | Phrase | Near | Prefix) -> Bound:
+    def _leaf(self, number: int, node: Term) -> Bound:
         field = self._fields[number]
         if field.kind == "text":
             return _of_text(number, field, node)
-        if isinstance(node, Near):
+        if node.apart:
             raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words of texts lie near each other")
-        if isinstance(node, Prefix):
+        if node.is_prefix:
             if field.kind != "keyword":
                 raise InvalidArgumentError(
                     f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}"
@@ -172,7 +156,7 @@ def _starts(number: int, prefix: str) -> Starts:
     return Starts(number, prefix)
 
 
-def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> Bound:
+def _of_text(number: int, field: Field, node: Term) -> Bound:
     words = words_in(node.text)
     if not words and any(char.isalnum() for char in node.text):
         raise InvalidArgumentError(
@@ -180,11 +164,11 @@ def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> 
         )
     if not words:
         raise InvalidArgumentError(f"{node.text[:60]!r} has no letter and no digit: {field.name} is found by its words")
-    if isinstance(node, Near):
+    if node.apart:
         if len(words) != 2:
             raise InvalidArgumentError(f"{node.text[:60]!r}~{node.apart} is about two words, not {len(words)}")
         return Close(number, (words[0], words[1]), node.apart)
-    if isinstance(node, Prefix):
+    if node.is_prefix:
         if len(words) > 1:
             raise InvalidArgumentError(f"{node.text[:60]!r} is several words: what begins with them can't be asked for")
         return _starts(number, words[0])

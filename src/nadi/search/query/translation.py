@@ -1,13 +1,18 @@
-"""A bound query as one of tantivy's."""
+"""A bound query as one of tantivy's; and what it leaves out by where events lie: before the stream's head, outside of
+its cuts, or in segments of other keys."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nadi.model.frontier import Bound as CutBound
 from nadi.search.analysis import OFFSET, SEGMENT, facet_of, name_of, schema_of
 from nadi.search.fields import Field
-from nadi.search.query.bound import All, Any, Between, Bound, Close, Follow, Has, Starts, Without
+from nadi.search.query.bound import Between, Bound, Close, Follow, Has, Starts
+from nadi.search.query.parser import And, Not, Or
+from nadi.search.shards.manifest import Manifest
 
 if TYPE_CHECKING:
     from tantivy import Query
@@ -23,16 +28,16 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
 
     def of(part: Bound) -> Query:
         match part:
-            case All(()):
+            case And(()):
                 return Query.all_query()
-            case All(parts):
-                made = [(Occur.MustNot, of(p.part)) if isinstance(p, Without) else (Occur.Must, of(p)) for p in parts]
-                if all(isinstance(p, Without) for p in parts):
+            case And(parts):
+                made = [(Occur.MustNot, of(p.part)) if isinstance(p, Not) else (Occur.Must, of(p)) for p in parts]
+                if all(isinstance(p, Not) for p in parts):
                     made.append((Occur.Must, Query.all_query()))
                 return Query.boolean_query(made)
-            case Any(parts):
+            case Or(parts):
                 return Query.boolean_query([(Occur.Should, of(p)) for p in parts])
-            case Without(inner):
+            case Not(inner):
                 return Query.boolean_query([(Occur.Must, Query.all_query()), (Occur.MustNot, of(inner))])
             case Follow(number, words):
                 return Query.phrase_query(schema, name_of(number), list(words))
@@ -56,7 +61,7 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
     return of(bound)
 
 
-def outside(excluded: dict[int, list[tuple[int | None, int | None]]], fields: tuple[Field, ...]) -> list[Query]:
+def _outside(excluded: dict[int, list[tuple[int | None, int | None]]], fields: tuple[Field, ...]) -> list[Query]:
     """One query for each run of a segment's bytes whose events don't count: from an offset, up to before another."""
     from tantivy import FieldType, Occur, Query
 
@@ -72,4 +77,47 @@ def outside(excluded: dict[int, list[tuple[int | None, int | None]]], fields: tu
             if (low, high) != (None, None):
                 parts.append(between(OFFSET, low, None if high is None else high - 1))
             found.append(Query.boolean_query(parts))
+    return found
+
+
+def within(
+    asked: Query,
+    fields: tuple[Field, ...],
+    manifest: Manifest,
+    lows: Sequence[CutBound],
+    highs: CutBound | None,
+    keys: tuple[str, ...] | None,
+) -> Query:
+    """What is asked, of events behind all of `lows`, before `highs`, in segments that may have one of the keys."""
+    from tantivy import Occur, Query
+
+    excluded: dict[int, list[tuple[int | None, int | None]]] = {}
+    for segment, (start, end) in _spans(manifest).items():
+        reach = manifest.segments[segment]
+        runs: list[tuple[int | None, int | None]] = []
+        low = max((end if limit is None else limit for limit in (one.limit(reach.range) for one in lows)), default=0)
+        high = end
+        if highs is not None and (limit := highs.limit(reach.range)) is not None:
+            high = limit
+        if keys is not None and not reach.range.takes_any(keys):
+            high = start
+        if low >= end or high <= start:
+            runs = [(None, None)]
+        else:
+            runs += [(None, low)] if low > start else []
+            runs += [(high, None)] if high < end else []
+        if runs:
+            excluded[segment] = runs
+    if not excluded:
+        return asked
+    return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in _outside(excluded, fields))])
+
+
+def _spans(manifest: Manifest) -> dict[int, tuple[int, int]]:
+    """From where up to where shards may have events, by segment."""
+    found: dict[int, tuple[int, int]] = {}
+    for shard in manifest.shards:
+        for segment, start, end in shard.spans:
+            low, high = found.get(segment, (start, end))
+            found[segment] = (min(low, start), max(high, end))
     return found

@@ -14,7 +14,7 @@ import crc32c
 import msgspec
 
 from nadi.errors import StoreError
-from nadi.search.shards.names import FILE
+from nadi.search.shards.manifest import FILE
 
 _MAGIC = b"nadi search 2\n"
 _LENGTHS = struct.Struct(">II")
