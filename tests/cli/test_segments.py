@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
-from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
 
 from .test_streams import Shell
 

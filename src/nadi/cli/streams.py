@@ -222,8 +222,8 @@ def _event_time(given: Mapping[str, Any]) -> EventTime | None:
 @stream_app.command("show")
 def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form) -> None:
     """Show a stream's segments and size, what it keeps, and who holds that back."""
-    from nadi.cli.amounts import retention_text, scaling_text
     from nadi.charts import name_of
+    from nadi.cli.amounts import retention_text, scaling_text
 
     row = _row(manager, scope, stream)
     info = manager.stream_info(scope, stream)

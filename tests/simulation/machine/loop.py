@@ -242,10 +242,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """After the end, when nothing runs any more: let go of those who were killed."""
         self._is_over = True
         self.set_exception_handler(lambda _loop, _context: None)  # whom they would have told of errors is dead too
+        asyncio.set_event_loop(self)  # else what they gather as they are closed would make one that nobody closes
         for task, context in self._remains:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
                 context.run(task.get_coro().close)
+        asyncio.set_event_loop(None)
         self._remains.clear()  # whoever keeps the loop doesn't keep the world
         self._held.clear()
         self.sockets = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.events.write import create_missing, sink
-from nadi.cli.files.formats import Batch, FileFormat, Writes, format_of, reading, writing
+from nadi.cli.files.formats import Batch, FileFormat, Reads, Writes, format_of
 from nadi.cli.options import (
     By,
     Clock,
@@ -171,8 +171,8 @@ def import_file(
     quiet: Quiet = False,
 ) -> None:
     """Write the events of a file into a stream."""
-    from nadi.cli.events.lines import size_of
     from nadi.charts import name_of
+    from nadi.cli.events.lines import size_of
 
     if str(file) == "-":
         file = Path("/dev/stdin")
@@ -200,3 +200,33 @@ def import_file(
         raise typer.Exit(INTERRUPTED) from None
     if not quiet:
         warn(f"wrote {to.counts}")
+
+
+def writing(file: Path, kind: FileFormat, about: dict[str, str]) -> Writes:
+    """A file to write; what it is `about` is kept in it where the format has room for that."""
+    if kind is FileFormat.JSONL:
+        from nadi.cli.files.jsonl import JsonWriter
+
+        return JsonWriter(file)
+    if kind is FileFormat.PARQUET:
+        from nadi.cli.files.parquet import ParquetWriter
+
+        return ParquetWriter(file, about)
+    from nadi.cli.files.avro import AvroWriter
+
+    return AvroWriter(file, about)
+
+
+def reading(file: Path, kind: FileFormat) -> Reads:
+    """A file to read; InvalidArgumentError where it isn't of that format."""
+    if kind is FileFormat.JSONL:
+        from nadi.cli.files.jsonl import JsonReader
+
+        return JsonReader(file)
+    if kind is FileFormat.PARQUET:
+        from nadi.cli.files.parquet import ParquetReader
+
+        return ParquetReader(file)
+    from nadi.cli.files.avro import AvroReader
+
+    return AvroReader(file)

@@ -123,6 +123,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
     from nadi.spark.checkpoints.mirror import all_mirrored
 
     thread, core = inside(manager)
+    kept, unreadable = thread.run(all_mirrored(core, scope))
     rows = [
         {
             "name": one.name,
@@ -132,9 +133,9 @@ def _rows(manager: StreamManager, scope: str) -> Any:
             "bytes": one.size_bytes,
             "mirrored": datetime.fromtimestamp(one.time_ms // 1000, UTC).isoformat(),
         }
-        for one in thread.run(all_mirrored(core, scope))
+        for one in kept
     ]
-    return rows, ()
+    return rows, unreadable
 
 
 checkpoint_app = Resource(

@@ -8,9 +8,10 @@ damaged or of a newer nadi, is an error for whoever asks for it, and hides no ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from inspect import isawaitable
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +27,7 @@ from nadi.errors import (
     ProtocolError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    StorageFullError,
     UnavailableError,
 )
 from nadi.limits import TABLE_PAGE_MAX_ENTRIES
@@ -78,9 +80,9 @@ class Kind(Generic[T]):
 
 
 class Record(Generic[T]):
-    """The record of that name. Changes are made one at a time here, and by compare-and-set among all. waits: a change
-    waits for a server that can't be reached, and is made again if it may have been made; else that is an
-    UnavailableError."""
+    """The record of that name. Changes are made one at a time here, and by compare-and-set among all; one that may have
+    been made, for its answer was lost, is made again. waits: a change waits for a server that can't be reached; else
+    that is an UnavailableError."""
 
     def __init__(self, table: Table, kind: Kind[T], name: str, *, waits: bool = False) -> None:
         self._newest: T | None = None
@@ -136,33 +138,47 @@ class Record(Generic[T]):
         return self._there(changed)
 
     async def put(
-        self, make: Callable[[T | None], T | None], is_done: Callable[[T | None], bool] = lambda record: False
+        self,
+        make: Callable[[T | None], T | Awaitable[T | None] | None],
+        is_done: Callable[[T | None], bool] = lambda record: False,
     ) -> T | None:
-        """As `change`, for a record that may not be there yet: then `make` gets None."""
+        """As `change`, for a record that may not be there yet, nor its table: then `make`, which may be a coroutine
+        function, gets None."""
         tries, backoff, is_unsure = Tries(self._what), Backoff(), False
         async with self._lock:
             while True:
                 try:
                     if self._version is None or is_unsure:
                         await self._find()
-                        if is_unsure and is_done(self._newest):
-                            return self._newest
-                    made = make(self._newest)
-                    if made is None:
-                        return self._newest
-                    assert self._version is not None, "it was looked up"
-                    self._version = await self._table.put(self._key, self._kind.encode(made), self._version)
-                    self._newest = made
-                    return made
-                except ConditionFailedError:
-                    is_unsure = True
-                    await tries.lost()
                 except UnavailableError as error:
                     self._version = None
                     if not self._waits or isinstance(error, ClosedError):
                         raise
-                    is_unsure = True
                     await backoff.pause()
+                    continue
+                if is_unsure and is_done(self._newest):
+                    return self._newest
+                made = make(self._newest)
+                if isawaitable(made):
+                    made = await made
+                if made is None:
+                    return self._newest
+                assert self._version is not None, "it was looked up"
+                try:
+                    self._version = await self._table.put(self._key, self._kind.encode(made), self._version)
+                    self._newest = cast("T", made)
+                    return self._newest
+                except SegmentNotFoundError:
+                    await self._table.create()
+                    await tries.lost()
+                except ConditionFailedError:
+                    await tries.lost()
+                except UnavailableError as error:  # it may be stored, but on a full disk
+                    if isinstance(error, ClosedError) or (isinstance(error, StorageFullError) and not self._waits):
+                        self._version = None
+                        raise
+                    await (backoff.pause() if self._waits else tries.lost())
+                is_unsure = True
 
     async def replace(self, record: T) -> bool:
         """Store it in place of what was read here last; return False if that was changed meanwhile."""

@@ -11,10 +11,9 @@ from nadi.errors import InvalidArgumentError
 from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee
 from nadi.naming import check_name
 from nadi.spark.options.given import Given, Where
-from nadi.spark.options.table import CHOICES, Format, Use
+from nadi.spark.options.table import Format, Use
 
 DAY_MS = 24 * 3600 * 1000
-SAVE_MODES = CHOICES["save_mode"]
 _APP_ID_MAX_BYTES = 256
 
 
@@ -37,10 +36,10 @@ class WriteOptions(Where):
 
     routing_key_column: None means "routing_key" if there is such a column. delivery: exactly once writes in
     transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
-    creation: what to do if the stream to be written doesn't exist. save_mode: what to do if it has events; one of
-    SAVE_MODES. value, target: what the rows' values are encoded as, the second once that is planned. truncates: what it
-    had is dropped. application: the job and the number of its write, which count once. takes_other_columns: the rows
-    may have some that mean nothing, as with Pravega's connector.
+    creation: what to do if the stream to be written doesn't exist. save_mode: what to do if it has events. value,
+    target: what the rows' values are encoded as, the second once that is planned. truncates: what it had is dropped.
+    application: the job and the number of its write, which count once. takes_other_columns: the rows may have some that
+    mean nothing, as with Pravega's connector.
     """
 
     event_column: str = "event"

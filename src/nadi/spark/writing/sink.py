@@ -21,7 +21,7 @@ from nadi.errors import InvalidArgumentError, NadiError
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.naming import VALUE
 from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
-from nadi.spark.intents import TABLE, Claims, SinkRecord, abort_all, application, commit_all
+from nadi.spark.intents import Claims, SinkRecord, abort_all, application, commit_all
 from nadi.spark.options.columns import TYPES
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.modes import BatchPlan, drop_former
@@ -132,7 +132,7 @@ async def _is_first(client: Client, options: WriteOptions, run: str) -> bool:
         batch = batch_of_task()
         assert batch is not None, "a task of a streaming query has its id"
         name, number = batch
-    claims = Claims(client.manager, options.scope, TABLE, f"{name}/{options.stream}")
+    claims = Claims(client.manager, options.scope, f"{name}/{options.stream}")
     return await claims.batch(number, run) and await claims.task(number, run)
 
 

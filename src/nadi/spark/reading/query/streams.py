@@ -356,12 +356,12 @@ class QueryStreams:
         if self._options.output is None:
             return await self._group.position()
         notes = BatchNotes(self._manager, self._options)
-        version = await notes.version()
+        has_note = await notes.is_there()
         position = await self._group.position()
         if position:
             return await notes.last() or position
-        if version is not None:  # whoever deletes the group wants to start anew
-            await notes.forget(version)
+        if has_note:  # whoever deletes the group wants to start anew
+            await notes.forget()
         return {}
 
     async def _look(self) -> None:
