@@ -245,14 +245,12 @@ def cut_of(reaches: Iterable[Reach]) -> dict[int, int]:
     for piece in oldest_by_key(reach.range for reach in left):
         keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
     return {
-        reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
+        reach.segment_id: reach.reached
+        if abs(keys[reach.segment_id] - (reach.high - reach.low)) < _NO_KEYS  # all are its own
+        else WAITING
         for reach in left
         if reach.segment_id in keys
     }
-
-
-def _is_all(keys: float, reach: Reach) -> bool:
-    return abs(keys - (reach.high - reach.low)) < _NO_KEYS
 
 
 _NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's

@@ -8,7 +8,6 @@ from typing import overload
 from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, described, ends, inside, on_loop, opens, waits
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.control.loop_thread import LoopThread
 from nadi.search import catalog, labelling
 from nadi.search.asking import searching
 from nadi.search.labelling import Leftover
@@ -41,9 +40,6 @@ class Indexes(Face[catalog.Indexes]):
     drop = waits(catalog.Indexes.drop)
     open = opens(catalog.Indexes.open, Search)
 
-    def __init__(self, thread: LoopThread, core: catalog.Indexes) -> None:
-        super().__init__(thread, core)
-
 
 @described(standing.StandingQueries)
 class StandingQueries(Face[standing.StandingQueries]):
@@ -59,9 +55,6 @@ class StandingQueries(Face[standing.StandingQueries]):
     status = waits(standing.StandingQueries.status)
     stop = waits(standing.StandingQueries.stop)
     drop = waits(standing.StandingQueries.drop)
-
-    def __init__(self, thread: LoopThread, core: standing.StandingQueries) -> None:
-        super().__init__(thread, core)
 
 
 def leftovers(manager: StreamManager, where: str) -> list[Leftover]:

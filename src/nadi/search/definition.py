@@ -2,7 +2,7 @@
 
 index/<stream>              its definition
 manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
-indexer/<stream>/<id>       an indexer that runs, see `sharing`
+indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ def listed(
 
     Few events have the same order, if any, and those are listed by their places.
     """
+    from tantivy import Order
+
     count = searcher.search(asked, 1).count
     found: list[Placed] = []
     low, high = 0, _LARGEST
@@ -65,7 +67,9 @@ def listed(
     left = most - len(found)
     if left and low <= high:
         rest = asked if after is None else _within(asked, fields, low, high)
-        some = _placed(searcher, _addresses(searcher, rest, left, newest))
+        direction = Order.Desc if newest else Order.Asc
+        hits = searcher.search(rest, left, count=False, order_by_field=ORDER, order=direction).hits
+        some = _placed(searcher, [address for _, address in hits])
         if len(some) == left:  # the last may be some of those with one order
             last = some[-1].order
             some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last, newest)
@@ -124,14 +128,6 @@ def _within(asked: Query, fields: tuple[Field, ...], low: int, high: int) -> Que
 
     orders = Query.range_query(schema_of(fields), ORDER, FieldType.Unsigned, low, high)
     return Query.boolean_query([(Occur.Must, asked), (Occur.Must, Query.const_score_query(orders, 0.0))])
-
-
-def _addresses(searcher: Searcher, asked: Query, most: int, newest: bool) -> list[DocAddress]:
-    from tantivy import Order
-
-    direction = Order.Desc if newest else Order.Asc
-    hits = searcher.search(asked, most, count=False, order_by_field=ORDER, order=direction).hits
-    return [address for _, address in hits]
 
 
 def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]:
@@ -326,7 +322,7 @@ class Search(Closing):
         if order == "best" and until is None and parse(text).until is None:
             until = await self._as_of(begin)
         question = await self._question(text, since, until, keys)
-        await self._wait(wait_for, timeout)
+        await self.wait(wait_for, timeout)
         opened = self._kept.get(begin.generation) if begin is not None and order == "best" else None
         opened = opened or await self._local.newest()
         asked = await self._asked(question, opened.manifest)
@@ -353,19 +349,35 @@ class Search(Closing):
         """
         self._local.check_open()
         question = await self._question(text, since, until, keys)
-        await self._wait(wait_for, timeout)
+        await self.wait(wait_for, timeout)
         opened = await self._local.newest()
         asked = await self._asked(question, opened.manifest)
         return await asyncio.to_thread(counted, opened.searcher, asked, self.definition.fields, by, interval_s, limit)
 
-    async def wait(self, cut: StreamCut | str, timeout: float = 30.0) -> None:
+    async def wait(self, cut: StreamCut | str | None, timeout: float = 30.0) -> None:
         """Return once all that lies before a cut is indexed; RequestTimeoutError after `timeout` seconds."""
-        await self._wait(cut, timeout)
+        if (given := await self._cut(cut)) is None:
+            return
+        until = time.monotonic() + timeout
+        limits = await self._limits(given)
+        manifest = await self._definitions.manifest(self.definition).get()
+        await self._check_same(given, manifest)
+        while True:
+            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
+            if not any(True for _ in unfinished(manifest, found)):
+                return
+            if time.monotonic() >= until:
+                raise RequestTimeoutError(
+                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
+                    "see with `nadi search status` whether an indexer runs"
+                )
+            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
+            manifest = await self._definitions.manifest(self.definition).get()
 
     async def reached(self) -> StreamCut:
         """The cut before which everything is indexed."""
         manifest = await self._definitions.manifest(self.definition).get()
-        return self._reached(manifest)
+        return StreamCut(self._scope, self._stream, manifest.positions())
 
     async def hit_cut(self, hit: Hit) -> StreamCut:
         """A cut that stands at a hit's event, and at the start of the segments that had the other keys then, or of what
@@ -399,17 +411,14 @@ class Search(Closing):
 
     # --- what is asked ------------------------------------------------------------------------
 
-    def _reached(self, manifest: Manifest) -> StreamCut:
-        return StreamCut(self._scope, self._stream, manifest.positions())
-
     async def _as_of(self, begin: After | None) -> StreamCut | None:
         """The cut as of which the best are listed; None where all of a sealed stream is indexed."""
         if begin is not None:
             found = StreamCut.from_text(begin.as_of) if begin.as_of else None
             check_cut(found, self._scope, self._stream)
             return found
-        manifest = await self._definitions.manifest(self.definition).get()
-        return self._reached(manifest) if manifest.positions() else None
+        reached = await self.reached()
+        return reached if reached.positions else None
 
     async def _question(
         self,
@@ -455,26 +464,6 @@ class Search(Closing):
 
     async def _limits(self, cut: StreamCut) -> CutBound:
         return CutBound(cut.positions, await self._definitions.ranges(cut))
-
-    async def _wait(self, given: StreamCut | str | None, timeout: float) -> None:
-        cut = await self._cut(given)
-        if cut is None:
-            return
-        until = time.monotonic() + timeout
-        limits = await self._limits(cut)
-        manifest = await self._definitions.manifest(self.definition).get()
-        await self._check_same(cut, manifest)
-        while True:
-            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
-            if not any(True for _ in unfinished(manifest, found)):
-                return
-            if time.monotonic() >= until:
-                raise RequestTimeoutError(
-                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
-                    "see with `nadi search status` whether an indexer runs"
-                )
-            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
-            manifest = await self._definitions.manifest(self.definition).get()
 
     # --- answers ------------------------------------------------------------------------------
 

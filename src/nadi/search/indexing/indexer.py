@@ -150,20 +150,15 @@ class Indexer(Worker[Manifest]):
             await self._delete_left(SEARCH_SCOPE_S)
             raise error
         self._log.info("the index was dropped: its indexer ends")
-        await self._delete_loose()
+        try:  # shards that no manifest has: whoever drops the index may have looked before
+            await self._shards.delete(list(self._loose))
+        except NadiError as failure:
+            self._log.warning("can't delete shards %s: %s", ", ".join(self._loose), failure)
         await self._delete_left(0.0)
 
     def _close(self) -> None:
         if self._letters is not None:
             self._letters.close()
-
-    async def _delete_loose(self) -> None:
-        """Shards that were stored, and that no manifest has: whoever drops the index may have looked before."""
-        names = list(self._loose)
-        try:
-            await self._shards.delete(names)
-        except NadiError as error:
-            self._log.warning("can't delete shards %s: %s", ", ".join(names), error)
 
     async def _delete_left(self, within_s: float) -> None:
         """All shards, if the index went with its scope: nobody drops it then."""

@@ -4,7 +4,7 @@ standing/<stream>                           the set: how events are read, and wh
 standing-progress/<stream>/<id>             see `progress`; id: of the set
 standing-query/<stream>/<id>/<name>/<group>  a query
 standing-past/<stream>/<id>/<group>         how far new queries are that begin in the past
-matcher/<stream>/<id>/<matcher>             a matcher that runs, see `sharing`
+matcher/<stream>/<id>/<matcher>             a matcher that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations
