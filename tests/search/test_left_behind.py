@@ -14,8 +14,8 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
+from nadi.process.following import check_same
 from nadi.search import labelling, past_parts
-from nadi.search.definition import check_same
 from nadi.search.shards.manifest import new_name
 from nadi.search.shards.objects import LABELS, Label
 from nadi.testing import RestartableServer

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.reading.read_ahead import Gap, SegmentSource, share_bytes
+from nadi.client.segments.info import what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
@@ -23,6 +24,7 @@ from nadi.errors import (
     NadiError,
     NotFoundError,
     SegmentGoneError,
+    StreamNotFoundError,
     StreamRemadeError,
     TruncatedError,
     UnavailableError,
@@ -273,3 +275,14 @@ async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None
         return await cuts.bytes_between(reached, await cuts.tail())
     except (NotFoundError, StreamRemadeError, TruncatedError):
         return None
+
+
+async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int], remedy: str) -> None:
+    """Raise StreamRemadeError, with what to do, or StreamNotFoundError, if the stream isn't the one that had these
+    segments."""
+    newest = max(segments, default=None)
+    error = None if newest is None else await what_became_of(stores, segment_name(scope, stream, newest))
+    if isinstance(error, StreamRemadeError):
+        raise StreamRemadeError(scope, stream, remedy) from error
+    if isinstance(error, StreamNotFoundError):
+        raise error

@@ -17,6 +17,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,16 +30,15 @@ from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.writer import NumberedEvent
-from nadi.client.segments.info import what_became_of
 from nadi.client.tables.catalog import Catalog, Kind
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamRemadeError
+from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamNotFoundError
 from nadi.limits import PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S
 from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import PROCESS_TABLE, check_name, segment_name
 from nadi.process.dead_letters import DeadLetter
-from nadi.process.following import SegmentPositions, behind_bytes, reaches
+from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
 from nadi.process.members import Member, Members, live_members
 from nadi.process.outputs import Outputs
 from nadi.process.running import run_program, until
@@ -135,6 +135,8 @@ def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
 
 class ProcessorWorker(Worker[Positions]):
     """One worker of a processor whose record of positions is there."""
+
+    remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
 
     def __init__(self, manager: StreamManager, processor: Processor) -> None:
         scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
@@ -292,12 +294,9 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
         await catalog.prepare()
         await record.put(lambda held: held or Positions.started(found))
     else:
-        newest = segment_name(processor.scope, processor.stream, max(record.newest.segments))
-        if isinstance(await what_became_of(stores_of(manager), newest), StreamRemadeError):
-            raise StreamRemadeError(
-                processor.scope,
-                processor.stream,
-                "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew",
+        with suppress(StreamNotFoundError):
+            await check_same(
+                stores_of(manager), processor.scope, processor.stream, record.newest.segments, ProcessorWorker.remedy
             )
         if record.newest.is_stopped:
             await record.change(partial(replace, is_stopped=False))

@@ -14,14 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
 from nadi.client.tables.catalog import Record
-from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, UnavailableError
+from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRemadeError, UnavailableError
 from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
 from nadi.process.following import Followed, Follower, OvertakenError, SegmentPositions, gap_end, reaches
@@ -76,7 +76,10 @@ P = TypeVar("P", bound=SegmentPositions)
 
 
 class Worker(Generic[P]):
-    """positions: the record of all workers. A kind of worker defines the methods below."""
+    """positions: the record of all workers. A kind of worker defines the methods below. remedy: what to do where the
+    stream was made anew."""
+
+    remedy: ClassVar[str]
 
     def __init__(
         self,
@@ -165,6 +168,8 @@ class Worker(Generic[P]):
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Raise the error with which it ends, or return to end without one."""
+        if isinstance(error, StreamRemadeError):
+            raise StreamRemadeError(self._scope, self._stream, self.remedy) from error
         raise error
 
     def _close(self) -> None:

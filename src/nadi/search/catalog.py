@@ -27,11 +27,11 @@ from nadi.errors import (
 from nadi.limits import SEARCH_DROP_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
-from nadi.process.following import behind_bytes, reaches
+from nadi.process.following import behind_bytes, check_same, reaches
 from nadi.process.members import Member, ended, live_members
 from nadi.search.analysis import check_installed
 from nadi.search.asking.searching import Search, search_of
-from nadi.search.definition import BEING_DROPPED, Definition, Definitions, Place, check_same, full_name, indexer_keys
+from nadi.search.definition import BEING_DROPPED, REMADE, Definition, Definitions, Place, full_name, indexer_keys
 from nadi.search.fields import by_field, check_format, fields_of
 from nadi.search.shards.manifest import Manifest, new_index
 from nadi.search.shards.objects import open_shards, url_of
@@ -138,7 +138,7 @@ class Indexes:
             definition = await self._definitions.get(stream)
         manifest = await self._definitions.manifest(definition).get()
         with suppress(StreamNotFoundError):
-            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
+            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments, REMADE)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
         told = await live_members(
             stores_of(self._manager), self._definitions.scope, SEARCH_TABLE, indexer_keys(definition)

@@ -8,7 +8,7 @@ indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from nadi.client.aio import SegmentRange, StreamManager, Table
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
-from nadi.client.segments.info import what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import Catalog, Kind, Record, named, remove_all
 from nadi.client.tables.table import value_or_none
@@ -28,33 +27,14 @@ from nadi.errors import (
     PermissionDeniedError,
     ScopeNotFoundError,
     StreamNotFoundError,
-    StreamRemadeError,
 )
 from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
 from nadi.model.streamcut import StreamCut
-from nadi.naming import SEARCH_TABLE, check_name, segment_name
+from nadi.naming import SEARCH_TABLE, check_name
 from nadi.search.fields import Field, Format
 from nadi.search.shards.manifest import IndexId, Manifest
 
-
-def remade(scope: str, stream: str) -> StreamRemadeError:
-    return StreamRemadeError(
-        scope,
-        stream,
-        "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one",
-    )
-
-
-async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int]) -> None:
-    """Raise StreamRemadeError, or StreamNotFoundError, if the stream isn't the one that had these segments."""
-    newest = max(segments, default=None)
-    if newest is None:
-        return
-    error = await what_became_of(stores, segment_name(scope, stream, newest))
-    if isinstance(error, StreamRemadeError):
-        raise remade(scope, stream) from error
-    if isinstance(error, StreamNotFoundError):
-        raise error
+REMADE = "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one"
 
 
 class IndexNotFoundError(NotFoundError):

@@ -29,11 +29,12 @@ from nadi.model.frontier import Bound as CutBound
 from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_name
+from nadi.process.following import check_same
 from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, check_installed, name_of, schema_of
 from nadi.search.asking.excerpts import Excerpt, Words
 from nadi.search.asking.local import LocalIndex, Opened
 from nadi.search.asking.pages import After, Placed, after_of, fitting
-from nadi.search.definition import Definition, Definitions, check_same
+from nadi.search.definition import REMADE, Definition, Definitions
 from nadi.search.fields import TIMES, Field, UnfitError, number_of, reader_of
 from nadi.search.query.bound import Bound, bind
 from nadi.search.query.parser import check_text, parse
@@ -460,7 +461,7 @@ class Search(Closing):
     async def _check_same(self, cut: StreamCut, manifest: Manifest) -> None:
         """StreamRemadeError, if the index is that of an earlier stream of that name; which has none of the segments."""
         if not cut.positions.keys() & manifest.segments.keys():
-            await check_same(self._stores, self._scope, self._stream, manifest.segments)
+            await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
 
     async def _limits(self, cut: StreamCut) -> CutBound:
         return CutBound(cut.positions, await self._definitions.ranges(cut))

@@ -29,7 +29,6 @@ from nadi.errors import (
     SegmentNotFoundError,
     StoreError,
     StreamNotFoundError,
-    StreamRemadeError,
 )
 from nadi.limits import (
     PROCESS_GONE_S,
@@ -48,12 +47,12 @@ from nadi.limits import (
 from nadi.model.frontier import Bound
 from nadi.naming import SEARCH_TABLE, segment_name
 from nadi.process.dead_letters import DeadLetter
-from nadi.process.following import OvertakenError
+from nadi.process.following import OvertakenError, check_same
 from nadi.process.members import Members
 from nadi.process.outputs import Outputs
 from nadi.process.worker import BatchLimits, Taken, Worker, ended
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions, IndexNotFoundError, check_same, indexer_keys, remade
+from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError, indexer_keys
 from nadi.search.labelling import delete_if_gone, identity, why_kept
 from nadi.search.shards.building import Built, Stretch, Unfit, build, merge
 from nadi.search.shards.manifest import Manifest, Shard, joined, made_ms, new_name, to_merge
@@ -106,6 +105,8 @@ OnStep = Callable[[str], None]
 class Indexer(Worker[Manifest]):
     """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
 
+    remedy = REMADE
+
     def __init__(
         self,
         manager: StreamManager,
@@ -139,10 +140,8 @@ class Indexer(Worker[Manifest]):
         return (self._look_after_shards(stop),)
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
-        if isinstance(error, StreamRemadeError):
-            raise remade(self._scope, self._stream) from error
         if not isinstance(error, IndexNotFoundError | StreamNotFoundError | ScopeNotFoundError):
-            raise error
+            await super()._failed(error, tasks)
         self._added.set()
         adding = [self._adding] if self._adding is not None else []
         await asyncio.wait([*tasks, *adding], timeout=PROCESS_GONE_S)  # as far as they can't be cancelled
@@ -180,7 +179,7 @@ class Indexer(Worker[Manifest]):
         manifest = await self._positions.get()
         if manifest.followed or manifest.past:
             return False
-        await check_same(self._stores, self._scope, self._stream, manifest.segments)
+        await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
         return True
 
     # --- a batch ------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundEr
 from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.process.following import OvertakenError, Reach, reaches
+from nadi.process.following import OvertakenError, Reach, check_same, reaches
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions, IndexNotFoundError, check_same
+from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError
 from nadi.search.indexing.indexer import followed_since, letters_of, letters_to, part_from, stored
 from nadi.search.labelling import open_labelled
 from nadi.search.shards.building import Built, Stretch, build
@@ -90,7 +90,7 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
         known = await changes.get()
         if known.past:
             return known.past
-        await check_same(stores_of(manager), scope, stream, known.segments)
+        await check_same(stores_of(manager), scope, stream, known.segments, REMADE)
         tail = await manager.cuts(scope, stream).tail()
         spans = await _spans(manager, scope, known, tail, max_bytes)
         if not spans:

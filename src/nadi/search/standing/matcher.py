@@ -25,7 +25,6 @@ from nadi.errors import (
     NadiError,
     NotFoundError,
     SegmentNotFoundError,
-    StreamRemadeError,
     TruncatedError,
 )
 from nadi.limits import (
@@ -51,7 +50,7 @@ from nadi.search.query.parser import parse
 from nadi.search.standing.adding import abandon_old, sweep
 from nadi.search.standing.matching import Anchor, Matched, Matcher, Query, counted, match
 from nadi.search.standing.progress import NO_COUNTS, Batch, Begun, Counts, HeldError, Progress
-from nadi.search.standing.records import QuerySet, Records, StandingQuery, sets_of
+from nadi.search.standing.records import REMADE, QuerySet, Records, StandingQuery, sets_of
 
 _KEPT = 3  # versions
 _SAMPLED = 2_000  # events, by which it is known what is rare
@@ -124,6 +123,8 @@ OnStep = Callable[[str], None]
 class Matching(Worker[Progress]):
     """Matches what comes with the queries of a version, and writes the hits to `outputs`. on_step: called with the name
     of each step of a batch: "begun", "written", "done"."""
+
+    remedy = REMADE
 
     def __init__(
         self,
@@ -348,11 +349,6 @@ class LiveMatcher(Matching):
             await super().run(stop)
         except NoStandingQueriesError as error:
             self._log.info("its matcher ends: %s", error)
-
-    async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
-        if isinstance(error, StreamRemadeError):
-            await self._records.check_stream(self._positions.newest)  # says what to do
-        raise error
 
     async def _is_complete(self) -> bool:
         return await super()._is_complete() and not self._positions.newest.catching_up

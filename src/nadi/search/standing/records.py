@@ -10,21 +10,21 @@ matcher/<stream>/<id>/<matcher>             a matcher that runs, see `nadi.proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import what_became_of
 from nadi.client.tables.catalog import Catalog, Kind, Record, Unreadable, named
 from nadi.errors import (
     NotFoundError,
     ProtocolError,
     StreamNotFoundError,
-    StreamRemadeError,
 )
-from nadi.naming import SEARCH_TABLE, segment_name
+from nadi.naming import SEARCH_TABLE
+from nadi.process.following import check_same
 from nadi.process.outputs import Outputs
 from nadi.search.definition import Definitions, NoStandingQueriesError
 from nadi.search.fields import Field, Format
@@ -148,15 +148,14 @@ class Records:
 
     async def check_stream(self, progress: Progress) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the set was made."""
-        scope, stream = self.definitions.scope, self.found.stream
-        error = await what_became_of(self._stores, segment_name(scope, stream, max(progress.segments)))
-        if isinstance(error, StreamRemadeError):
-            raise StreamRemadeError(
-                scope,
-                stream,
-                f"its standing queries are the old one's. Delete them (`nadi search standing delete {scope} {stream}`; "
-                "their hits stay), and make a set for the new one",
-            )
+        with suppress(StreamNotFoundError):
+            await check_same(self._stores, self.definitions.scope, self.found.stream, progress.segments, REMADE)
+
+
+REMADE = (
+    "its standing queries are the old one's. Delete them (`nadi search standing delete`; their hits stay), and make a "
+    "set for the new one"
+)
 
 
 def sets_of(definitions: Definitions) -> Catalog[QuerySet]:
