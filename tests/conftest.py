@@ -10,6 +10,8 @@ import pytest
 import uvloop
 from hypothesis import settings
 
+from tests.support.preloaded import fork_servers
+
 # Files that take longest, by what is in their path: they begin first, so that two processes end together.
 LONG = (
     "simulation/",
@@ -36,6 +38,8 @@ LONG = (
     "test_stopping.py",
     "web/test_events.py",
 )
+
+fork_servers()
 
 # No deadline for an example: a shared machine may stop for longer than any useful one.
 settings.register_profile("nadi", deadline=None)

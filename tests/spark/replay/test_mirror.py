@@ -87,7 +87,7 @@ def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Pat
         client.run(CheckpointMirror(client.manager, "home", "both", str(tmp_path / "none")).keep())
     with pytest.raises(InvalidArgumentError, match="is there already"):
         client.run(restore(client.manager, "home", "both", str(folder)))
-    with pytest.raises(NotFoundError, match="'nothing'"):
+    with pytest.raises(NotFoundError, match="home/nothing"):
         client.run(restore(client.manager, "home", "nothing", str(tmp_path / "x")))
 
 
@@ -143,8 +143,8 @@ def test_damage_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"mirror_checkpoint": "/x"}, "'mirror_name' is missing"),
-        ({"mirror_name": "x"}, "'mirror_checkpoint' is missing"),
+        ({"mirror_checkpoint": "/x"}, "'mirror_checkpoint' needs 'mirror_name'"),
+        ({"mirror_name": "x"}, "'mirror_name' needs 'mirror_checkpoint'"),
         ({"mirror_checkpoint": "s3a://b/x", "mirror_name": "x"}, "only a folder of the driver's machine"),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_comparison(old: list[bytes], new: list[bytes], wanted: Comparison) ->
     ("given", "told"),
     [
         ({"stream": "a", "handover": "x", "replay_of": "y"}, "exclude each other"),
-        ({"streams": "a,b", "handover": "x"}, "'handover' is for queries of one stream"),
+        ({"streams": "a,b", "handover": "x"}, "'handover' and 'streams' exclude each other"),
         ({"stream": "a", "replay_of": "no/name"}, "query"),
     ],
 )
