@@ -278,8 +278,7 @@ def run(
 
 async def serve(processor: Processor, manager: StreamManager, *, stop: asyncio.Event | None = None) -> None:
     """Run a worker with a client of `nadi.client.aio`, until `stop` is set; see `run`."""
-    stop = stop if stop is not None else asyncio.Event()
-    await until(stop, _serve(processor, manager, stop))
+    await until(stop, partial(_serve, processor, manager))
 
 
 async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Event) -> None:
