@@ -76,6 +76,39 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
     check(await watched.found("next"), list(range(220)))
 
 
+@pytest.mark.parametrize("is_truncated", [False, True])
+async def test_what_comes_while_a_group_is_led_is_led_too(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch, is_truncated: bool
+) -> None:
+    """Between where the group has come, by events or by a gap, and where the live stream is held for it."""
+    logs, near, turns = watched.logs, matcher.PastMatcher._is_near, 0
+
+    async def live_goes_on(self: Any, newest: Any) -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            await write(logs, 50, 100)
+            await until_so(lambda: _are_matched(watched, 50))
+        return await near(self, newest)
+
+    monkeypatch.setattr(matcher.PastMatcher, "_is_near", live_goes_on)
+    await write(logs, 0, 50)
+    await watched.create()
+    await watched.queries.add("logs", {"head": "*"}, since="head")
+    if is_truncated:
+        await logs.manager.truncate_stream((await logs.manager.stream_info(logs.scope, "logs")).tail)
+    async with watched.running():
+        await watched.matched()
+        await write(logs, 100, 120)
+        await watched.matched()
+    assert turns >= 1
+    check(await watched.found("head"), list(range(50 if is_truncated else 0, 120)))
+
+
+async def _are_matched(watched: Standing, events: int) -> bool:
+    return (await watched.progress()).events >= events
+
+
 async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"one": "absent", "two": "*"})

@@ -36,9 +36,8 @@ from nadi.search.asking.local import LocalIndex, Opened
 from nadi.search.asking.pages import After, Placed, after_of, fitting
 from nadi.search.definition import REMADE, Definition, Definitions
 from nadi.search.fields import TIMES, Field, UnfitError, number_of, reader_of
-from nadi.search.query.bound import Bound, bind
+from nadi.search.query.bound import Bound, bind, translated, within
 from nadi.search.query.parser import check_text, parse
-from nadi.search.query.translation import translated, within
 from nadi.search.shards.manifest import Manifest, unfinished
 
 if TYPE_CHECKING:
