@@ -109,6 +109,37 @@ async def _are_matched(watched: Standing, events: int) -> bool:
     return (await watched.progress()).events >= events
 
 
+async def test_a_group_that_begins_ahead_of_the_live_stream_waits_for_it(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, complete, looked, turns = matcher.LiveMatcher._handle, matcher.PastMatcher._is_complete, asyncio.Event(), 0
+
+    async def handle_late(self: Any, *args: Any) -> None:
+        await looked.wait()
+        await handle(self, *args)
+
+    async def is_complete(self: Any) -> bool:
+        nonlocal turns
+        turns += 1
+        is_done = await complete(self)
+        if is_done or turns > 2:
+            looked.set()
+        return is_done
+
+    monkeypatch.setattr(matcher.LiveMatcher, "_handle", handle_late)
+    monkeypatch.setattr(matcher.PastMatcher, "_is_complete", is_complete)
+    monkeypatch.setattr(matcher, "_ROUNDS", 0)  # however far apart they are
+    await write(watched.logs, 0, 50)
+    await watched.create(start="head")
+    await watched.queries.add("logs", {"all": "*"})
+    await watched.queries.add("logs", {"late": "*"}, since="tail")
+    await write(watched.logs, 50, 80)
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(80)))
+    check(await watched.found("late"), list(range(50, 80)))
+
+
 async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"one": "absent", "two": "*"})
