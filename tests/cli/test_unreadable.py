@@ -136,7 +136,7 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
         ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["search", "standing", "list", "walked", "logs"]),
-        ("nadi.lake.states.readable", ["lake", "list", "walked"]),
+        ("nadi.lake.record.readable", ["lake", "list", "walked"]),
         ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],
     ids=lambda given: " ".join(given[:-1]) if isinstance(given, list) else "",
@@ -191,8 +191,8 @@ def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: st
     assert [row[kind] for row in rows] == [f"whole-{kind}", name]
     assert f"nadi {kind} delete" in rows[1]["problem"]
     if kind == "lake":
-        assert list(nadi.lake.lakes_of(manager, "home")) == ["whole-lake"]
-        assert [one.name for one in nadi.lake.unreadable(manager, "home")] == [name]
+        whole, unreadable = nadi.lake.lakes_of(manager, "home")
+        assert (list(whole), [one.name for one in unreadable]) == (["whole-lake"], [name])
         assert "can't be read" in shell.run("lake", "status", "home", name, code=1).stderr
         assert "whole-lake" in shell.run("stream", "delete", "home", "whole", stdin=b"n\n", code=1).output
     else:

@@ -56,7 +56,7 @@ async def running(function: Function, manager: StreamManager) -> AsyncIterator[a
     task = asyncio.create_task(serve(function, manager, stop=stop))
     progress = StoredProgress(manager, function.scope, function.name)
     while not task.done():
-        if (record := await progress.record.find()) is not None and record.instances:
+        if await progress.record.find() is not None and await progress.running():
             break
         await asyncio.sleep(0.02)
     try:

@@ -81,7 +81,7 @@ async def test_a_poison_event_is_set_aside_and_the_others_are_handled(manager: S
         assert sorted(set(out)) == sorted(f"k{i % 16} {i}".encode() for i in range(60) if i != 20)
         assert in_order(out)
         assert record.counts.dead_letters == 1
-        assert kind in record.newest_error
+        assert kind in record.last_error
 
     await asyncio.gather(*map(check, POISONED))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from nadi.functions import Event, Function
-from nadi.functions.handlers.outcome import Failure, Outcome, Output
+from nadi.functions.handlers.event import Failure, Outcome, Output
 from nadi.functions.progress import Counters
 from nadi.functions.worker import Delivery, Stopping
 from nadi.model.event import whole_events

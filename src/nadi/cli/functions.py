@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,8 +15,10 @@ from nadi.defaults import DEFAULT_URI
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, ProtocolError
 
 if TYPE_CHECKING:
-    from nadi.client import StreamManager
-    from nadi.functions.progress import FunctionRecord, Instance
+    from nadi.client import ReaderGroup, StreamManager
+    from nadi.client.control.loop_thread import LoopThread
+    from nadi.functions.progress import FunctionRecord, StoredProgress
+    from nadi.process.members import Member
 
 Name = Annotated[str, typer.Argument(help="The function's name.")]
 AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
@@ -25,22 +26,24 @@ AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
 
 def _rows(manager: StreamManager, scope: str) -> Any:
     from nadi.client.blocking.face import inside
-    from nadi.functions.progress import functions_with_unreadable
+    from nadi.functions.progress import functions_of
 
     thread, core = inside(manager)
-    records, unreadable = thread.run(functions_with_unreadable(core, scope))
-    return [_row(manager, scope, record) for _, record in sorted(records.items())], unreadable
+    records, unreadable = thread.run(functions_of(core, scope))
+    return [
+        _row(manager, scope, record, _running(manager, scope, name)) for name, record in records.items()
+    ], unreadable
 
 
-def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> Row:
-    alive, unread = _running(record).values(), None
+def _row(manager: StreamManager, scope: str, record: FunctionRecord, running: list[Member]) -> Row:
+    group, unread = manager.reader_group_manager(scope).get_reader_group(record.name), None
     with suppress(NotFoundError, InvalidArgumentError):  # its stream was deleted, or made anew
-        unread = manager.reader_group_manager(scope).get_reader_group(record.name).unread_bytes()
+        unread = group.unread_bytes()
     return {
         "function": record.name,
         "stream": record.stream,
-        "workers": sum(len(one.workers) for one in alive),
-        "events/s": round(sum(one.events_per_s for one in alive), 1),
+        "workers": sum(len(_workers(group, instance)) for instance in running),
+        "events/s": round(sum(instance.events_per_s for instance in running), 1),
         "events": record.counts.events,
         "unread bytes": unread,
         "retries": record.counts.retries,
@@ -48,24 +51,28 @@ def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> Row:
     }
 
 
-def _running(record: FunctionRecord) -> dict[str, Instance]:
-    from nadi.functions.instances import running_instances
-
-    return running_instances(record, int(time.time() * 1000))
+def _workers(group: ReaderGroup, instance: Member) -> list[str]:
+    return [reader.split(".")[1] for reader in group.online_readers() if reader.startswith(f"{instance.name}.")]
 
 
-def _record(manager: StreamManager, scope: str, name: str) -> FunctionRecord:
+def _running(manager: StreamManager, scope: str, name: str) -> list[Member]:
+    thread, progress = _progress(manager, scope, name)
+    return thread.run(progress.running())
+
+
+def _progress(manager: StreamManager, scope: str, name: str) -> tuple[LoopThread, StoredProgress]:
     from nadi.client.blocking.face import inside
     from nadi.functions.progress import StoredProgress
 
     thread, core = inside(manager)
-    return thread.run(StoredProgress(core, scope, name).record.get())
+    return thread, StoredProgress(core, scope, name)
 
 
 def _status(manager: StreamManager, scope: str, name: str) -> Row:
-    record = _record(manager, scope, name)
-    counts, alive = record.counts, _running(record)
-    row = _row(manager, scope, record) | {
+    thread, progress = _progress(manager, scope, name)
+    record = thread.run(progress.record.get())
+    running, counts = _running(manager, scope, name), record.counts
+    row = _row(manager, scope, record, running) | {
         "handled by": record.handled_by,
         "output": record.output or "",
         "delivery": record.delivery,
@@ -74,26 +81,26 @@ def _status(manager: StreamManager, scope: str, name: str) -> Row:
         "outputs": counts.outputs,
         "failures": counts.failures,
         "gaps": counts.gaps,
-        "last error": record.newest_error,
+        "last error": record.last_error,
     }
-    for number, (key, one) in enumerate(record.instances.items(), 1):
-        age_s = max(time.time() - one.updated_ms / 1000, 0)
-        row[f"instance {number}"] = (
-            f"{one.host}, process {one.pid}, {one.status}{'' if key in alive else ', gone'}, reported {age_s:.0f} s "
-            f"ago: {', '.join(one.workers) or 'no workers'}"
-        )
+    group = manager.reader_group_manager(scope).get_reader_group(name)
+    for number, instance in enumerate(running, 1):
+        workers = ", ".join(_workers(group, instance)) or "no workers"
+        row[f"instance {number}"] = f"{instance.host}, process {instance.pid}, {instance.state}: {workers}"
     return row
 
 
 def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
-    if running := _running(_record(manager, scope, name)):
-        hosts = ", ".join(sorted({one.host for one in running.values()}))
+    if running := _running(manager, scope, name):
+        hosts = ", ".join(sorted({instance.host for instance in running}))
         raise ConflictError(f"function {name} is running: stop it first, on {hosts}")
 
 
 def _delete(manager: StreamManager, scope: str, name: str) -> None:
+    thread, progress = _progress(manager, scope, name)
     with suppress(ProtocolError):  # an unreadable one can be deleted
-        _check_stopped(manager, scope, name)
+        thread.run(progress.record.get())
+    _check_stopped(manager, scope, name)
     manager.reader_group_manager(scope).delete_reader_group(name)
 
 
@@ -154,7 +161,7 @@ def run_function(
     """Run a function until Ctrl-C: its workers follow the stream's segments."""
     from nadi.functions.definition import Function, function_of
     from nadi.functions.handlers.address import Target
-    from nadi.functions.running import run
+    from nadi.functions.supervisor import run
 
     given = {name: value for name, value in given.items() if value not in (None, [])}
     options: Any = {name: value for name, value in given.items() if name in _OPTIONS}

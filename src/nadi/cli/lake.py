@@ -25,35 +25,30 @@ def _lakes() -> Any:
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    import time
+    from nadi.lake.record import writers_of
 
-    from nadi.lake.states import lakes_with_unreadable
-
-    records, unreadable = lakes_with_unreadable(manager, scope)
-    now_ms = int(time.time() * 1000)
+    records, unreadable = _lakes().lakes_of(manager, scope)
     rows = [
         {
             "lake": name,
             "stream": record.definition.stream,
             "table": record.definition.table,
-            "writers": sum(not one.is_gone(now_ms) for one in record.writers.values()),
+            "writers": len(writers_of(manager, scope, name)),
             "wanted": "yes" if record.is_wanted else "no",
         }
-        for name, record in sorted(records.items())
+        for name, record in records.items()
     ]
     return rows, unreadable
 
 
 def _status(manager: StreamManager, scope: str, lake: str) -> Row:
-    from nadi.lake.table.secrets import shown
-
     status = _lakes().status(manager, scope, lake)
     made, states = status.lake, [one.state for one in status.writers]
     return {
         "lake": made.name,
         "stream": made.full_name,
         "table": made.table,
-        "catalog": ", ".join(f"{key}={value}" for key, value in shown(made.catalog).items()),
+        "catalog": ", ".join(f"{key}={value}" for key, value in made.catalog.items()),
         "partition": made.partition,
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),

@@ -401,12 +401,12 @@ def truncate_stream(
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
     """Delete a sealed stream, with the tables that are defined on it, its search index and standing queries. Its lakes'
     tables stay."""
-    from nadi.lake.states import lakes_of
+    from nadi.lake.record import lakes_of
     from nadi.search import indexes, standing_queries
 
     lakes, tables = "", ""
     with suppress(NotFoundError, PermissionDeniedError):  # of the scope, or to see them
-        made = [lake.definition for lake in lakes_of(manager, scope).values() if lake.definition.stream == stream]
+        made = [lake.definition for lake in lakes_of(manager, scope)[0].values() if lake.definition.stream == stream]
         lakes = ", ".join(f"table {lake.table} of lake {lake.name}" for lake in made)
     with suppress(PermissionDeniedError, ScopeNotFoundError):
         if defined := [table.name for table in manager.stream_tables(scope).list(stream=stream)]:

@@ -13,8 +13,10 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -26,18 +28,35 @@ from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What a worker says of itself. beat: grows; events: that it has done; events_per_s: lately; last_error: or
-    ""; said_ms: when, by its clock."""
+    """What a worker says of itself. state: in a word, where its kind has some; beat: grows; events: that it has done;
+    events_per_s: lately; last_error: or ""; said_ms: when, by its clock."""
 
     host: str
     pid: int
     started_ms: int
+    name: str = ""
+    machine: str = ""
+    state: str = ""
     beat: int = 0
     events: int = 0
     events_per_s: float = 0.0
     segments: int = 0
     last_error: str = ""
     said_ms: int = 0
+
+    def is_there(self) -> bool:
+        """Whether it said something in the last ten seconds, by this machine's clock, and isn't known to be dead."""
+        return self.said_ms >= _now_ms() - PROCESS_SILENT_S * 1000 and not self.has_died()
+
+    def has_died(self) -> bool:
+        """Whether it ran on this machine, and its process is gone: that is known at once."""
+        if self.machine != _machine():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except OSError as error:  # another user's can't be asked
+            return isinstance(error, ProcessLookupError)
+        return False
 
 
 class Beats:
@@ -46,6 +65,10 @@ class Beats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+
+    @property
+    def known(self) -> set[str]:
+        return set(self._seen)
 
     def silent_for(self, beats: Mapping[str, int], seconds: float) -> set[str]:
         """Those of which nothing new was seen for so long. beats: of all there are."""
@@ -67,10 +90,10 @@ class Members:
         self._table: Table = Table(stores, scope, table)
         self.name = uuid.uuid4().hex
         self._beats = Beats(clock)
-        self._member = Member(socket.gethostname(), os.getpid(), _now_ms())
+        self._member = Member(socket.gethostname(), os.getpid(), _now_ms(), self.name, _machine())
         self._there = [self.name]
 
-    async def say(self, events: int, events_per_s: float, segments: int, last_error: str) -> None:
+    async def say(self, events: int, events_per_s: float, segments: int, last_error: str, state: str = "") -> None:
         """That it is there."""
         self._member = msgspec.structs.replace(
             self._member,
@@ -79,6 +102,7 @@ class Members:
             events_per_s=events_per_s,
             segments=segments,
             last_error=last_error,
+            state=state,
             said_ms=_now_ms(),
         )
         await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._member))
@@ -86,10 +110,13 @@ class Members:
     async def look(self) -> None:
         """See who is there; whoever has been gone for long is forgotten."""
         beats: dict[str, int] = {}
+        dead = set()
         async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
-            member = _member(entry.value)
-            beats[entry.key.decode(errors="replace")] = -1 if member is None else member.beat
-        self._there = sorted(beats.keys() - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
+            name, member = entry.key.decode(errors="replace"), _member(entry.value)
+            beats[name] = -1 if member is None else member.beat
+            if member is not None and member.has_died():
+                dead.add(name)
+        self._there = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
         if self.is_first:
             for name in self._beats.silent_for(beats, PROCESS_GONE_S * 12) - {self.name}:
                 await self._table.remove(self._prefix + name.encode())
@@ -99,6 +126,16 @@ class Members:
         with suppress(NadiError, TimeoutError):
             async with asyncio.timeout(PROCESS_LEAVE_S):
                 await self._table.remove(self._prefix + self.name.encode())
+
+    @property
+    def there(self) -> Collection[str]:
+        """The names of those that were there when this one looked last, with its own."""
+        return self._there
+
+    @property
+    def known(self) -> Collection[str]:
+        """The names of these, and of those that aren't there any more and yet to be forgotten."""
+        return self._beats.known | {self.name}
 
     @property
     def is_first(self) -> bool:
@@ -112,9 +149,8 @@ class Members:
 async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[Member]:
     """The workers that said something in the last ten seconds, by this machine's clock."""
     entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
-    found = [_member(entry.value) async for entry in entries]
-    since_ms = _now_ms() - PROCESS_SILENT_S * 1000
-    return [one for one in found if one is not None and one.said_ms >= since_ms]
+    members = [_member(entry.value) async for entry in entries]
+    return [member for member in members if member is not None and member.is_there()]
 
 
 async def ended(stores: SegmentStores, scope: str, table: str, prefix: str, most_s: float) -> None:
@@ -137,6 +173,16 @@ def _member(value: bytes) -> Member | None:
         return msgspec.json.decode(value, type=Member)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+@cache
+def _machine() -> str:
+    """A mark of this machine since it was started, and of the process namespace: what process numbers are of."""
+    marks = [socket.gethostname()]
+    with suppress(OSError):
+        marks.append(os.readlink("/proc/self/ns/pid"))
+        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+    return hashlib.sha256("".join(marks).encode()).hexdigest()[:16]
 
 
 def _now_ms() -> int:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.errors import NadiError
-from nadi.limits import PROCESS_END_S
+from nadi.limits import PROCESS_BEAT_S, PROCESS_END_S
 
 log = logging.getLogger(__name__)
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -36,6 +36,16 @@ def run_program(
             await work(manager, stop)
 
     asyncio.run(working())
+
+
+async def each_beat(say: Callable[[], Awaitable[object]]) -> None:
+    """Call it every second, until this is cancelled. Its errors are logged, and it is called again."""
+    while True:
+        try:
+            await say()
+        except NadiError as error:
+            log.warning("can't say that this worker is there: %s", error)
+        await asyncio.sleep(PROCESS_BEAT_S)
 
 
 async def until(stop: asyncio.Event | None, work: Callable[[asyncio.Event], Coroutine[None, None, None]]) -> None:

@@ -19,8 +19,8 @@ from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
 from nadi.spark.connections import client_of
-from nadi.spark.options.columns import schema_of
-from nadi.spark.options.given import NO_ENDING_MOMENT, NO_TABLES
+from nadi.spark.options.columns import NO_TABLES, schema_of
+from nadi.spark.options.given import NO_ENDING_MOMENT
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.write import Creation, WriteOptions

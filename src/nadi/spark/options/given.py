@@ -21,11 +21,6 @@ from nadi.model.delivery import EXACTLY_ONCE, Guarantee, check_delivery
 from nadi.naming import is_number
 from nadi.spark.options.table import BY_KEY, CHOICES, EXCLUDED, NEEDED, NUMBERS, OPTIONS, Format, Use, default_in
 
-NO_TABLES = (
-    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
-    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
-    "SELECT * FROM t WITH (scope = …)"
-)
 NO_ENDING_MOMENT = (
     "a restarted query would find another cut for a moment still to come: end it at a cut or a bookmark with 'end', or "
     "read the slice as a batch"
@@ -162,12 +157,6 @@ class Given(dict[str, str]):
             return check_delivery(self.get("delivery", EXACTLY_ONCE).lower())
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"the option 'delivery': {error}") from None
-
-
-def refuse_tables(given: Mapping[str, str]) -> None:
-    """InvalidArgumentError for what Spark hands over when a table is made."""
-    if {"provider", "owner"} <= given.keys():
-        raise InvalidArgumentError(NO_TABLES)
 
 
 def _without_effect(name: str, use: Use) -> str:

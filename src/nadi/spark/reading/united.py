@@ -20,7 +20,7 @@ from nadi.spark.options.table import Format, Use
 from nadi.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
-    from nadi.lake.parts import UnionSplit
+    from nadi.lake.united import UnionSplit
 
 SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
