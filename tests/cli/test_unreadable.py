@@ -135,7 +135,7 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
         ("nadi.client.tables.catalog.sorted_out", ["slice", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
-        ("nadi.search.standing.records.sorted_out", ["search", "standing", "list", "walked", "logs"]),
+        ("nadi.client.tables.catalog.sorted_out", ["search", "standing", "list", "walked", "logs"]),
         ("nadi.lake.record.readable", ["lake", "list", "walked"]),
         ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],

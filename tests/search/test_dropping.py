@@ -12,7 +12,6 @@ from nadi.errors import ConflictError, NotFoundError, StoreError, UnavailableErr
 from nadi.search import IndexNotFoundError
 from nadi.search.shards.objects import Shards
 from nadi.testing import RestartableServer
-from nadi.wire.fields import Buffer
 from tests.cli.test_streams import Shell
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 
@@ -75,11 +74,11 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
 
 
 async def test_an_indexer_that_comes_late(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.catalog.PROCESS_GONE_S", 0.3)
+    monkeypatch.setattr("nadi.process.members.PROCESS_GONE_S", 0.3)
     monkeypatch.setattr("nadi.process.worker.PROCESS_BEAT_S", 60.0)  # as one that hangs
     put, is_putting, is_dropped = Shards.put, asyncio.Event(), asyncio.Event()
 
-    async def late(shards: Shards, shard: str, parts: Sequence[Buffer]) -> None:
+    async def late(shards: Shards, shard: str, parts: Sequence[bytes | memoryview]) -> None:
         is_putting.set()
         await is_dropped.wait()
         await put(shards, shard, parts)

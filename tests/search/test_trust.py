@@ -16,7 +16,7 @@ from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundEr
 from nadi.search import IndexNotFoundError, indexes, run
 from nadi.search.asking.local import Cached
 from nadi.search.definition import Definitions, _packed
-from nadi.search.shards.names import folder_of_index, new_index, new_name
+from nadi.search.shards.manifest import folder_of_index, new_index, new_name
 from nadi.web.searching import _forget, _Kept
 from tests.search.support import Indexed, event, numbers
 from tests.web.support import error_of

@@ -97,8 +97,8 @@ async def test_standing_queries(logs: Indexed, nadi_server: RestartableServer) -
     queries = StandingQueries(logs.manager, logs.scope)
     await logs.manager.create_stream(logs.scope, "hits")
     found = await queries.create("logs", "hits", fields="message:text")
-    await queries.add("logs", {"one": "a", "two": "b"})
-    await changed(logs, f"standing-query/logs/{found.id}/two".encode(), b"\x81\xa1a\x01")
+    two = (await queries.add("logs", {"one": "a", "two": "b"}))[1]
+    await changed(logs, f"standing-query/logs/{found.id}/{two.key}".encode(), b"\x81\xa1a\x01")
     assert [one.name for one in await queries.list("logs")] == ["one"]
     assert (await queries.status("logs")).queries == 2
     (bad,) = await queries.unreadable("logs")
@@ -106,7 +106,7 @@ async def test_standing_queries(logs: Indexed, nadi_server: RestartableServer) -
     assert f"`nadi search standing remove {logs.scope} logs two`" in bad.problem
     await logs.write(map(event, range(10)))
     for ask in (lambda: serve_matcher(logs.manager, logs.scope, "logs"), lambda: queries.add("logs", {"three": "c"})):
-        with pytest.raises(ProtocolError, match=r"the standing query .*/two can't be read"):
+        with pytest.raises(ProtocolError, match=r"the standing query .*/two/.* can't be read"):
             await asyncio.wait_for(ask(), 60)
     shell = Shell(nadi_server.controller_uri)
     rows = await asyncio.to_thread(shell.json, "search", "standing", "list", logs.scope, "logs")

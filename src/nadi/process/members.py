@@ -13,7 +13,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import entries_of
 from nadi.client.tables.table import Table
 from nadi.errors import NadiError
-from nadi.limits import PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
+from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -59,6 +59,27 @@ class Member(msgspec.Struct, frozen=True):
         return False
 
 
+class Beats:
+    """How long others have shown no sign, by the clock of who looks."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+
+    @property
+    def known(self) -> set[str]:
+        return set(self._seen)
+
+    def silent_for(self, beats: Mapping[str, int], seconds: float) -> set[str]:
+        """Those of which nothing new was seen for so long. beats: of all there are."""
+        now = self._clock()
+        self._seen = {
+            name: seen if (seen := self._seen.get(name, (beat, now)))[0] == beat else (beat, now)
+            for name, beat in beats.items()
+        }
+        return {name for name, (_, since) in self._seen.items() if now - since >= seconds}
+
+
 class Members:
     """This worker, and those with which it shares the segments. prefix: of their keys in the table."""
 
@@ -68,8 +89,7 @@ class Members:
         self._stores, self._scope, self._prefix = stores, scope, prefix.encode()
         self._table: Table = Table(stores, scope, table)
         self.name = uuid.uuid4().hex
-        self._clock = clock
-        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+        self._beats = Beats(clock)
         self._member = Member(socket.gethostname(), os.getpid(), _now_ms(), self.name, _machine())
         self._there = [self.name]
 
@@ -89,23 +109,17 @@ class Members:
 
     async def look(self) -> None:
         """See who is there; whoever has been gone for long is forgotten."""
-        now = self._clock()
-        found: dict[str, tuple[int, float]] = {}
+        beats: dict[str, int] = {}
         dead = set()
         async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
             name, member = entry.key.decode(errors="replace"), _member(entry.value)
-            beat = -1 if member is None else member.beat
-            last, since = self._seen.get(name, (-1, now))
-            found[name] = (beat, now) if beat != last else (last, since)
+            beats[name] = -1 if member is None else member.beat
             if member is not None and member.has_died():
                 dead.add(name)
-        self._seen = found
-        there = {name for name, (_, since) in found.items() if now - since < PROCESS_GONE_S} - dead
-        self._there = sorted(there | {self.name})
+        self._there = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
         if self.is_first:
-            for name, (_, since) in found.items():
-                if now - since > PROCESS_GONE_S * 12 and name != self.name:
-                    await self._table.remove(self._prefix + name.encode())
+            for name in self._beats.silent_for(beats, PROCESS_GONE_S * 12) - {self.name}:
+                await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
         """Say so, or leave it to the others to find out."""
@@ -121,7 +135,7 @@ class Members:
     @property
     def known(self) -> Collection[str]:
         """The names of these, and of those that aren't there any more and yet to be forgotten."""
-        return self._seen.keys() | {self.name}
+        return self._beats.known | {self.name}
 
     @property
     def is_first(self) -> bool:
@@ -137,6 +151,20 @@ async def live_members(stores: SegmentStores, scope: str, table: str, prefix: st
     entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
     members = [_member(entry.value) async for entry in entries]
     return [member for member in members if member is not None and member.is_there()]
+
+
+async def ended(stores: SegmentStores, scope: str, table: str, prefix: str, most_s: float) -> None:
+    """Return once all workers have seen that they are to end, and ended, or time is up; the killed are forgotten."""
+    known, until = Table(stores, scope, table), time.monotonic() + most_s
+    beats, left = Beats(), {""}
+    while left:
+        entries = [entry async for entry in entries_of(stores, scope, known, prefix.encode())]
+        there = {entry.key.decode(errors="replace"): entry.version for entry in entries}
+        left = set() if time.monotonic() >= until else there.keys() - beats.silent_for(there, PROCESS_GONE_S)
+        if left:
+            await asyncio.sleep(PROCESS_BEAT_S / 4)
+    for entry in entries:
+        await known.remove(prefix.encode() + entry.key)
 
 
 def _member(value: bytes) -> Member | None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
-from nadi.naming import segment_name
+from nadi.model.keyspace import key_position
+from nadi.naming import parse_segment_name, segment_name
+from nadi.process.dead_letters import DeadLetter
 
 _APPEND_BYTES = 1 << 20  # unless those of one event are more
 
@@ -32,6 +34,14 @@ class Outputs:
         """Return once all are stored, those included that were before. made: of each segment, what each of its events
         made, in order. part: a run of numbers that ascend for themselves. StreamNotFoundError, StreamSealedError."""
         await asyncio.gather(*(self._write(segment, part, groups) for segment, groups in made.items() if groups))
+
+    async def set_aside(self, letters: Iterable[DeadLetter], parts: Mapping[int, str] | None = None) -> None:
+        """As `write`, for dead letters of events of the source. parts: by segment."""
+        made: dict[int, list[list[NumberedEvent]]] = {}
+        for one in letters:
+            numbered = NumberedEvent(one.offset, key_position(one.segment), one.encode())
+            made.setdefault(parse_segment_name(one.segment)[2], []).append([numbered])
+        await asyncio.gather(*(self.write({one: made[one]}, (parts or {}).get(one, "")) for one in made))
 
     async def _write(self, segment_id: int, part: str, groups: Sequence[Sequence[NumberedEvent]]) -> None:
         writer = self._writers.get((segment_id, part))

@@ -17,6 +17,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,18 +30,15 @@ from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.writer import NumberedEvent
-from nadi.client.segments.info import what_became_of
 from nadi.client.tables.catalog import Catalog, Kind
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamRemadeError, TruncatedError
+from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamNotFoundError
 from nadi.limits import PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S
-from nadi.model.frontier import may_begin
 from nadi.model.keyspace import key_position
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import PROCESS_TABLE, check_name, segment_name
 from nadi.process.dead_letters import DeadLetter
-from nadi.process.following import OvertakenError, Reach, cut_of, reaches
+from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
 from nadi.process.members import Member, Members, live_members
 from nadi.process.outputs import Outputs
 from nadi.process.running import run_program, until
@@ -103,61 +101,22 @@ class Processor:
         return stream if "/" in stream else f"{self.scope}/{stream}"
 
 
-class Positions(msgspec.Struct, frozen=True):
-    """How far a processor is. segments: by id. events, dead_letters: so far; gaps: places where data was gone or
-    damaged. is_stopped: its workers end."""
+class Positions(SegmentPositions, frozen=True):
+    """How far a processor is. events, dead_letters: so far. is_stopped: its workers end."""
 
-    segments: dict[int, Reach] = {}
     events: int = 0
     dead_letters: int = 0
-    gaps: int = 0
     is_stopped: bool = False
-
-    @property
-    def followed(self) -> list[Reach]:
-        """The segments that aren't done, and whose keys no older one has: so each key's events are handled in order."""
-        open_ = [reach.segment_id for reach in self.segments.values() if not reach.is_done]
-        return [self.segments[one] for one in may_begin([self.segments[one].range for one in open_], open_)]
-
-    def cut(self) -> dict[int, int]:
-        """The positions of the stream cut before which all is handled."""
-        return cut_of(self.segments.values())
 
     def advanced(self, steps: Iterable[tuple[int, int, int]], events: int, letters: int) -> Positions:
         """With the events of each segment, from an offset up to another. OvertakenError."""
-        segments = dict(self.segments)
-        for segment_id, start, end in steps:
-            segments[segment_id] = replace(self._at(segment_id, start), reached=end)
-        return replace(self, segments=segments, events=self.events + events, dead_letters=self.dead_letters + letters)
-
-    def _at(self, segment_id: int, offset: int) -> Reach:
-        reach = self.segments.get(segment_id)
-        if reach is None or reach.is_done or reach.reached != offset:
-            raise OvertakenError(f"another worker was faster in segment {segment_id}, at {offset}")
-        return reach
-
-    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Positions:
-        self._at(segment_id, at)
-        found = [Reach(one.segment_id, one.low, one.high) for one in successors]
-        return self._with(found, [segment_id], gaps)
-
-    def passed(self, segment_id: int, start: int, to: int) -> Positions:
-        return replace(self.advanced([(segment_id, start, to)], 0, 0), gaps=self.gaps + 1)
-
-    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Positions:
-        return self._with(found, gone, 1)
-
-    def _with(self, found: Iterable[Reach], done: Iterable[int], gaps: int) -> Positions:
-        segments = self.segments | {one: replace(self.segments[one], is_done=True) for one in done}
-        for reach in found:
-            segments.setdefault(reach.segment_id, reach)
-        first_open = min((one.segment_id for one in segments.values() if not one.is_done), default=None)
-        kept = {
-            number: reach
-            for number, reach in segments.items()
-            if not reach.is_done or first_open is None or first_open < number
-        }
-        return replace(self, segments=kept, gaps=self.gaps + gaps)
+        segments = {segment: replace(self.at(segment, start), reached=end) for segment, start, end in steps}
+        return replace(
+            self,
+            segments=self.segments | segments,
+            events=self.events + events,
+            dead_letters=self.dead_letters + letters,
+        )
 
 
 def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
@@ -176,6 +135,8 @@ def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
 
 class ProcessorWorker(Worker[Positions]):
     """One worker of a processor whose record of positions is there."""
+
+    remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
 
     def __init__(self, manager: StreamManager, processor: Processor) -> None:
         scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
@@ -197,9 +158,6 @@ class ProcessorWorker(Worker[Positions]):
     async def _check(self) -> bool:
         return not (await self._positions.get()).is_stopped
 
-    async def _is_complete(self) -> bool:
-        return all(reach.is_done for reach in self._positions.newest.segments.values())
-
     def _close(self) -> None:
         for outputs in (self._output, self._letters):
             if outputs is not None:
@@ -207,7 +165,7 @@ class ProcessorWorker(Worker[Positions]):
 
     async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
         made: dict[int, list[list[NumberedEvent]]] = {}
-        letters: dict[int, list[list[NumberedEvent]]] = {}
+        letters: list[DeadLetter] = []
         steps, count = [], 0
         for followed, blocks in batch:
             segment_id = followed.reach.segment_id
@@ -221,8 +179,7 @@ class ProcessorWorker(Worker[Positions]):
             count += len(events)
             for event, outcome in zip(events, await self._outcomes(events), strict=True):
                 if isinstance(outcome, DeadLetter):
-                    numbered = NumberedEvent(event.offset, key_position(name), outcome.encode())
-                    letters.setdefault(segment_id, []).append([numbered])
+                    letters.append(outcome)
                 elif outcome:
                     made.setdefault(segment_id, []).append(
                         [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
@@ -230,9 +187,8 @@ class ProcessorWorker(Worker[Positions]):
         if self._output is not None:
             await self._output.write(made)
         if self._letters is not None:
-            await self._letters.write(letters)
-        given_up = sum(map(len, letters.values()))
-        await self._positions.change(lambda newest: newest.advanced(steps, count, given_up))
+            await self._letters.set_aside(letters)
+        await self._positions.change(lambda newest: newest.advanced(steps, count, len(letters)))
         self._count(count)
 
     async def _outcomes(self, events: Sequence[Event]) -> list[list[Output] | DeadLetter]:
@@ -322,8 +278,7 @@ def run(
 
 async def serve(processor: Processor, manager: StreamManager, *, stop: asyncio.Event | None = None) -> None:
     """Run a worker with a client of `nadi.client.aio`, until `stop` is set; see `run`."""
-    stop = stop if stop is not None else asyncio.Event()
-    await until(stop, _serve(processor, manager, stop))
+    await until(stop, partial(_serve, processor, manager))
 
 
 async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Event) -> None:
@@ -336,14 +291,11 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
         cut = await manager.cuts(processor.scope, processor.stream).named(processor.start)
         found = await reaches(stores_of(manager), processor.scope, cut)
         await catalog.prepare()
-        await record.put(lambda held: held or Positions({reach.segment_id: reach for reach in found}))
+        await record.put(lambda held: held or Positions.started(found))
     else:
-        newest = segment_name(processor.scope, processor.stream, max(record.newest.segments))
-        if isinstance(await what_became_of(stores_of(manager), newest), StreamRemadeError):
-            raise StreamRemadeError(
-                processor.scope,
-                processor.stream,
-                "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew",
+        with suppress(StreamNotFoundError):
+            await check_same(
+                stores_of(manager), processor.scope, processor.stream, record.newest.segments, ProcessorWorker.remedy
             )
         if record.newest.is_stopped:
             await record.change(partial(replace, is_stopped=False))
@@ -364,15 +316,9 @@ class Status:
 async def status(manager: StreamManager, scope: str, stream: str, name: str) -> Status:
     """NotFoundError if there is no such processor."""
     positions = await processors_of(manager, scope).get(f"{stream}/{name}")
-    reached, cuts = StreamCut(scope, stream, positions.cut()), manager.cuts(scope, stream)
-    behind: int | None = 0
-    try:
-        if reached.positions:
-            behind = await cuts.bytes_between(reached, await cuts.tail())
-    except (NotFoundError, StreamRemadeError, TruncatedError):
-        behind = None
+    reached = StreamCut(scope, stream, positions.positions())
     workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
-    return Status(positions, reached, behind, tuple(workers))
+    return Status(positions, reached, await behind_bytes(manager, reached), tuple(workers))
 
 
 async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:

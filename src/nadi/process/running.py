@@ -48,10 +48,11 @@ async def each_beat(say: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(PROCESS_BEAT_S)
 
 
-async def until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Do the work, which ends by itself a little after `stop` is set; or, if it waits for a server or a store that is
-    away, is ended then."""
-    task, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
+async def until(stop: asyncio.Event | None, work: Callable[[asyncio.Event], Coroutine[None, None, None]]) -> None:
+    """Do the work, which ends by itself a little after the event that it gets is set; or, if it waits for a server or a
+    store that is away, is ended then."""
+    stop = stop if stop is not None else asyncio.Event()
+    task, waiting = asyncio.create_task(work(stop)), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -12,20 +12,19 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
 from nadi.client.tables.catalog import Record
-from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, UnavailableError
+from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRemadeError, UnavailableError
 from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
-from nadi.model.segments import SegmentRange
-from nadi.process.following import Followed, Follower, OvertakenError, Reach, gap_end, reaches
+from nadi.process.following import Followed, Follower, OvertakenError, SegmentPositions, gap_end, reaches
 from nadi.process.members import Members
 
 _RATE_S = 10.0
@@ -58,23 +57,6 @@ class Rate:
             self._recent.popleft()
 
 
-class Positions(Protocol):
-    """What a worker needs of the record of positions. All changes raise OvertakenError if another worker was faster."""
-
-    @property
-    def followed(self) -> Sequence[Reach]:
-        """The segments that may be followed now."""
-
-    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Self:
-        """With a segment done that was processed up to its end `at`."""
-
-    def passed(self, segment_id: int, start: int, to: int) -> Self:
-        """With a gap passed."""
-
-    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Self:
-        """With the segments of the stream's head, as those on the way there are forgotten; `gone` are done."""
-
-
 class BatchLimits(NamedTuple):
     """A batch is complete with so many bytes or events, or when its first event has waited so long."""
 
@@ -90,11 +72,14 @@ class Taken(NamedTuple):
     blocks: Sequence[EventBlock]
 
 
-P = TypeVar("P", bound=Positions)
+P = TypeVar("P", bound=SegmentPositions)
 
 
 class Worker(Generic[P]):
-    """positions: the record of all workers. A kind of worker defines the methods below."""
+    """positions: the record of all workers. A kind of worker defines the methods below. remedy: what to do where the
+    stream was made anew."""
+
+    remedy: ClassVar[str]
 
     def __init__(
         self,
@@ -126,7 +111,7 @@ class Worker(Generic[P]):
 
     async def _is_complete(self) -> bool:
         """Whether nothing is left to be done, now or later."""
-        raise NotImplementedError
+        return all(reach.is_done for reach in self._positions.newest.segments.values())
 
     def _in_hand(self) -> Collection[int]:
         """The segments with events that were taken and aren't recorded."""
@@ -150,9 +135,13 @@ class Worker(Generic[P]):
     async def _forget(self) -> None:
         """Let go of what is in hand: it is begun again from the record."""
 
+    def _ends(self) -> Mapping[int, int]:
+        """Up to where segments are followed that aren't followed to their ends."""
+        return {}
+
     async def _follow(self) -> None:
         followed = {reach.segment_id: reach for reach in self._positions.newest.followed}
-        self._follower.follow(followed[segment] for segment in self._members.mine(followed))
+        self._follower.follow((followed[segment] for segment in self._members.mine(followed)), self._ends())
 
     # --- running --------------------------------------------------------------------------------
 
@@ -179,6 +168,8 @@ class Worker(Generic[P]):
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Raise the error with which it ends, or return to end without one."""
+        if isinstance(error, StreamRemadeError):
+            raise StreamRemadeError(self._scope, self._stream, self.remedy) from error
         raise error
 
     def _close(self) -> None:
@@ -192,7 +183,7 @@ class Worker(Generic[P]):
                     await self._positions.get()
                     is_old = False
                 if await self._is_complete():
-                    self._log.info("the stream is sealed, and all of it is done: its worker ends")
+                    self._log.info("all that was to come is done: this worker ends")
                     return
                 await self._follow()
                 await self._collect(stop)

@@ -2,46 +2,55 @@
 
 index/<stream>              its definition
 manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
-indexer/<stream>/<id>       an indexer that runs, see `sharing`
+indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import StreamManager, Table
+from nadi.client.aio import SegmentRange, StreamManager, Table
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.catalog import Catalog, Kind, Record, entries_of, named
+from nadi.client.tables.catalog import Catalog, Kind, Record, named, remove_all
 from nadi.client.tables.table import value_or_none
 from nadi.errors import (
-    AlreadyExistsError,
-    ConflictError,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
     ScopeNotFoundError,
     StreamNotFoundError,
 )
 from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
-from nadi.process.following import Reach, reaches
-from nadi.search.analysis import check_installed
-from nadi.search.fields import Field, Format, check_format, fields_of
-from nadi.search.missing import IndexNotFoundError
-from nadi.search.shards.manifest import Manifest, started
-from nadi.search.shards.names import IndexId, new_index
-from nadi.search.shards.objects import open_shards, url_of
-from nadi.wire.fields import TableEntry
+from nadi.search.fields import Field, Format
+from nadi.search.shards.manifest import IndexId, Manifest
+
+REMADE = "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one"
+
+
+class IndexNotFoundError(NotFoundError):
+    def __init__(
+        self, scope: str, stream: str, why: str = "has no search index (any more): make one with `nadi search create`"
+    ) -> None:
+        super().__init__(f"stream {scope}/{stream} {why}")
+        self.scope, self.stream = scope, stream
+
+
+class NoStandingQueriesError(NotFoundError):
+    def __init__(self, scope: str, stream: str) -> None:
+        super().__init__(
+            f"stream {scope}/{stream} has no standing queries (any more): make a set with `nadi search standing create`"
+        )
+        self.scope, self.stream = scope, stream
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -86,54 +95,19 @@ class Definitions:
         )
         self.catalog: Catalog[Definition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
 
-    async def create(
-        self,
-        stream: str,
-        fields: str | Iterable[str],
-        *,
-        where: str,
-        form: str = "json",
-        start: StreamCut | str = "head",
-        dead_letters: str | None = None,
-    ) -> Definition:
-        """Define the index of a stream, from a cut on, or from what `StreamCuts.named` makes one of."""
-        check_installed()
-        made = fields_of(fields)
-        letters = None if dead_letters is None else full_name(self.scope, dead_letters)
-        if letters == f"{self.scope}/{stream}":
-            raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
-        url, checked = url_of(where), check_format(form, made)
-        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
-        cut = await cuts.named(start) if isinstance(start, str) else start
-        await cuts.check(cut)
-        if letters is not None:
-            await self._manager.stream_info(*letters.split("/"))
-        now_ms = time.time_ns() // 1_000_000
-        found = Definition(stream, new_index(), checked, made, url, cut.as_text(), now_ms, letters)
-        shards = await open_shards(found.url, self.scope, stream, found.id)
-        try:
-            await shards.names()  # or its error: nothing would ever be indexed there
-        finally:
-            await shards.close()
-        manifest = self.manifest(found)
-        await self.catalog.prepare()
-        await manifest.create(started(await self.reaches(cut)))
-        try:
-            await self.catalog.create(stream, found)
-        except AlreadyExistsError:
-            await manifest.delete()
-            if (await self.catalog.get(stream)).is_dropped:
-                name = f"{self.scope}/{stream}"
-                raise ConflictError(f"the index that {name} had {_BEING_DROPPED}, and make this one then") from None
-            raise
-        return found
-
     async def get(self, stream: str) -> Definition:
         """IndexNotFoundError if there is none, or only what is left of one."""
         found = await self.catalog.get(stream)
         if found.is_dropped:
-            raise IndexNotFoundError(self.scope, stream, f"had a search index that {_BEING_DROPPED}")
+            raise IndexNotFoundError(self.scope, stream, f"had a search index that {BEING_DROPPED}")
         return found
+
+    async def cut(self, stream: str, given: StreamCut | str) -> StreamCut:
+        """A stream's cut, from which to begin; or what `StreamCuts.named` makes one of."""
+        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
+        cut = await cuts.named(given) if isinstance(given, str) else given
+        await cuts.check(cut)
+        return cut
 
     @asynccontextmanager
     async def named(self, stream: str) -> AsyncIterator[None]:
@@ -159,20 +133,6 @@ class Definitions:
 
         return await self.catalog.change(stream, stopped)
 
-    async def mark_dropped(self, stream: str) -> Definition:
-        """Have its indexers end, and nobody add a shard any more: what is left of it can be deleted."""
-
-        definition = await self.catalog.change(stream, lambda definition: replace(definition, is_dropped=True))
-        await self.manifest(definition).delete()
-        return definition
-
-    async def remove(self, definition: Definition) -> None:
-        """Forget one that is marked, if it isn't another by now."""
-        record = self.catalog.record(definition.stream)
-        kept = await record.find()
-        if kept is not None and kept.id == definition.id:
-            await record.delete_read()
-
     def manifest(self, definition: Definition) -> Record[Manifest]:
         """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
         kind = Kind(
@@ -197,34 +157,16 @@ class Definitions:
             return None, held.version
         return found if found.stream == stream else None, held.version
 
-    async def remove_unreadable(self, stream: str, version: int) -> None:
-        """Forget a definition that can't be read; ConditionFailedError if it was changed meanwhile."""
-        await self.table.remove(self.catalog.kind.key_of(stream), version)
-
     async def forget_all(self, prefix: str) -> None:
         """Remove all entries whose keys begin so."""
-        for key in [key async for key, _ in self.entries(prefix.encode())]:
-            await self.table.remove(prefix.encode() + key)
-
-    async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
-        """The table's keys that begin so, without that, and their values."""
-        async for entry in self.versions(prefix):
-            yield entry.key, entry.value
-
-    def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
-        """The table's entries whose keys begin so, their keys without that."""
-        return entries_of(self.stores, self.scope, self.table, prefix)
+        await remove_all(self.stores, self.scope, self.table, prefix.encode())
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         """The key ranges of a cut's segments."""
         return await segment_ranges(self.stores, self.scope, cut.stream, cut)
 
-    async def reaches(self, cut: StreamCut) -> list[Reach]:
-        """The segments of a cut, as they are while all before it is indexed."""
-        return await reaches(self.stores, self.scope, cut)
 
-
-_BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
+BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
 
 
 def indexer_keys(definition: Definition) -> str:

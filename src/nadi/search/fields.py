@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain, repeat
+from operator import methodcaller
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -181,11 +182,7 @@ def _taking(field: Field, fields: tuple[Field, ...]) -> Callable[[dict[str, Any]
     path = field.path
     if any(other.path.may_lie_within(path) for other in fields):
         return lambda event: _without_objects(path.find(event))
-    return path.find if path.name is None else partial(_member, path.name)
-
-
-def _member(name: str, event: dict[str, Any]) -> Any:
-    return event.get(name)
+    return path.find if path.name is None else methodcaller("get", path.name)
 
 
 def _without_objects(value: Any) -> Any:

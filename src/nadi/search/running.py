@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
@@ -66,11 +67,10 @@ async def serve(
     on_step: called after each step of a batch, see `Indexer`.
     """
     check_installed()
-    stop = stop if stop is not None else asyncio.Event()
-    await until(stop, _index(manager, scope, stream, stop, on_step))
+    await until(stop, partial(_index, manager, scope, stream, on_step))
 
 
-async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
+async def _index(manager: StreamManager, scope: str, stream: str, on_step: OnStep, stop: asyncio.Event) -> None:
     definitions = Definitions(manager, scope)
     async with definitions.named(stream):
         definition = await definitions.get(stream)
@@ -79,8 +79,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, stop: asyncio.
     await REAL.in_thread(clean_work_folders)
     shards = await open_labelled(manager, scope, definition)
     try:
-        indexer = Indexer(manager, definitions, definition, shards, on_step=on_step)
-        await indexer.run(stop)
+        await Indexer(manager, definitions, definition, shards, on_step=on_step).run(stop)
     finally:
         await shards.close()
 
@@ -98,14 +97,12 @@ async def serve_matcher(
     on_step: called after each step of a batch, see `LiveMatcher`.
     """
     check_installed()
-    stop = stop if stop is not None else asyncio.Event()
-    await until(stop, _match(manager, scope, stream, stop, on_step))
+    await until(stop, partial(_match, manager, scope, stream, on_step))
 
 
-async def _match(manager: StreamManager, scope: str, stream: str, stop: asyncio.Event, on_step: OnStep) -> None:
+async def _match(manager: StreamManager, scope: str, stream: str, on_step: OnStep, stop: asyncio.Event) -> None:
     queries = StandingQueries(manager, scope)
     found = await queries.get(stream)
     if found.is_stopped:
         await queries.stop(stream, is_stopped=False)
-    matcher = LiveMatcher(manager, Records(Definitions(manager, scope), found, manager), on_step=on_step)
-    await matcher.run(stop)
+    await LiveMatcher(manager, Records(Definitions(manager, scope), found, manager), on_step=on_step).run(stop)

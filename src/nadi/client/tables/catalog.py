@@ -8,7 +8,7 @@ damaged or of a newer nadi, is an error for whoever asks for it, and hides no ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
@@ -17,7 +17,7 @@ import msgspec
 
 from nadi.backoff import Backoff, Tries
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.table import ABSENT, Table, value_or_none
+from nadi.client.tables.table import ABSENT, ANY_VERSION, Table, value_or_none
 from nadi.display import Displayed
 from nadi.errors import (
     AlreadyExistsError,
@@ -32,7 +32,7 @@ from nadi.errors import (
 )
 from nadi.limits import TABLE_PAGE_MAX_ENTRIES
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
+from nadi.wire.fields import TableEntry, TableKey
 
 T = TypeVar("T")
 _WRONG = (msgspec.MsgspecError, ValueError, OverflowError, OSError, RecursionError)  # the latter three: of odd times
@@ -241,11 +241,22 @@ class Catalog(Generic[T]):
             raise ScopeNotFoundError(self._scope)
         await self._table.create()
 
+    async def put_all(self, records: Mapping[str, T]) -> None:
+        """Store these in place of what has their names, all or none; so many as fit a request."""
+        encoded = {self.kind.key_of(name): self.kind.encode(record) for name, record in records.items()}
+        entries = tuple(TableEntry(key, ANY_VERSION, value) for key, value in encoded.items())
+        asked = wire.UpdateTableEntries(0, self._table.segment, "", entries)
+        await self._stores.ask(asked, wire.TableEntriesUpdated)
+
     async def change(self, name: str, make: Callable[[T], T | None]) -> T:
         return await self.record(name).change(make)
 
     async def delete(self, name: str) -> bool:
         return await self.record(name).delete()
+
+    async def delete_all(self, names: Iterable[str]) -> None:
+        """Remove these, as far as they are there."""
+        await _remove(self._stores, self._table, [self.kind.key_of(name) for name in names])
 
     async def all(self) -> tuple[dict[str, T], list[Unreadable]]:
         """All records, by name and in order of names; and those that can't be read."""
@@ -309,3 +320,14 @@ async def named_entries(
     """As `entries_of`: names and values."""
     async for entry in entries_of(stores, scope, table, prefix.encode()):
         yield entry.key.decode(errors="replace"), entry.value
+
+
+async def remove_all(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> None:
+    """Remove the entries whose keys begin so."""
+    await _remove(stores, table, [prefix + entry.key async for entry in entries_of(stores, scope, table, prefix)])
+
+
+async def _remove(stores: SegmentStores, table: Table, keys: Sequence[bytes]) -> None:
+    for first in range(0, len(keys), TABLE_PAGE_MAX_ENTRIES):
+        some = tuple(TableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
+        await stores.ask(wire.RemoveTableKeys(0, table.segment, "", some), wire.TableKeysRemoved)

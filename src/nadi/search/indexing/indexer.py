@@ -4,15 +4,18 @@ What came within a third of a second becomes a shard, and can be found once the 
 read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
 leaves before that is an object that nobody names, and the next indexer makes the same events into another.
 
-One indexer of an index also does the upkeep for all (`Upkeep`): it merges shards, and deletes those that retention has
+One indexer of an index also looks after the shards for all: it merges shards, and deletes those that retention has
 emptied and what kills and merges leave in the store.
+
+Dead letters: events that don't parse, as JSON in a stream, each once: its place in its stream is its number
+there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -20,14 +23,12 @@ import numpy as np
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.arrivals import UNKNOWN, came_by
-from nadi.client.tables.catalog import Record
 from nadi.errors import (
     NadiError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StoreError,
     StreamNotFoundError,
-    StreamRemadeError,
 )
 from nadi.limits import (
     PROCESS_GONE_S,
@@ -44,152 +45,67 @@ from nadi.limits import (
     SEARCH_TIDY_S,
 )
 from nadi.model.frontier import Bound
-from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, segment_name
-from nadi.process.following import OvertakenError
+from nadi.process.dead_letters import DeadLetter
+from nadi.process.following import OvertakenError, check_same
 from nadi.process.members import Members
+from nadi.process.outputs import Outputs
 from nadi.process.worker import BatchLimits, Taken, Worker, ended
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions, indexer_keys
-from nadi.search.indexing.letters import Letters, followed_since
+from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError, indexer_keys
 from nadi.search.labelling import delete_if_gone, identity, why_kept
-from nadi.search.missing import IndexNotFoundError
-from nadi.search.remade import check_same, remade
-from nadi.search.shards.building import Built, Stretch, build
-from nadi.search.shards.manifest import Manifest, Shard, joined, to_merge
-from nadi.search.shards.merging import merge
-from nadi.search.shards.names import made_ms, new_name
+from nadi.search.shards.building import Built, Stretch, Unfit, build, merge
+from nadi.search.shards.manifest import Manifest, Shard, joined, made_ms, new_name, to_merge
 from nadi.search.shards.objects import Shards
 from nadi.search.shards.packing import check
 
-_LEAST_MERGED = 8  # as tantivy has it
+
+def followed_since(origin: int) -> str:
+    """The run of letters of a segment that is followed since then."""
+    return f"since {origin}" if origin else ""
 
 
-class Upkeep:
-    """`news`: the manifest has another shard. `loose`: one that is stored, or about to be, and not in the manifest."""
+def part_from(start: int) -> str:
+    """That of a part of the past, whose offsets ascend for themselves."""
+    return f"from {start}"
 
-    def __init__(
-        self,
-        manager: StreamManager,
-        definitions: Definitions,
-        definition: Definition,
-        shards: Shards,
-        changes: Record[Manifest],
-        members: Members,
-        logger: logging.Logger,
-    ) -> None:
-        self._manager, self._definitions, self._definition = manager, definitions, definition
-        self._shards, self._changes, self._members, self._log = shards, changes, members, logger
-        self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
-        self._left: set[str] = set()  # that may be another's
-        self.news = asyncio.Event()
-        self.loose: str | None = None
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set."""
-        tidied = -SEARCH_TIDY_S
-        while not stop.is_set():
-            self.news.clear()
-            try:
-                if self._members.is_first:
-                    await self._merge(stop)
-                    if REAL.monotonic() - tidied >= SEARCH_TIDY_S:
-                        tidied = REAL.monotonic()
-                        await self._tidy()
-            except OvertakenError as error:
-                self._log.info("%s", error)
-            except (IndexNotFoundError, StoreError):
-                raise
-            except NadiError as error:
-                self._log.warning("can't look after the shards: %s", error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.news.wait(), SEARCH_TIDY_S)
+def letters_to(manager: StreamManager, scope: str, definition: Definition) -> Outputs | None:
+    """What writes events that don't parse to the index's dead-letter stream, if it has one."""
+    to = definition.dead_letters
+    return None if to is None else Outputs(manager, scope, definition.stream, to, definition.id)
 
-    async def _merge(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            shards = [shard for shard in self._changes.newest.shards if shard.id not in self._lost]
-            groups = to_merge(shards, _LEAST_MERGED, SEARCH_MERGE_SHARDS, SEARCH_MERGE_DOCS)
-            if not groups:
-                return
-            objects = [await self._object(shard.id) for shard in groups[-1]]
-            if all(data is not None for data in objects):
-                await self._merge_all(groups[-1], [data for data in objects if data is not None])
 
-    async def _object(self, shard: str) -> memoryview | None:
-        """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
-        data = await self._shards.get(shard)
-        if data is None:
-            if all(one.id != shard for one in (await self._changes.get()).shards):
-                raise OvertakenError(f"another has merged or deleted shard {shard}")
-            problem = f"the object {shard} of the index is missing in {self._definition.url}"
-        else:
-            try:
-                await REAL.in_thread(check, data, shard)
-                return data
-            except StoreError as error:
-                problem = str(error)
-        self._lost.add(shard)
-        self._log.error("a shard can't be merged, nor be found in: %s", problem)
-        return None
-
-    async def _merge_all(self, group: list[Shard], objects: list[memoryview]) -> None:
-        names = [shard.id for shard in group]
-        parts = await REAL.in_thread(merge, list(zip(names, objects, strict=True)), self._definition.fields)
-        spans = joined(span for shard in group for span in shard.spans)
-        made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
-        self.loose = made.id
-        await self._shards.put(made.id, parts)
-        await self._changes.change(
-            lambda manifest: manifest.merged(names, made, REAL.now_ms()),
-            lambda manifest: any(one.id == made.id for one in manifest.shards),
+def letters_of(unfit: Iterable[Unfit], scope: str, stream: str) -> list[DeadLetter]:
+    return [
+        DeadLetter(
+            by=f"index {scope}/{stream}",
+            segment=segment_name(scope, stream, one.segment_id),
+            offset=one.offset,
+            reason=one.reason,
+            data=one.data,
         )
-        self.loose = None
-
-    async def _tidy(self) -> None:
-        await self._delete_truncated()
-        before_ms = REAL.now_ms() - SEARCH_RETIRED_S * 1000
-        if old := [shard for shard, at in self._changes.newest.retired.items() if at < before_ms]:
-            await self._shards.delete(old)
-            await self._changes.change(
-                lambda manifest: manifest.without_retired(old), lambda manifest: not manifest.retired.keys() & set(old)
-            )
-        await self._delete_orphans()
-
-    async def _delete_truncated(self) -> None:
-        if not self._changes.newest.shards:
-            return
-        head = await self._manager.cuts(self._definitions.scope, self._definition.stream).head()
-        limits = await limits_before(self._definitions, self._changes.newest, head)
-        if self._changes.newest.truncated(limits, 0) is not None:
-            await self._changes.change(lambda manifest: manifest.truncated(limits, REAL.now_ms()), lambda _: False)
-
-    async def _delete_orphans(self) -> None:
-        names = await self._shards.names()
-        manifest = await self._changes.get()  # after: what is in neither is nobody's, or new
-        known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
-        before_ms = REAL.now_ms() - SEARCH_ORPHAN_S * 1000
-        orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
-        if not orphans:
-            return
-        if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
-            if not self._left.issuperset(orphans):
-                self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
-            self._left.update(orphans)
-            return
-        await self._shards.delete(orphans)
+        for one in unfit
+    ]
 
 
-async def limits_before(definitions: Definitions, manifest: Manifest, cut: StreamCut) -> dict[int, int | None]:
-    """By segment of a manifest, the offset before which events lie before a cut; None where all do."""
-    bound = Bound(cut.positions, await definitions.ranges(cut))
-    return {reach.segment_id: bound.limit(reach.range) for reach in manifest.segments.values()}
+async def stored(shards: Shards, built: Built, name: str) -> Shard | None:
+    """The shard of that name, stored; None if there is nothing to be found in it."""
+    shard = built.shard(name)
+    if shard is not None:
+        assert built.parts is not None
+        await shards.put(name, built.parts)
+    return shard
 
 
+_LEAST_MERGED = 8  # as tantivy has it
 OnStep = Callable[[str], None]
 
 
 class Indexer(Worker[Manifest]):
     """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
+
+    remedy = REMADE
 
     def __init__(
         self,
@@ -211,41 +127,37 @@ class Indexer(Worker[Manifest]):
             logging.getLogger(f"nadi.search.{scope}.{stream}"),
         )
         self._definitions, self._definition, self._shards = definitions, definition, shards
-        self._letters = Letters(manager, scope, definition)
-        self._upkeep = Upkeep(manager, definitions, definition, shards, self._positions, self._members, self._log)
+        self._letters = letters_to(manager, scope, definition)
+        self._added = asyncio.Event()  # the manifest has another shard
+        self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
+        self._left: set[str] = set()  # that may be another's
         self._on_step = on_step
         self._adding: asyncio.Task[None] | None = None
         self._batch: Sequence[Taken] = ()  # that is being added
-        self._loose: str | None = None  # a shard that is stored, or about to be, and not added yet
+        self._loose: set[str] = set()  # shards that are stored, or about to be, and not in the manifest yet
 
     def _beside(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
-        return (self._upkeep.run(stop),)
+        return (self._look_after_shards(stop),)
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
-        if isinstance(error, StreamRemadeError):
-            raise remade(self._scope, self._stream) from error
         if not isinstance(error, IndexNotFoundError | StreamNotFoundError | ScopeNotFoundError):
-            raise error
-        self._upkeep.news.set()
+            await super()._failed(error, tasks)
+        self._added.set()
         adding = [self._adding] if self._adding is not None else []
         await asyncio.wait([*tasks, *adding], timeout=PROCESS_GONE_S)  # as far as they can't be cancelled
         if not isinstance(error, IndexNotFoundError):
             await self._delete_left(SEARCH_SCOPE_S)
             raise error
         self._log.info("the index was dropped: its indexer ends")
-        await self._delete_loose()
+        try:  # shards that no manifest has: whoever drops the index may have looked before
+            await self._shards.delete(list(self._loose))
+        except NadiError as failure:
+            self._log.warning("can't delete shards %s: %s", ", ".join(self._loose), failure)
         await self._delete_left(0.0)
 
     def _close(self) -> None:
-        self._letters.close()
-
-    async def _delete_loose(self) -> None:
-        """Shards that were stored, and that no manifest has: whoever drops the index may have looked before."""
-        names = [name for name in (self._loose, self._upkeep.loose) if name is not None]
-        try:
-            await self._shards.delete(names)
-        except NadiError as error:
-            self._log.warning("can't delete shards %s: %s", ", ".join(names), error)
+        if self._letters is not None:
+            self._letters.close()
 
     async def _delete_left(self, within_s: float) -> None:
         """All shards, if the index went with its scope: nobody drops it then."""
@@ -267,7 +179,7 @@ class Indexer(Worker[Manifest]):
         manifest = await self._positions.get()
         if manifest.followed or manifest.past:
             return False
-        await check_same(self._stores, self._scope, self._stream, manifest.segments)
+        await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
         return True
 
     # --- a batch ------------------------------------------------------------------------------
@@ -320,7 +232,9 @@ class Indexer(Worker[Manifest]):
     async def _add(self, stretches: Sequence[Stretch], batch: Sequence[Taken]) -> None:
         built = await REAL.in_thread(build, stretches, self._definition.format, self._definition.fields)
         self._on_step("built")
-        shard = await self._stored(built)
+        name = new_name()
+        self._loose.add(name)
+        shard = await stored(self._shards, built, name)
         self._on_step("stored")
         await self._write_letters(built)
         self._on_step("lettered")
@@ -336,26 +250,114 @@ class Indexer(Worker[Manifest]):
             return manifest.advanced(built.steps, shard, indexed=built.docs, unfit=unfit, having=built.having)
 
         await self._positions.change(added, is_added)
-        self._loose = None
+        self._loose.discard(name)
         self._on_step("added")
         for one, step in zip(batch, built.steps, strict=True):
             one.followed.order = step.order
         self._count(built.docs + len(built.unfit))
-        self._upkeep.news.set()
+        self._added.set()
 
     async def _write_letters(self, built: Built) -> None:
-        if not built.unfit or not self._letters.are_wanted:
+        if not built.unfit or self._letters is None:
             return
         segments = {one.segment_id for one in built.unfit}
         steps = [step for step in built.steps if step.segment_id in segments]
         said = await self._positions.change(lambda manifest: manifest.lettered(steps))
-        origins = {segment: said.segments[segment].origin for segment in segments}
-        await self._letters.write(built.unfit, lambda segment: followed_since(origins[segment]))
+        runs = {segment: followed_since(said.segments[segment].origin) for segment in segments}
+        await self._letters.set_aside(letters_of(built.unfit, self._scope, self._stream), runs)
 
-    async def _stored(self, built: Built) -> Shard | None:
-        shard = built.shard(new_name())
-        if shard is not None:
-            assert built.parts is not None
-            self._loose = shard.id
-            await self._shards.put(shard.id, built.parts)
-        return shard
+    # --- the shards -----------------------------------------------------------------------------
+
+    async def _look_after_shards(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set: merge some, and delete what is needed no more."""
+        tidied = -SEARCH_TIDY_S
+        while not stop.is_set():
+            self._added.clear()
+            try:
+                if self._members.is_first:
+                    await self._merge(stop)
+                    if REAL.monotonic() - tidied >= SEARCH_TIDY_S:
+                        tidied = REAL.monotonic()
+                        await self._tidy()
+            except OvertakenError as error:
+                self._log.info("%s", error)
+            except (IndexNotFoundError, StoreError):
+                raise
+            except NadiError as error:
+                self._log.warning("can't look after the shards: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._added.wait(), SEARCH_TIDY_S)
+
+    async def _merge(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            shards = [shard for shard in self._positions.newest.shards if shard.id not in self._lost]
+            groups = to_merge(shards, _LEAST_MERGED, SEARCH_MERGE_SHARDS, SEARCH_MERGE_DOCS)
+            if not groups:
+                return
+            objects = [await self._object(shard.id) for shard in groups[-1]]
+            if all(data is not None for data in objects):
+                await self._merge_all(groups[-1], [data for data in objects if data is not None])
+
+    async def _object(self, shard: str) -> memoryview | None:
+        """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
+        data = await self._shards.get(shard)
+        if data is None:
+            if all(one.id != shard for one in (await self._positions.get()).shards):
+                raise OvertakenError(f"another has merged or deleted shard {shard}")
+            problem = f"the object {shard} of the index is missing in {self._definition.url}"
+        else:
+            try:
+                await REAL.in_thread(check, data, shard)
+                return data
+            except StoreError as error:
+                problem = str(error)
+        self._lost.add(shard)
+        self._log.error("a shard can't be merged, nor be found in: %s", problem)
+        return None
+
+    async def _merge_all(self, group: list[Shard], objects: list[memoryview]) -> None:
+        names = [shard.id for shard in group]
+        parts = await REAL.in_thread(merge, list(zip(names, objects, strict=True)), self._definition.fields)
+        spans = joined(span for shard in group for span in shard.spans)
+        made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
+        self._loose.add(made.id)
+        await self._shards.put(made.id, parts)
+        await self._positions.change(
+            lambda manifest: manifest.merged(names, made, REAL.now_ms()),
+            lambda manifest: any(one.id == made.id for one in manifest.shards),
+        )
+        self._loose.discard(made.id)
+
+    async def _tidy(self) -> None:
+        await self._delete_truncated()
+        before_ms = REAL.now_ms() - SEARCH_RETIRED_S * 1000
+        if old := [shard for shard, at in self._positions.newest.retired.items() if at < before_ms]:
+            await self._shards.delete(old)
+            await self._positions.change(
+                lambda manifest: manifest.without_retired(old), lambda manifest: not manifest.retired.keys() & set(old)
+            )
+        await self._delete_orphans()
+
+    async def _delete_truncated(self) -> None:
+        if not self._positions.newest.shards:
+            return
+        head = await self._manager.cuts(self._definitions.scope, self._definition.stream).head()
+        bound = Bound(head.positions, await self._definitions.ranges(head))
+        limits = {reach.segment_id: bound.limit(reach.range) for reach in self._positions.newest.segments.values()}
+        if self._positions.newest.truncated(limits, 0) is not None:
+            await self._positions.change(lambda manifest: manifest.truncated(limits, REAL.now_ms()), lambda _: False)
+
+    async def _delete_orphans(self) -> None:
+        names = await self._shards.names()
+        manifest = await self._positions.get()  # after: what is in neither is nobody's, or new
+        known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
+        before_ms = REAL.now_ms() - SEARCH_ORPHAN_S * 1000
+        orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
+        if not orphans:
+            return
+        if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
+            if not self._left.issuperset(orphans):
+                self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
+            self._left.update(orphans)
+            return
+        await self._shards.delete(orphans)

@@ -2,45 +2,34 @@
 
 standing/<stream>                           the set: how events are read, and where hits go
 standing-progress/<stream>/<id>             see `progress`; id: of the set
-standing-query/<stream>/<id>/<name>         a query
+standing-query/<stream>/<id>/<name>/<group>  a query
 standing-past/<stream>/<id>/<group>         how far new queries are that begin in the past
-matcher/<stream>/<id>/<matcher>             a matcher that runs, see `sharing`
+matcher/<stream>/<id>/<matcher>             a matcher that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import what_became_of
-from nadi.client.tables.catalog import Catalog, Kind, Record, Unreadable, named, sorted_out
-from nadi.client.tables.table import ABSENT, ANY_VERSION
+from nadi.client.tables.catalog import Catalog, Kind, Record, Unreadable, named
 from nadi.errors import (
-    AlreadyExistsError,
-    ConditionFailedError,
     NotFoundError,
     ProtocolError,
     StreamNotFoundError,
-    StreamRemadeError,
 )
-from nadi.limits import SEARCH_RECORDS_AT_ONCE
-from nadi.naming import SEARCH_TABLE, segment_name
+from nadi.naming import SEARCH_TABLE
+from nadi.process.following import check_same
 from nadi.process.outputs import Outputs
-from nadi.search.definition import Definitions
+from nadi.search.definition import Definitions, NoStandingQueriesError
 from nadi.search.fields import Field, Format
-from nadi.search.missing import NoStandingQueriesError
-from nadi.search.standing.hits import Matched
+from nadi.search.standing.matching import Matched
 from nadi.search.standing.progress import Progress
-from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry, TableKey
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class QuerySet(msgspec.Struct, frozen=True):
@@ -66,18 +55,10 @@ class StandingQuery(msgspec.Struct, frozen=True):
     since: str
     created_ms: int
 
-
-class Past(msgspec.Struct, frozen=True):
-    """How far a group of new queries is: a cut, as text."""
-
-    reached: str
-
-
-class Kept(NamedTuple):
-    """A query, and the version of its record."""
-
-    query: StandingQuery
-    version: int
+    @property
+    def key(self) -> str:
+        """Under which it is kept: another of that name may be there, which isn't added, or is removed."""
+        return f"{self.name}/{self.group}"
 
 
 class Records:
@@ -88,15 +69,16 @@ class Records:
         self._manager, self._stores = manager, stores_of(manager)
         self._own = f"{found.stream}/{found.id}"
         scope, stream = definitions.scope, found.stream
-        self._kind: Kind[StandingQuery] = Kind(
+        kind: Kind[StandingQuery] = Kind(
             "the standing query",
             f"{scope}/{stream}",
-            f"remove it: `nadi search standing remove {scope} {stream} {{}}`".format,
+            lambda key: f"remove it: `nadi search standing remove {scope} {stream} {key.partition('/')[0]}`",
             lambda name: NotFoundError(f"{scope}/{stream} has no standing query {name!r}"),
-            lambda name, value: named(msgspec.msgpack.decode(value, type=StandingQuery), "name", name),
+            lambda name, value: named(msgspec.msgpack.decode(value, type=StandingQuery), "key", name),
             msgspec.msgpack.encode,
             f"standing-query/{self._own}/",
         )
+        self._catalog = Catalog(self._stores, scope, SEARCH_TABLE, kind)
 
     @property
     def matcher_keys(self) -> str:
@@ -104,88 +86,51 @@ class Records:
         return f"matcher/{self._own}/"
 
     def progress(self) -> Record[Progress]:
-        return Record(self.definitions.table, self._kind_of(Progress, "standing-progress/"), self._own, waits=True)
+        return self._progress("standing-progress/", self._own)
 
-    def past(self, group: str) -> Record[Past]:
+    def past(self, group: str) -> Record[Progress]:
         """How far a group is that is led through the past; there is none if it isn't, or no more."""
-        return Record(self.definitions.table, self._kind_of(Past, f"standing-past/{self._own}/"), group)
+        return self._progress(f"standing-past/{self._own}/", group)
 
-    def _kind_of(self, kind: type[_Record], prefix: str) -> Kind[_Record]:
+    def _progress(self, prefix: str, name: str) -> Record[Progress]:
         scope, stream = self.definitions.scope, self.found.stream
-        return Kind(
+        kind = Kind(
             "the progress of the standing queries of",
             scope,
             lambda name: "delete them, and create them again: `nadi search standing delete`",
             lambda name: NoStandingQueriesError(scope, stream),
-            lambda name, value: msgspec.msgpack.decode(value, type=kind),
+            lambda name, value: msgspec.msgpack.decode(value, type=Progress),
             msgspec.msgpack.encode,
             prefix,
         )
+        return Record(self.definitions.table, kind, name, waits=True)
 
     async def queries(self) -> list[StandingQuery]:
-        """All that are kept, in order of their names; also such as aren't added yet, or won't be, or are removed."""
-        return [one.query for one in await self.kept()]
-
-    async def kept(self) -> list[Kept]:
-        """As `queries`; ProtocolError if one can't be read, for nobody matches without it."""
+        """All that are kept, in order of their names; also such as aren't added yet, or won't be, or are removed.
+        ProtocolError if one can't be read, for nobody matches without it."""
         found, unreadable = await self.sorted_out()
         for one in unreadable:
             raise ProtocolError(one.problem)
         return found
 
-    async def sorted_out(self) -> tuple[list[Kept], list[Unreadable]]:
+    async def sorted_out(self) -> tuple[list[StandingQuery], list[Unreadable]]:
         """As `queries`, and those that can't be read."""
-        versions: dict[str, int] = {}
-
-        async def entries() -> AsyncIterator[tuple[str, bytes]]:
-            async for one in self.definitions.versions(self._kind.prefix.encode()):
-                name = one.key.decode(errors="replace")
-                versions[name] = one.version
-                yield name, one.value
-
-        found, unreadable = await sorted_out(entries(), self._kind)
-        return [Kept(query, versions[name]) for name, query in found.items()], unreadable
-
-    async def remove_unreadable(self, names: Iterable[str]) -> None:
-        """Remove those that can't be read and have one of these names."""
-        unreadable = {one.name for one in (await self.sorted_out())[1]}
-        for name in unreadable.intersection(names):
-            await self.definitions.table.remove(self._kind.key_of(name))
+        found, unreadable = await self._catalog.all()
+        return [*found.values()], unreadable
 
     async def put(self, queries: Sequence[StandingQuery]) -> None:
-        """Store some, `SEARCH_RECORDS_AT_ONCE` at most: all or none. AlreadyExistsError if a name is taken."""
-        entries = tuple(TableEntry(self._kind.key_of(one.name), ABSENT, msgspec.msgpack.encode(one)) for one in queries)
-        asked = wire.UpdateTableEntries(0, self.definitions.table.segment, "", entries)
-        try:
-            await self._stores.ask(asked, wire.TableEntriesUpdated, repeat=False)
-        except ConditionFailedError:
-            known = {one.name for one in await self.queries()}
-            name = next((one.name for one in queries if one.name in known), queries[0].name)
-            raise AlreadyExistsError("a standing query", name) from None
+        """Store some, `SEARCH_RECORDS_AT_ONCE` at most."""
+        await self._catalog.put_all({one.key: one for one in queries})
 
-    async def forget(self, kept: Sequence[Kept]) -> None:
-        """Remove records, but none that another has put there instead."""
-        for first in range(0, len(kept), SEARCH_RECORDS_AT_ONCE):
-            some = kept[first : first + SEARCH_RECORDS_AT_ONCE]
-            try:
-                await self._remove([TableKey(self._kind.key_of(one.query.name), one.version) for one in some])
-            except ConditionFailedError:  # one is gone, or another's
-                for one in some:
-                    with suppress(ConditionFailedError):
-                        await self._remove([TableKey(self._kind.key_of(one.query.name), one.version)])
-
-    async def _remove(self, keys: Sequence[TableKey]) -> None:
-        asked = wire.RemoveTableKeys(0, self.definitions.table.segment, "", tuple(keys))
-        repeat = all(key.version == ANY_VERSION for key in keys)
-        await self._stores.ask(asked, wire.TableKeysRemoved, repeat=repeat)
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Remove the records of queries."""
+        await self._catalog.delete_all(keys)
 
     async def drop(self) -> None:
         """Remove all but the set itself."""
         await self.progress().delete()
-        for prefix in (f"standing-query/{self._own}/".encode(), f"standing-past/{self._own}/".encode()):
-            keys = [TableKey(prefix + one.key, ANY_VERSION) async for one in self.definitions.versions(prefix)]
-            for first in range(0, len(keys), SEARCH_RECORDS_AT_ONCE):
-                await self._remove(keys[first : first + SEARCH_RECORDS_AT_ONCE])
+        for kind in ("standing-query", "standing-past"):
+            await self.definitions.forget_all(f"{kind}/{self._own}/")
 
     def outputs(self, part: str) -> Outputs:
         """For hits. part: "live" for the live stream, or a group that catches up: each counts its own."""
@@ -203,15 +148,14 @@ class Records:
 
     async def check_stream(self, progress: Progress) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the set was made."""
-        scope, stream = self.definitions.scope, self.found.stream
-        error = await what_became_of(self._stores, segment_name(scope, stream, max(progress.places)))
-        if isinstance(error, StreamRemadeError):
-            raise StreamRemadeError(
-                scope,
-                stream,
-                f"its standing queries are the old one's. Delete them (`nadi search standing delete {scope} {stream}`; "
-                "their hits stay), and make a set for the new one",
-            )
+        with suppress(StreamNotFoundError):
+            await check_same(self._stores, self.definitions.scope, self.found.stream, progress.segments, REMADE)
+
+
+REMADE = (
+    "its standing queries are the old one's. Delete them (`nadi search standing delete`; their hits stay), and make a "
+    "set for the new one"
+)
 
 
 def sets_of(definitions: Definitions) -> Catalog[QuerySet]:
