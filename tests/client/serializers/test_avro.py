@@ -230,7 +230,7 @@ def test_errors_name_the_value() -> None:
         avro.serialize({"a": 1, "b": 2})
     with pytest.raises(SerializationError, match="Field a is specified in the schema but missing"):
         avro.serialize({})
-    with pytest.raises(SerializationError, match="EOFError"):
+    with pytest.raises(SerializationError, match="ends within a value"):
         avro.deserialize(b"")
     with pytest.raises(SerializationError, match="2 bytes more"):
         avro.deserialize(avro.serialize({"a": 1}) + b"xx")

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow, Avro, Protobuf
-from nadi.client.serializers import avro as avro_limits
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.avro import Schema, Walk
 from nadi.client.serializers.structs import Encoding
 from nadi.client.values import arrow, avro, documents, protobuf
 from nadi.client.values.columns import Decoded
@@ -284,13 +284,10 @@ def test_avro_of_random_schemas(data: st.DataObject) -> None:
     events = [*map(serializer.serialize, some)]
     found = avro.decoder(kind, serializer.definition, serializer.definition)(events)
     assert not found.wrong
-    named: dict[str, Any] = {}
-    parsed = avro._schema(serializer.definition)
-    avro_limits._needs_limits(parsed, named, ())
+    walk = Walk(Schema(serializer.definition).root)
     for event in events:
-        walk = avro_limits._Walk(named)
-        walk.check(parsed)(event)
-        assert walk._at == len(event)
+        walk.check(event)
+        assert walk.at == len(event)
     assert found.values.to_pylist() == [as_column(kind, serializer.deserialize(event)) for event in events]
 
 

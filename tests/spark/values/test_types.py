@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
@@ -17,8 +16,9 @@ from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, 
 
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.structs import precise_schema
+from nadi.client.values import avro
 from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import of_avro, of_json_schema, of_protobuf
+from nadi.client.values.types import of_json_schema, of_protobuf
 from nadi.errors import InvalidArgumentError
 from nadi.spark.schemas import spark_schema
 
@@ -101,7 +101,7 @@ def test_of_structs(kind: Any, expected: str) -> None:
 )
 def test_of_avro(schema: Any, expected: str) -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "it", "type": schema}]}
-    assert spark(of_avro(fastavro.parse_schema(record))) == f"it:{expected}"
+    assert spark(avro.type_of(json.dumps(record).encode())) == f"it:{expected}"
 
 
 def test_of_protobuf() -> None:

@@ -25,8 +25,8 @@ ABSENT = b"absent"  # in the metadata of a field that is left out where it would
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
 COUNTED = {unit: pa.timestamp(unit, "+00:00") for unit in PER_SECOND}  # of documents whose schema names the unit
-_JSON = pa.opaque(pa.string(), "json", "nadi")
-_UUID = pa.opaque(pa.string(), "text", "nadi")  # of Avro: what `str` makes of one
+JSON = pa.opaque(pa.string(), "json", "nadi")
+UUID_TEXT = pa.opaque(pa.string(), "text", "nadi")  # of Avro: what `str` makes of one
 _TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
 _JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -34,12 +34,12 @@ _KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 
 def is_json(kind: pa.DataType) -> bool:
     """Whether values of that type come as the text of their JSON."""
-    return bool(kind == _JSON)
+    return bool(kind == JSON)
 
 
 def is_uuid(kind: pa.DataType) -> bool:
     """Whether values of that type are the texts of Avro's UUIDs."""
-    return bool(kind == _UUID)
+    return bool(kind == UUID_TEXT)
 
 
 def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[str, str] | None:
@@ -69,9 +69,9 @@ def _within(kind: pa.DataType) -> list[pa.Field]:
     return [pa.field("element", kind.value_type)] if types.is_list(kind) or types.is_large_list(kind) else []
 
 
-def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
+def struct_of(fields: Iterable[pa.Field]) -> pa.DataType:
     found = list(fields)
-    return pa.struct(found) if found else _JSON
+    return pa.struct(found) if found else JSON
 
 
 # --- JSON Schema --------------------------------------------------------------------------------------
@@ -84,16 +84,16 @@ def of_json_schema(schema: dict[str, Any]) -> pa.DataType:
 def _of_json(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return _JSON if name in within else _of_json(named[name], named, (*within, name))
+        return JSON if name in within else _of_json(named[name], named, (*within, name))
     if "anyOf" in schema:
         branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
         kinds = {_of_json(branch, named, within) for branch in branches}
         if kinds == {pa.int64(), pa.float64()}:
             return pa.float64()
-        return kinds.pop() if len(kinds) == 1 and len(branches) == 1 else _JSON
+        return kinds.pop() if len(kinds) == 1 and len(branches) == 1 else JSON
     if "enum" in schema:
         kinds = {type(value) for value in schema["enum"] if value is not None}
-        return {str: pa.string(), int: pa.int64()}.get(kinds.pop(), _JSON) if len(kinds) == 1 else _JSON
+        return {str: pa.string(), int: pa.int64()}.get(kinds.pop(), JSON) if len(kinds) == 1 else JSON
     kind = schema.get("type")
     if kind == "string":
         if schema.get("contentEncoding") == "base64":
@@ -103,16 +103,16 @@ def _of_json(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, .
         return _of_json_object(schema, named, within)
     if kind == "array" and "prefixItems" not in schema:
         items = schema.get("items", {})
-        value = _of_json(items, named, within) if isinstance(items, dict) else _JSON
+        value = _of_json(items, named, within) if isinstance(items, dict) else JSON
         return pa.list_(pa.field("element", value, _takes_null(items, named)))
-    return _JSON_TYPES.get(kind or "", _JSON)
+    return _JSON_TYPES.get(kind or "", JSON)
 
 
 def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if "properties" in schema:
         needed = schema.get("required", ())  # in the order of the struct; all else the store has by name
         names = [*needed, *sorted(schema["properties"].keys() - set(needed))]
-        return _struct(
+        return struct_of(
             pa.field(
                 name,
                 _of_json(one, named, within),
@@ -125,7 +125,7 @@ def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple
     more = schema.get("additionalProperties", {})
     key = schema.get("propertyNames", {}).get("format")
     if not isinstance(more, dict) or (key is not None and key not in _KEYS):
-        return _JSON
+        return JSON
     value = pa.field("value", _of_json(more, named, within), _takes_null(more, named))
     return pa.map_(pa.string() if key is None else _KEYS[key], value)
 
@@ -138,74 +138,6 @@ def _takes_null(schema: Any, named: dict[str, Any]) -> bool:
     if "anyOf" in schema:
         return any(branch.get("type") == "null" for branch in schema["anyOf"])
     return schema.get("type") == "null" or None in schema.get("enum", ()) or not schema
-
-
-# --- Avro ---------------------------------------------------------------------------------------------
-
-_AVRO = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-}
-_AVRO_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
-    ("string", "uuid"): _UUID,
-}
-
-
-def of_avro(schema: Any, named: dict[str, Any] | None = None, within: tuple[str, ...] = ()) -> pa.DataType:
-    """The type of an Avro schema whose names are full, as fastavro parses it. named: the types met so far."""
-    named = {} if named is None else named
-    if isinstance(schema, list):
-        kinds = [of_avro(one, named, within) for one in schema if one != "null"]
-        numbers = {pa.int32(), pa.int64()}, {pa.float32(), pa.float64()}
-        if len(kinds) == 1:
-            return kinds[0]
-        return next((max(some, key=lambda kind: kind.bit_width) for some in numbers if set(kinds) == some), _JSON)
-    if isinstance(schema, str):
-        if schema in _AVRO:
-            return _AVRO[schema]
-        return _JSON if schema in within else of_avro(named[schema], named, within)
-    kind = schema["type"]
-    if not isinstance(kind, str) or (kind not in _AVRO and kind not in ("record", "error", "array", "map")):
-        return of_avro(kind, named, within)
-    if "name" in schema:
-        named[schema["name"]] = schema
-    if kind in ("record", "error"):
-        inner = (*within, schema["name"])
-        return _struct(_of_avro_field(field, named, inner) for field in schema["fields"])
-    if kind == "array":
-        return pa.list_(pa.field("element", of_avro(schema["items"], named, within)))
-    if kind == "map":
-        return pa.map_(pa.string(), of_avro(schema["values"], named, within))
-    logical = schema.get("logicalType")
-    if logical == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = schema["precision"], schema.get("scale", 0)
-        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(min(precision, 76), min(scale, 76))
-    return _AVRO_LOGICAL.get((kind, logical), _AVRO[kind])
-
-
-def _of_avro_field(field: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.Field:
-    written = field["type"]["type"] if isinstance(field["type"], dict) else field["type"]
-    takes_null = written == "null" or (isinstance(written, list) and "null" in written)
-    has_default = "default" in field
-    notes = ({} if takes_null else {ABSENT: b""}) | ({DEFAULT: b""} if has_default else {})
-    return pa.field(field["name"], of_avro(field["type"], named, within), takes_null or has_default, notes)
 
 
 # --- Protobuf -----------------------------------------------------------------------------------------
@@ -240,9 +172,9 @@ _KNOWN_MESSAGES = {
     "google.protobuf.DoubleValue": pa.float64(),
     "google.protobuf.StringValue": pa.string(),
     "google.protobuf.BytesValue": pa.binary(),
-    "google.protobuf.Struct": _JSON,
-    "google.protobuf.Value": _JSON,
-    "google.protobuf.ListValue": _JSON,
+    "google.protobuf.Struct": JSON,
+    "google.protobuf.Value": JSON,
+    "google.protobuf.ListValue": JSON,
 }
 
 
@@ -252,9 +184,9 @@ def of_protobuf(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
     if name in _KNOWN_MESSAGES:
         return _KNOWN_MESSAGES[name]
     if name in within:
-        return _JSON
+        return JSON
     inner = (*within, name)
-    return _struct(
+    return struct_of(
         pa.field(field.name, _of_protobuf_field(field, inner), not field.is_required) for field in descriptor.fields
     )
 
