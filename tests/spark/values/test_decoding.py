@@ -16,11 +16,11 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf
+from nadi.client.serializers import Arrow, Avro, Protobuf, arrow
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.avro import Schema, Walk
 from nadi.client.serializers.structs import Encoding
-from nadi.client.values import arrow, avro, documents, protobuf
+from nadi.client.values import avro, documents, protobuf
 from nadi.client.values.columns import Decoded
 from nadi.client.values.ddl import of_ddl
 from nadi.client.values.types import is_json
@@ -32,7 +32,7 @@ NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 def read(ddl: str, *events: bytes, encoding: Encoding = "json") -> Decoded:
     kind = of_ddl(ddl)
-    found = documents.decoder(kind, encoding)(events)
+    found = documents.decoder(kind, b"", b'{"encoding": "%s", "schema": {}}' % encoding.encode())(events)
     assert found.values.type == plain(kind)
     found.values.validate(full=True)
     return found

@@ -330,7 +330,7 @@ class Avro:
             avro.schema.parse(self.definition.decode())
         except (*_NO_SCHEMA, AvroException, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
-        self._read = self._schema.reader()
+        self._value = _value_reader(self._schema.reader())
 
     def serialize(self, value: Any) -> bytes:
         data = io.BytesIO()
@@ -343,27 +343,28 @@ class Avro:
         return data.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
-        return _value(data, self._read)
+        return self._value(data)
 
     def decoder(self, written: bytes) -> Callable[[bytes], Any]:
         if written == self.definition:
             return self.deserialize
-        read = self._schema.reader(Schema(written))
-        if not self._schema.has_shared_defaults:
-            return lambda data: _value(data, read)
-        return lambda data: _unshared(_value(data, read))
+        read = _value_reader(self._schema.reader(Schema(written)))
+        return (lambda data: _unshared(read(data))) if self._schema.has_shared_defaults else read
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
         return incompatibilities(reader, writer)
 
 
-def _value(data: bytes, read: Callable[[bytes], Any]) -> Any:
-    try:
-        return read(data)
-    except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
-        raise SerializationError(
-            f"the event can't be read by its Avro schema: {type(error).__name__}: {error}"
-        ) from error
+def _value_reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def value(data: bytes) -> Any:
+        try:
+            return read(data)
+        except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
+            raise SerializationError(
+                f"the event can't be read by its Avro schema: {type(error).__name__}: {error}"
+            ) from error
+
+    return value
 
 
 def _unshared(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Protobuf messages, with the descriptors of their type kept in the store.
 
 Protobuf reads by field numbers: fields that the reader doesn't know are kept as unknown fields, those the writer
-didn't know have their defaults. `differences` says when that loses something. The stored definition is the
+didn't know have their defaults. `incompatibilities` says when that loses something. The stored definition is the
 message's full name, a line feed, and the FileDescriptorSet of its file and everything it imports, so that
 any Protobuf tool can decode a stream with what the store keeps.
 
@@ -34,9 +34,10 @@ _WIDER = {
 }
 
 
-def differences(reader: Any, writer: Any) -> list[str]:
-    """Return what the reader's message type (a Descriptor) can't take from the writer's, each with its place."""
-    return _compare(reader, writer, writer.name, set())
+def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+    """Return what the reader's message type can't take from the writer's, each with its place."""
+    kind, written = message_type(reader), message_type(writer)
+    return _compare(kind, written, written.name, set())
 
 
 def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -> list[str]:
@@ -132,7 +133,7 @@ class Protobuf(Generic[M]):
         return self.deserialize  # the field numbers are all it needs
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(message_type(reader), message_type(writer))
+        return incompatibilities(reader, writer)
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:

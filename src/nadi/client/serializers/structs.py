@@ -248,7 +248,11 @@ class Struct(Generic[T]):
         return (Json(self.type) if encoding == "json" else Msgpack(self.type)).deserialize
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(parsed(reader).schema, parsed(writer).schema)
+        return incompatibilities(reader, writer)
+
+
+def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+    return differences(parsed(reader).schema, parsed(writer).schema)
 
 
 def parsed(definition: bytes) -> Definition:

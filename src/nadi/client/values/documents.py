@@ -24,9 +24,10 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
-from nadi.client.serializers.structs import Encoding, differences, parsed
+from nadi.client.serializers.structs import Encoding, parsed
+from nadi.client.serializers.structs import incompatibilities as incompatibilities
 from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
-from nadi.client.values.types import DEFAULT, is_json, of_json_schema
+from nadi.client.values.types import ABSENT, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
 from nadi.model.json_events import with_whole_characters
 
 _TEXTS = {
@@ -105,6 +106,9 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
     return msgspec.defstruct("Document", fields, rename=names, kw_only=True)
 
 
+_ARROW_TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
+_ARROW_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
     (pa.types.is_boolean, bool),
     (pa.types.is_floating, float),
@@ -115,16 +119,88 @@ _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
 ]
 
 
+# --- types --------------------------------------------------------------------------------------------
+
+
 def type_of(definition: bytes) -> pa.DataType:
-    return of_json_schema(parsed(definition).schema)
+    return arrow_type(parsed(definition).schema)
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return differences(parsed(reader).schema, parsed(writer).schema)
+def arrow_type(schema: dict[str, Any]) -> pa.DataType:
+    """Return the type of a JSON Schema's documents.
+
+    >>> kind = arrow_type({"type": "object", "properties": {"wh": {"type": "integer"}, "note": {}}, "required": ["wh"]})
+    >>> kind.field("wh").nullable, kind.field("note").nullable
+    (False, True)
+    """
+    return _arrow_type(schema, schema.get("$defs", {}), ())
 
 
-def decoder(kind: pa.DataType, encoding: Encoding) -> Callable[[Sequence[bytes]], Decoded]:
-    """What reads events in that encoding."""
+def _arrow_type(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return JSON if name in within else _arrow_type(named[name], named, (*within, name))
+    if "anyOf" in schema:
+        branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+        kinds = {_arrow_type(branch, named, within) for branch in branches}
+        if kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return kinds.pop() if len(kinds) == 1 and len(branches) == 1 else JSON
+    if "enum" in schema:
+        kinds = {type(value) for value in schema["enum"] if value is not None}
+        return {str: pa.string(), int: pa.int64()}.get(kinds.pop(), JSON) if len(kinds) == 1 else JSON
+    kind = schema.get("type")
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return pa.binary()
+        return _ARROW_TIMES.get(schema.get("format", ""), pa.string())
+    if kind == "object":
+        return _object(schema, named, within)
+    if kind == "array" and "prefixItems" not in schema:
+        items = schema.get("items", {})
+        value = _arrow_type(items, named, within) if isinstance(items, dict) else JSON
+        return pa.list_(pa.field("element", value, _takes_null(items, named)))
+    return _ARROW_TYPES.get(kind or "", JSON)
+
+
+def _object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "properties" in schema:
+        needed = schema.get("required", ())  # in the order of the struct; all else the store has by name
+        names = [*needed, *sorted(schema["properties"].keys() - set(needed))]
+        return struct_of(
+            pa.field(
+                name,
+                _arrow_type(one, named, within),
+                _takes_null(one, named) or name not in needed,
+                ({DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else {})
+                | ({} if _takes_null(one, named) else {ABSENT: b""}),
+            )
+            for name, one in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
+        )
+    more = schema.get("additionalProperties", {})
+    key = schema.get("propertyNames", {}).get("format")
+    if not isinstance(more, dict) or (key is not None and key not in _KEYS):
+        return JSON
+    value = pa.field("value", _arrow_type(more, named, within), _takes_null(more, named))
+    return pa.map_(pa.string() if key is None else _KEYS[key], value)
+
+
+def _takes_null(schema: Any, named: dict[str, Any]) -> bool:
+    if not isinstance(schema, dict):
+        return True
+    if "$ref" in schema:
+        return _takes_null(named[schema["$ref"].rpartition("/")[2]], named)
+    if "anyOf" in schema:
+        return any(branch.get("type") == "null" for branch in schema["anyOf"])
+    return schema.get("type") == "null" or None in schema.get("enum", ()) or not schema
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    """Return what reads events in the writer's encoding; the reader's schema is in `kind`."""
+    encoding = parsed(writer).encoding
     python_type = _python_type(kind, encoding)
     if encoding == "msgpack":
         return partial(decoded, read=msgspec.msgpack.Decoder(python_type).decode, kind=kind, fields=_fields)

@@ -13,7 +13,7 @@ from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.client.values.columns import MISFITS, check_taken, told
 from nadi.client.values.options import Target
-from nadi.client.values.target import module_of
+from nadi.client.values.target import format_of
 from nadi.client.values.types import is_json
 from nadi.errors import InvalidArgumentError, SerializationError
 
@@ -62,7 +62,7 @@ def encoder(target: Target) -> Callable[[pa.Array], pa.Array]:
     assert target.definition is not None
     assert target.schema_id is not None
     header = MAGIC + target.schema_id.to_bytes(HEADER_BYTES - len(MAGIC), "big")
-    encode = module_of(target.options.format).encoder(target.kind, target.definition)
+    encode = format_of(target.options.format).encoder(target.kind, target.definition)
 
     def encoded(values: pa.Array) -> pa.Array:
         try:

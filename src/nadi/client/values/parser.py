@@ -6,6 +6,7 @@ which schema a number stands for is asked anew by each task.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.values.columns import Decoded
-from nadi.client.values.options import DOCUMENTS, DROP, FAIL, PERMISSIVE, Target
-from nadi.client.values.target import module_of, stored_name
+from nadi.client.values.options import DROP, FAIL, PERMISSIVE, Target
+from nadi.client.values.target import format_of, stored_name
 from nadi.errors import SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 from nadi.throttled_log import SeldomWarning
@@ -102,9 +103,8 @@ class ValueParser:
         if number == _NONE:
             if target.definition is not None:
                 return "it names no schema: it was written without one"
-            return _kept(
-                (target.kind, target.options.format), lambda: _document_decoder(target.kind, target.options.format)
-            )
+            schemaless = json.dumps({"encoding": target.options.format, "schema": {}}).encode()
+            return _kept((target.kind, schemaless), lambda: _stored_decoder(target, schemaless))
         try:
             version = self._run(self._schemas.version(number))
             key = (target.kind, target.definition, version.format, version.digest)
@@ -163,20 +163,10 @@ def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode |
     return found
 
 
-def _document_decoder(kind: pa.DataType, encoding: str) -> Decode:
-    decode: Decode = module_of(encoding).decoder(kind, encoding)
-    return decode
-
-
 def _stored_decoder(target: Target, written: bytes) -> Decode | str:
-    """What reads events of a stored definition; or what keeps it from being read."""
-    module = module_of(target.options.format)
-    wanted = target.definition
-    if wanted is not None and wanted != written:
-        problems = module.incompatibilities(wanted, written)
-        if problems:
-            return f"its schema can't be read with this one: {problems[0]}"
-    if target.options.format in DOCUMENTS:
-        return _document_decoder(target.kind, module.parsed(written).encoding)
-    decode: Decode = module.decoder(target.kind, wanted, written)
-    return decode
+    """Return what reads events of a stored definition; or what keeps it from being read."""
+    format_, wanted = format_of(target.options.format), target.definition
+    problems = [] if wanted is None or wanted == written else format_.incompatibilities(wanted, written)
+    if problems:
+        return f"its schema can't be read with this one: {problems[0]}"
+    return format_.decoder(target.kind, wanted or written, written)

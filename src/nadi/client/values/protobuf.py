@@ -17,17 +17,83 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.client.serializers.protobuf import differences, message_type
+from nadi.client.serializers.protobuf import incompatibilities as incompatibilities
+from nadi.client.serializers.protobuf import message_type
 from nadi.client.values.columns import Decoded, decoded
-from nadi.client.values.types import is_json, of_protobuf
+from nadi.client.values.types import JSON, is_json, struct_of
+
+_ARROW = {  # by the number of the type in descriptor.proto
+    1: pa.float64(),
+    2: pa.float32(),
+    3: pa.int64(),
+    4: pa.uint64(),
+    5: pa.int32(),
+    6: pa.uint64(),
+    7: pa.uint32(),
+    8: pa.bool_(),
+    9: pa.string(),
+    12: pa.binary(),
+    13: pa.uint32(),
+    14: pa.string(),  # an enum's names
+    15: pa.int32(),
+    16: pa.int64(),
+    17: pa.int32(),
+    18: pa.int64(),
+}
+_KNOWN_MESSAGES = {
+    "google.protobuf.Timestamp": pa.timestamp("us", "UTC"),
+    "google.protobuf.Duration": pa.duration("us"),
+    "google.protobuf.BoolValue": pa.bool_(),
+    "google.protobuf.Int32Value": pa.int32(),
+    "google.protobuf.Int64Value": pa.int64(),
+    "google.protobuf.UInt32Value": pa.uint32(),
+    "google.protobuf.UInt64Value": pa.uint64(),
+    "google.protobuf.FloatValue": pa.float32(),
+    "google.protobuf.DoubleValue": pa.float64(),
+    "google.protobuf.StringValue": pa.string(),
+    "google.protobuf.BytesValue": pa.binary(),
+    "google.protobuf.Struct": JSON,
+    "google.protobuf.Value": JSON,
+    "google.protobuf.ListValue": JSON,
+}
+
+
+# --- types --------------------------------------------------------------------------------------------
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    return of_protobuf(message_type(definition))
+    return arrow_type(message_type(definition))
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return differences(message_type(reader), message_type(writer))
+def arrow_type(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
+    """The type of a message type, its fields in the order of the descriptor."""
+    name = descriptor.full_name
+    if name in _KNOWN_MESSAGES:
+        return _KNOWN_MESSAGES[name]
+    if name in within:
+        return JSON
+    inner = (*within, name)
+    return struct_of(
+        pa.field(field.name, _field_type(field, inner), not field.is_required) for field in descriptor.fields
+    )
+
+
+def _field_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, value = (message.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_single_type(key, within), _single_type(value, within))
+    single = _single_type(field, within)
+    return pa.list_(pa.field("element", single)) if field.is_repeated else single
+
+
+def _single_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    if field.message_type is not None:
+        return arrow_type(field.message_type, within)
+    return _ARROW[field.type]
+
+
+# --- columns ------------------------------------------------------------------------------------------
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:

@@ -10,19 +10,27 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
-from typing import Protocol
+from typing import Protocol, cast
 
 import pyarrow as pa
 
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
+from nadi.client.serializers.structs import parsed
+from nadi.client.values.columns import Decoded
 from nadi.client.values.ddl import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
 from nadi.errors import InvalidArgumentError
 
 _READ_AS = {"json-schema": "json or msgpack"}
+_HOMES = {  # imported on first use: they bring libraries that most programs don't use
+    "json": "values.documents",
+    "msgpack": "values.documents",
+    "avro": "values.avro",
+    "protobuf": "values.protobuf",
+    "arrow": "serializers.arrow",
+}
 
 
 class Schemas(Protocol):
@@ -41,11 +49,23 @@ class _Candidate:
     definition: bytes
 
 
-def module_of(value_format: str) -> ModuleType:
-    """The format's module; InvalidArgumentError if what it needs isn't installed."""
-    name = "documents" if value_format in DOCUMENTS else value_format
+class Format(Protocol):
+    """The columns of one serialization; its module has the same of rows, or is named in it. `definition`: as the store
+    has it."""
+
+    def type_of(self, definition: bytes) -> pa.DataType: ...
+
+    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]: ...
+
+    def decoder(self, kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]: ...
+
+    def encoder(self, kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]: ...
+
+
+def format_of(value_format: str) -> Format:
+    """Return the format's module; InvalidArgumentError if what it needs isn't installed."""
     try:
-        return import_module(f"nadi.client.values.{name}")
+        return cast("Format", import_module(f"nadi.client.{_HOMES[value_format]}"))
     except ImportError as error:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "
@@ -64,7 +84,7 @@ async def target_of(
 
     InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
     """
-    module = module_of(value.format)
+    format_ = format_of(value.format)
     if value.ddl is not None:
         kind = of_ddl(value.ddl)
         plain(kind)
@@ -82,10 +102,10 @@ async def target_of(
         if version.digest not in known:
             known[version.digest] = await groups[stream].definition(version)
         newest.append(_Candidate(stream, version, known[version.digest]))
-    first = _reader_of_all(value, module, newest)
+    first = _reader_of_all(value, format_, newest)
     for one in (first, *newest):
-        _check_format(one, value, scope, module)
-        target = Target(value, _checked_type(module, one.definition), one.definition, one.version.id)
+        _check_format(one, value, scope, format_)
+        target = Target(value, _checked_type(format_, one.definition), one.definition, one.version.id)
         if is_wanted is None or is_wanted(target):
             return target
     if value.version is None:  # it was planned, and newer versions have come since
@@ -93,7 +113,7 @@ async def target_of(
         for stream, some in versions.items():
             for version in (version for version in reversed(some[:-1]) if version.format == stored):
                 definition = await groups[stream].definition(version)
-                target = Target(value, _checked_type(module, definition), definition, version.id)
+                target = Target(value, _checked_type(format_, definition), definition, version.id)
                 if is_wanted is None or is_wanted(target):
                     return target
     return None
@@ -110,8 +130,7 @@ async def stored_format(manager: Schemas, scope: str, stream: str) -> str | None
     newest = versions[-1]
     if newest.format != "json-schema":
         return newest.format
-    encoding: str = module_of(DOCUMENTS[0]).parsed(await group.definition(newest)).encoding
-    return encoding
+    return parsed(await group.definition(newest)).encoding
 
 
 def stored_name(value_format: str) -> str:
@@ -119,8 +138,8 @@ def stored_name(value_format: str) -> str:
     return "json-schema" if value_format in DOCUMENTS else value_format
 
 
-def _checked_type(module: ModuleType, definition: bytes) -> pa.DataType:
-    kind = module.type_of(definition)
+def _checked_type(format_: Format, definition: bytes) -> pa.DataType:
+    kind = format_.type_of(definition)
     plain(kind)
     return kind
 
@@ -156,10 +175,10 @@ def _newest(
         yield stream, some[number - 1]
 
 
-def _check_format(one: _Candidate, value: ValueOptions, scope: str, module: ModuleType) -> None:
+def _check_format(one: _Candidate, value: ValueOptions, scope: str, format_: Format) -> None:
     found = one.version.format
     if found == "json-schema" and value.format in DOCUMENTS:
-        found = module.parsed(one.definition).encoding
+        found = parsed(one.definition).encoding
         if found == value.format:
             return
     elif found == value.format:
@@ -170,7 +189,7 @@ def _check_format(one: _Candidate, value: ValueOptions, scope: str, module: Modu
     )
 
 
-def _reader_of_all(value: ValueOptions, module: ModuleType, newest: Sequence[_Candidate]) -> _Candidate:
+def _reader_of_all(value: ValueOptions, format_: Format, newest: Sequence[_Candidate]) -> _Candidate:
     """The first that reads what all the others write."""
     definitions = {one.definition: one for one in newest}
     if len(definitions) == 1 or len({one.version.format for one in newest}) > 1:
@@ -181,7 +200,7 @@ def _reader_of_all(value: ValueOptions, module: ModuleType, newest: Sequence[_Ca
             f"what {other.stream} has, {one.stream}'s doesn't read: {problem}"
             for other in definitions.values()
             if other is not one
-            for problem in module.incompatibilities(one.definition, other.definition)
+            for problem in format_.incompatibilities(one.definition, other.definition)
         ]
         if not problems:
             return one
