@@ -13,7 +13,7 @@ msgspec.ValidationError: Invalid enum value 'C' - at `$.room`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -27,7 +27,7 @@ import pyarrow as pa
 from nadi.client.serializers.structs import Encoding, parsed
 from nadi.client.serializers.structs import incompatibilities as incompatibilities
 from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
-from nadi.client.values.types import ABSENT, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
+from nadi.client.values.types import ABSENT, COUNTED, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
 from nadi.model.json_events import with_whole_characters
 
 _TEXTS = {
@@ -264,18 +264,46 @@ def json_of(values: pa.Array, kind: pa.DataType) -> list[bytes]:
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row, one that is read with the schema."""
+    """Return what makes an event of each row, one that is read with the schema."""
     stored = parsed(definition)
     is_json_text = stored.encoding == "json"
-    encode = (msgspec.json if is_json_text else msgspec.msgpack).encode
-    check = (msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder)(type_of_schema(stored.schema)).decode
+    encode = (msgspec.json if is_json_text else msgspec.msgpack).Encoder().encode
+    decoder_of = msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder
+    check = decoder_of(type_of_schema(stored.schema)).decode
+    rows = _rows_of(kind)
 
     def encoded(values: pa.Array) -> list[bytes]:
         if is_json_text:
             check_finite(values)
-        events = [encode(native(value, kind)) for value in values.to_pylist()]
-        for event in events:
-            check(event)
+        events = [*map(encode, rows(values))]
+        if stored.schema:
+            for event in events:
+                check(event)
         return events
 
     return encoded
+
+
+def _rows_of(kind: pa.DataType) -> Callable[[pa.Array], Iterable[Any]]:
+    """Return what has the rows of a column as `native` does, sooner where they are plain values."""
+    types = pa.types
+
+    def rows(values: pa.Array) -> Iterable[Any]:
+        return (native(value, kind) for value in values.to_pylist())
+
+    if not types.is_struct(kind) or any(
+        types.is_nested(one.type) or isinstance(one.type, pa.BaseExtensionType) or one.type in COUNTED.values()
+        for one in kind
+    ):
+        return rows
+    names = [field.name for field in kind]
+    never_null = [number for number, one in enumerate(kind) if not one.nullable or ABSENT in (one.metadata or {})]
+
+    def plain_rows(values: pa.Array) -> Iterable[Any]:
+        columns = values.flatten()
+        has_all = [field.name for field in values.type] == names and not values.null_count
+        if not has_all or any(columns[number].null_count for number in never_null):
+            return rows(values)
+        return (dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in columns), strict=True))
+
+    return plain_rows

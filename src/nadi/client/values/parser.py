@@ -1,7 +1,8 @@
-"""Events to values, in the tasks: a batch of events at once, each under the schema that it names.
+"""Events to values and back, in the tasks: a batch of events at once, each under the schema that it names.
 
 What is made to read a schema's events is kept in the process, by what the schemas are, so that it never goes stale;
-which schema a number stands for is asked anew by each task.
+which schema a number stands for is asked anew by each task. What is wrong with the columns of rows to write is an error
+when the write is planned; what only shows in a row fails its task.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import pyarrow as pa
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.values.columns import Decoded
+from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
 from nadi.client.values.options import DROP, FAIL, PERMISSIVE, Target
 from nadi.client.values.target import format_of, stored_name
-from nadi.errors import SerializationError, UnknownSchemaError
+from nadi.client.values.types import is_json
+from nadi.errors import InvalidArgumentError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 from nadi.throttled_log import SeldomWarning
 
@@ -103,7 +105,7 @@ class ValueParser:
         if number == _NONE:
             if target.definition is not None:
                 return "it names no schema: it was written without one"
-            schemaless = json.dumps({"encoding": target.options.format, "schema": {}}).encode()
+            schemaless = _schemaless(target.options.format)
             return _kept((target.kind, schemaless), lambda: _stored_decoder(target, schemaless))
         try:
             version = self._run(self._schemas.version(number))
@@ -170,3 +172,67 @@ def _stored_decoder(target: Target, written: bytes) -> Decode | str:
     if problems:
         return f"its schema can't be read with this one: {problems[0]}"
     return format_.decoder(target.kind, wanted or written, written)
+
+
+def _schemaless(encoding: str) -> bytes:
+    return json.dumps({"encoding": encoding, "schema": {}}).encode()
+
+
+# --- values to events ---------------------------------------------------------------------------------
+
+
+def check_column(given: pa.DataType, target: Target, name: str) -> None:
+    """InvalidArgumentError unless a column of that type can be written. name: the column's."""
+    problem = _problem(given, target.kind, name)
+    if problem is not None:
+        raise InvalidArgumentError(
+            f"the column {name!r} isn't what version {target.schema_id} of the stream's schema says: {problem}"
+        )
+
+
+def _problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
+    types, wanted = pa.types, plain(kind)
+    if types.is_struct(kind):
+        if not types.is_struct(given):
+            return f"{path} must be a struct, and is {given}"
+        there = {field.name: field.type for field in given}
+        names = [field.name for field in kind]
+        for extra in there.keys() - set(names):
+            return f"there is no field {path}.{extra}, but {', '.join(names)}"
+        for field in kind:
+            if field.name not in there:
+                if not field.nullable:
+                    return f"{path}.{field.name} is missing"
+                continue
+            problem = _problem(there[field.name], field.type, f"{path}.{field.name}")
+            if problem is not None:
+                return problem
+        return None
+    if types.is_list(kind) and (types.is_list(given) or types.is_large_list(given)):
+        return _problem(given.value_type, kind.value_type, f"{path}.element")
+    if types.is_map(kind) and types.is_map(given):
+        return _problem(given.key_type, kind.key_type, f"{path}.key") or _problem(
+            given.item_type, kind.item_type, f"{path}.value"
+        )
+    if plain(given) == wanted:
+        return None
+    text = " (the text of its JSON)" if is_json(kind) else ""
+    return f"{path} is {plain(given)}, and must be {wanted}{text}: cast it"
+
+
+def encoder(target: Target) -> Callable[[pa.Array], list[bytes]]:
+    """Return what makes an event of each value, which has all fields of the target's; they name no schema if the target
+    has none in the store. SerializationError for a value that the schema doesn't take."""
+    name, header = target.options.format, b""
+    if target.schema_id is not None:
+        header = MAGIC + target.schema_id.to_bytes(HEADER_BYTES - len(MAGIC), "big")
+    encode = format_of(name).encoder(target.kind, target.definition or _schemaless(name))
+
+    def encoded(values: pa.Array) -> list[bytes]:
+        try:
+            check_taken(values)
+            return [header + event for event in encode(values)]
+        except (SerializationError, *MISFITS) as error:
+            raise SerializationError(f"a row can't be written as {name}: {told(error)}") from error
+
+    return encoded
