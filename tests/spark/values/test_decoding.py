@@ -22,8 +22,7 @@ from nadi.client.serializers.avro import Schema, Walk
 from nadi.client.serializers.structs import Encoding
 from nadi.client.values import avro, documents, protobuf
 from nadi.client.values.columns import Decoded
-from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import is_json
+from nadi.client.values.types import is_json, of_ddl
 from nadi.errors import SerializationError
 from tests.client.serializers.test_avro import made, records
 

@@ -36,7 +36,7 @@ from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
 from nadi.client.streamtables.table import Place, StreamTable, stream_table
 from nadi.client.tables.catalog import Catalog, Kind
-from nadi.client.values.ddl import to_ddl
+from nadi.client.values.types import to_ddl
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -19,8 +19,8 @@ from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.serializers.structs import parsed
 from nadi.client.values.columns import Decoded
-from nadi.client.values.ddl import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
+from nadi.client.values.types import of_ddl
 from nadi.errors import InvalidArgumentError
 
 _READ_AS = {"json-schema": "json or msgpack"}
