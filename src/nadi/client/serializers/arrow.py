@@ -86,8 +86,9 @@ class Arrow:
         read = Arrow(_schema_of(written)).deserialize
         return lambda data: _resolved(read(data), self.schema)
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return incompatibilities(reader, writer)
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        return _differences(list(_schema_of(reader)), list(_schema_of(writer)), "")
 
 
 def _schema_of(definition: bytes) -> pa.Schema:
@@ -139,11 +140,6 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 # --- compatibility ------------------------------------------------------------------------------------
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """Return what keeps the schema `reader` from reading what `writer` writes."""
-    return _differences(list(_schema_of(reader)), list(_schema_of(writer)), "")
-
-
 def _differences(reader: Sequence[pa.Field], writer: Sequence[pa.Field], path: str) -> list[str]:
     written = {field.name: field for field in writer}
     problems: list[str] = []
@@ -192,6 +188,9 @@ def _columns(schema: pa.Schema) -> str:
 
 
 # --- columns ------------------------------------------------------------------------------------------
+
+
+incompatibilities = Arrow.incompatibilities
 
 
 def type_of(definition: bytes) -> pa.DataType:

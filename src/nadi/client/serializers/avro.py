@@ -89,9 +89,8 @@ class Schema:
     isn't a schema.
 
     >>> Schema(b'''{"type": "record", "name": "R", "fields": [
-    ...     {"name": "raw", "type": "bytes", "default": "\\u00ff"},
     ...     {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1}
-    ... ]}''').parsed["fields"][1]["default"]
+    ... ]}''').parsed["fields"][0]["default"]
     datetime.date(1970, 1, 2)
     """
 
@@ -351,8 +350,13 @@ class Avro:
         read = _value_reader(self._schema.reader(Schema(written)))
         return (lambda data: _unshared(read(data))) if self._schema.has_shared_defaults else read
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return incompatibilities(reader, writer)
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        result = _Checker().get_compatibility(avro.schema.parse(reader.decode()), avro.schema.parse(writer.decode()))
+        if result.compatibility is apache.SchemaCompatibilityType.compatible:
+            return []
+        kinds = ", ".join(sorted({str(kind.value).replace("_", " ") for kind in result.incompatibilities}))
+        return [f"{kinds} at {', '.join(sorted(result.locations))} ({', '.join(sorted(result.messages))})"]
 
 
 def _value_reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -381,15 +385,6 @@ def _unshared(value: Any) -> Any:
 
 
 # --- compatibility ------------------------------------------------------------------------------------
-
-
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """Return what keeps the schema `reader` from reading what `writer` writes."""
-    result = _Checker().get_compatibility(avro.schema.parse(reader.decode()), avro.schema.parse(writer.decode()))
-    if result.compatibility is apache.SchemaCompatibilityType.compatible:
-        return []
-    kinds = ", ".join(sorted({str(kind.value).replace("_", " ") for kind in result.incompatibilities}))
-    return [f"{kinds} at {', '.join(sorted(result.locations))} ({', '.join(sorted(result.messages))})"]
 
 
 class _Checker(apache.ReaderWriterCompatibilityChecker):

@@ -34,12 +34,6 @@ _WIDER = {
 }
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    """Return what the reader's message type can't take from the writer's, each with its place."""
-    kind, written = message_type(reader), message_type(writer)
-    return _compare(kind, written, written.name, set())
-
-
 def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -> list[str]:
     pair = (reader.full_name, writer.full_name)
     if pair in pairs:
@@ -132,8 +126,10 @@ class Protobuf(Generic[M]):
     def decoder(self, written: bytes) -> Callable[[bytes], M]:
         return self.deserialize  # the field numbers are all it needs
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return incompatibilities(reader, writer)
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        kind, written = message_type(reader), message_type(writer)
+        return _compare(kind, written, written.name, set())
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:

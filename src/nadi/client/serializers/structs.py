@@ -247,12 +247,9 @@ class Struct(Generic[T]):
             return self.deserialize
         return (Json(self.type) if encoding == "json" else Msgpack(self.type)).deserialize
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return incompatibilities(reader, writer)
-
-
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return differences(parsed(reader).schema, parsed(writer).schema)
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        return differences(parsed(reader).schema, parsed(writer).schema)
 
 
 def parsed(definition: bytes) -> Definition:

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import cast, plain
 from nadi.client.serializers.avro import Avro, Schema, Type
-from nadi.client.serializers.avro import incompatibilities as incompatibilities
 from nadi.client.values.columns import MISFITS, Decoded, check_taken, decoded, native
 from nadi.client.values.types import ABSENT, DEFAULT, JSON, UUID_TEXT, is_json, struct_of
 
+incompatibilities = Avro.incompatibilities
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_BYTES = (1 << 31) - 1  # of a block: Arrow counts the bytes of strings in 32 bits
 _WIDTHS = {"float": (4, "<f4"), "double": (8, "<f8")}

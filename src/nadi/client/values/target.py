@@ -23,7 +23,6 @@ from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
 from nadi.client.values.types import of_ddl
 from nadi.errors import InvalidArgumentError
 
-_READ_AS = {"json-schema": "json or msgpack"}
 _HOMES = {  # imported on first use: they bring libraries that most programs don't use
     "json": "values.documents",
     "msgpack": "values.documents",
@@ -85,14 +84,17 @@ async def target_of(
     InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
     """
     format_ = format_of(value.format)
-    if value.ddl is not None:
-        kind = of_ddl(value.ddl)
+
+    def wanted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> Target | None:
         plain(kind)
-        target = Target(value, kind)
+        target = Target(value, kind, definition, schema_id)
         return target if is_wanted is None or is_wanted(target) else None
+
+    if value.ddl is not None:
+        return wanted(of_ddl(value.ddl))
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
-    found = await asyncio.gather(*(group.versions() for group in groups.values()))
-    versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
+    listed = await asyncio.gather(*(group.versions() for group in groups.values()))
+    versions = {stream: some for stream, some in zip(streams, listed, strict=True) if some}
     if not versions:
         for stream in streams:
             await manager.stream_configuration(scope, stream)  # which isn't there has no schema either
@@ -102,19 +104,22 @@ async def target_of(
         if version.digest not in known:
             known[version.digest] = await groups[stream].definition(version)
         newest.append(_Candidate(stream, version, known[version.digest]))
-    first = _reader_of_all(value, format_, newest)
-    for one in (first, *newest):
-        _check_format(one, value, scope, format_)
-        target = Target(value, _checked_type(format_, one.definition), one.definition, one.version.id)
-        if is_wanted is None or is_wanted(target):
+    for one in (_reader_of_all(value, format_, newest), *newest):
+        its_format = _format(one.version, one.definition)
+        if its_format != value.format:
+            raise InvalidArgumentError(
+                f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
+                f"{scope}/{one.stream} is {its_format}: say {its_format}"
+            )
+        target = wanted(format_.type_of(one.definition), one.definition, one.version.id)
+        if target is not None:
             return target
-    if value.version is None:  # it was planned, and newer versions have come since
-        stored = stored_name(value.format)
-        for stream, some in versions.items():
-            for version in (version for version in reversed(some[:-1]) if version.format == stored):
+    for stream, some in versions.items() if value.version is None else ():
+        for version in reversed(some[:-1]):  # it was planned, and newer versions have come since
+            if version.format == stored_name(value.format):
                 definition = await groups[stream].definition(version)
-                target = Target(value, _checked_type(format_, definition), definition, version.id)
-                if is_wanted is None or is_wanted(target):
+                target = wanted(format_.type_of(definition), definition, version.id)
+                if target is not None:
                     return target
     return None
 
@@ -127,21 +132,17 @@ async def stored_format(manager: Schemas, scope: str, stream: str) -> str | None
     if not versions:
         await manager.stream_configuration(scope, stream)
         return None
-    newest = versions[-1]
-    if newest.format != "json-schema":
-        return newest.format
-    return parsed(await group.definition(newest)).encoding
+    return _format(versions[-1], await group.definition(versions[-1]))
+
+
+def _format(version: SchemaVersion, definition: bytes) -> str:
+    """The format of a version, as `value_format` has it."""
+    return parsed(definition).encoding if version.format == "json-schema" else version.format
 
 
 def stored_name(value_format: str) -> str:
     """The format's name in the store."""
     return "json-schema" if value_format in DOCUMENTS else value_format
-
-
-def _checked_type(format_: Format, definition: bytes) -> pa.DataType:
-    kind = format_.type_of(definition)
-    plain(kind)
-    return kind
 
 
 def _newest(
@@ -173,20 +174,6 @@ def _newest(
                 f"version {len(some)}"
             )
         yield stream, some[number - 1]
-
-
-def _check_format(one: _Candidate, value: ValueOptions, scope: str, format_: Format) -> None:
-    found = one.version.format
-    if found == "json-schema" and value.format in DOCUMENTS:
-        found = parsed(one.definition).encoding
-        if found == value.format:
-            return
-    elif found == value.format:
-        return
-    raise InvalidArgumentError(
-        f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
-        f"{scope}/{one.stream} is {found}: say {_READ_AS.get(found, found)}"
-    )
 
 
 def _reader_of_all(value: ValueOptions, format_: Format, newest: Sequence[_Candidate]) -> _Candidate:
