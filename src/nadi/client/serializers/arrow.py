@@ -198,7 +198,6 @@ def type_of(definition: bytes) -> pa.DataType:
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """Return what reads events of the writer's definition into the reader's, any number of values of each."""
     written, wanted, made = _schema_of(writer), _schema_of(reader), plain(kind)
     read = _reader(written)
 
@@ -298,7 +297,6 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, batch: int, number: int) -> Iterator[tuple[int, int]]:
-    """Those of a vector of pairs of numbers."""
     vector = _field(data, batch, number)
     if vector:
         vector += _U32(data, vector)[0]

@@ -73,10 +73,10 @@ def ordinary(column: pa.Array) -> pa.Array:
         return ordinary(column.values).take(pa.array(np.searchsorted(column.run_ends.to_numpy(), rows, side="right")))
     if isinstance(kind, pa.BaseExtensionType):
         return ordinary(column.storage)
-    return column.cast(wanted) if not types.is_nested(kind) else _within(column, wanted, ordinary)
+    return column.cast(wanted) if not types.is_nested(kind) else within(column, wanted, ordinary)
 
 
-def _within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """A column of structs, maps or lists in the type `wanted`, whose parts are what `convert` makes of the column's."""
     types, kind = pa.types, column.type
     mask = column.is_null() if column.null_count else None
@@ -192,9 +192,9 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(converted, fields=_fields(wanted), mask=mask)
     if types.is_map(kind) and types.is_map(wanted):
         kinds = iter((wanted.key_type, wanted.item_type))
-        return _within(column, wanted, lambda part: cast(part, next(kinds)))
+        return within(column, wanted, lambda part: cast(part, next(kinds)))
     if types.is_list(wanted) and types.is_nested(kind):
-        return _within(column, wanted, lambda part: cast(part, wanted.value_type))
+        return within(column, wanted, lambda part: cast(part, wanted.value_type))
     if types.is_timestamp(kind) and types.is_timestamp(wanted):
         return floored(column, wanted)
     return compute.cast(column, options=compute.CastOptions(wanted, allow_time_truncate=True))

@@ -208,8 +208,6 @@ Encoding = Literal["json", "msgpack"]
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What the store keeps of a struct."""
-
     encoding: Encoding
     schema: dict[str, Any]
 

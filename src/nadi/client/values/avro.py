@@ -261,7 +261,6 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """Return what reads events of the writer's definition into the reader's."""
     written = Schema(writer, plain_times=True)
     read = written.reader() if reader == writer else Schema(reader, plain_times=True).reader(written)
     one_by_one = partial(decoded, read=read, kind=kind, fields=_fields)

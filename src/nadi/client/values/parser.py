@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -40,16 +39,6 @@ class Run(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """values: a column. rows: the number of the event that each is of; None if it is each event's one. wrong: the
-    numbers of events that can't be read, and why."""
-
-    values: pa.Array
-    rows: Numbers | None
-    wrong: Mapping[int, str] = field(default_factory=dict)
-
-
 class ValueParser:
     """Reads the events of one stream's segments, within one task. stream: its name with its scope."""
 
@@ -57,8 +46,9 @@ class ValueParser:
         self._schemas, self._run, self._stream, self._target = schemas, run, stream, target
         self._known: dict[int, Decode | str] = {}
 
-    def parse(self, events: pa.Array, segment_id: int, offsets: Numbers) -> Parsed:
-        """The values of a segment's events. SerializationError for one that can't be read, with FAILFAST."""
+    def parse(self, events: pa.Array, segment_id: int, offsets: Numbers) -> Decoded:
+        """Return the values of a segment's events, with DROPMALFORMED of those alone that can be read;
+        SerializationError for one that can't be, with FAILFAST."""
         ids = schema_ids(events)
         distinct = np.unique(ids).tolist()
         parts: list[tuple[Numbers | None, Decoded]] = []
@@ -67,14 +57,13 @@ class ValueParser:
             some = events if mine is None else events.take(pa.array(mine))
             parts.append((mine, self._decoded(number, some)))
         whole = parts[0][1] if len(parts) == 1 else _joined(parts, len(events))
-        mode = self._target.options.mode
         if whole.wrong:
             self._tell(whole, segment_id, offsets)
-        if whole.wrong and mode == DROP:
-            rows = np.arange(len(events)) if whole.rows is None else whole.rows
-            kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
-            return Parsed(whole.values.take(pa.array(kept)), rows[kept], whole.wrong)
-        return Parsed(whole.values, whole.rows, whole.wrong)
+        if not whole.wrong or self._target.options.mode != DROP:
+            return whole
+        rows = np.arange(len(events)) if whole.rows is None else whole.rows
+        kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
+        return Decoded(whole.values.take(pa.array(kept)), rows[kept], whole.wrong)
 
     def _tell(self, found: Decoded, segment_id: int, offsets: Numbers) -> None:
         """Raise or log what is wrong with the first of the events."""
@@ -95,8 +84,9 @@ class ValueParser:
         if known is None:
             known = self._known[number] = self._decoder(number)
         if isinstance(known, str):
-            count = len(events)
-            return Decoded(pa.nulls(count, plain(self._target.kind)), None, dict.fromkeys(range(count), known))
+            return Decoded(
+                pa.nulls(len(events), plain(self._target.kind)), None, dict.fromkeys(range(len(events)), known)
+            )
         skipped = 0 if number == _NONE else HEADER_BYTES
         return known([event[skipped:] for event in events.to_pylist()] if skipped else events.to_pylist())
 
@@ -141,7 +131,6 @@ def schema_ids(events: pa.Array) -> Numbers:
 
 
 def _joined(parts: Sequence[tuple[Numbers | None, Decoded]], count: int) -> Decoded:
-    """Values of different schemas, in the order of their events."""
     rows = []
     wrong: dict[int, str] = {}
     for mine, one in parts:

@@ -97,7 +97,6 @@ def _single_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """What reads events into the reader's definition; field numbers are all it needs."""
     message_class: Any = GetMessageClass(message_type(reader))
     parse = message_class.FromString
 

@@ -37,8 +37,7 @@ class Schemas(Protocol):
 
     def schemas(self, scope: str, stream: str) -> SchemaGroup: ...
 
-    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
-        """StreamNotFoundError if there is no such stream."""
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,23 @@ class _Candidate:
 
 
 class Format(Protocol):
-    """The columns of one serialization; its module has the same of rows, or is named in it. `definition`: as the store
-    has it."""
+    """The columns of a serialization. A definition is a schema as the store has it."""
 
-    def type_of(self, definition: bytes) -> pa.DataType: ...
+    def type_of(self, definition: bytes) -> pa.DataType:
+        """Return the type of its values, as `types` says."""
+        ...
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]: ...
+    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
+        """Return what keeps the definition `reader` from reading what `writer` writes."""
+        ...
 
-    def decoder(self, kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]: ...
+    def decoder(self, kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+        """Return what reads events of the definition `writer` as `reader`'s, whose type is `kind`."""
+        ...
 
-    def encoder(self, kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]: ...
+    def encoder(self, kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+        """Return what makes an event of each value; it raises one of MISFITS or SerializationError."""
+        ...
 
 
 def format_of(value_format: str) -> Format:
@@ -141,7 +147,6 @@ def _format(version: SchemaVersion, definition: bytes) -> str:
 
 
 def stored_name(value_format: str) -> str:
-    """The format's name in the store."""
     return "json-schema" if value_format in DOCUMENTS else value_format
 
 
@@ -153,7 +158,6 @@ def _newest(
     *,
     is_write: bool,
 ) -> Iterator[tuple[str, SchemaVersion]]:
-    """The version to read of each stream that has one."""
     if not streams:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream whose schema says what "
