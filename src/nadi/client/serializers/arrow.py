@@ -126,15 +126,14 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if not pa.types.is_struct(kind):
         return column.cast(kind)
-    known = [column.type.field(index).name for index in range(column.type.num_fields)]
-    fields = [kind.field(index) for index in range(kind.num_fields)]
+    if not kind.num_fields:
+        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
+    known = {column.type.field(number).name for number in range(column.type.num_fields)}  # none, of nulls
     children = [
         _cast(column.field(field.name), field.type) if field.name in known else pa.nulls(len(column), field.type)
-        for field in fields
+        for field in kind
     ]
-    if not fields:
-        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
-    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
 
 
 # --- compatibility ------------------------------------------------------------------------------------

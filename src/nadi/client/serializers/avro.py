@@ -216,10 +216,6 @@ def _needs_limits(one: Type, within: tuple[Type, ...], seen: set[Type]) -> bool:
     return any(_needs_limits(part, (*within, one), seen) for part in one.parts)
 
 
-class _OddError(Exception):
-    """fastavro refuses it, and says why."""
-
-
 class Walk:
     """Walks over the bytes of events, with a stack of its own, before fastavro reads them."""
 
@@ -232,8 +228,8 @@ class Walk:
         self._data, self.at, self._empty = event, 0, 0
         try:
             self._walk()
-        except _OddError:
-            pass
+        except IndexError:
+            pass  # fastavro refuses it, and says why
 
     def _walk(self) -> None:
         left: list[tuple[Type | _Items, int]] = [(self._root, 0)]  # what comes next is last; with its level
@@ -255,10 +251,7 @@ class Walk:
             elif kind == "fixed":
                 self._skip(one.attributes["size"])
             elif kind == "union":
-                try:
-                    left.append((one.parts[self._number()], level + 1))
-                except IndexError:
-                    raise _OddError from None
+                left.append((one.parts[self._number()], level + 1))
             elif kind in ("array", "map"):
                 left.append((_Items(one), level + 1))
             else:
@@ -284,15 +277,13 @@ class Walk:
 
     def _skip(self, size: int) -> None:
         if not 0 <= size <= len(self._data) - self.at:
-            raise _OddError
+            raise IndexError
         self.at += size
 
     def _number(self) -> int:
         """Seven bits to a byte, the sign in the last."""
         number = 0
         for count in range(_MAX_NUMBER_BYTES):
-            if self.at >= len(self._data):
-                raise _OddError
             byte = self._data[self.at]
             self.at += 1
             number |= (byte & 0x7F) << (7 * count)

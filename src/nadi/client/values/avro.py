@@ -177,17 +177,12 @@ def _reader(schema: Type, kind: pa.DataType) -> _Read | None:
         return _nullable(schema, kind)
     if schema.kind != "record":
         return _leaf(schema, kind)
-    reads = [_reader(part, kind.field(number).type) for number, part in enumerate(schema.parts)]
+    reads = [_reader(part, field.type) for part, field in zip(schema.parts, kind, strict=True)]
     all_reads = [read for read in reads if read is not None]
     if len(all_reads) < len(reads):
         return None
-    wanted = plain(kind)
-
-    def record(block: _Block, rows: Numbers) -> pa.Array:
-        parts = [read(block, rows) for read in all_reads]
-        return pa.StructArray.from_arrays(parts, fields=[*map(wanted.field, range(len(parts)))])
-
-    return record
+    fields = list(plain(kind))
+    return lambda block, rows: pa.StructArray.from_arrays([read(block, rows) for read in all_reads], fields=fields)
 
 
 def _nullable(schema: Type, kind: pa.DataType) -> _Read | None:

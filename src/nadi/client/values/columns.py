@@ -88,14 +88,13 @@ def array_of(values: Sequence[Any], kind: pa.DataType, fields: Fields) -> pa.Arr
     if types.is_struct(kind):
         nulls = [value is None for value in values]
         children = []
-        for number in range(kind.num_fields):
-            field = kind.field(number)
+        for number, field in enumerate(kind):
             try:
                 children.append(array_of(fields(values, kind, number), field.type, fields))
             except MISFITS as error:
                 raise ValueError(f"{field.name}: {error}") from error
         mask = pa.array(nulls) if any(nulls) else None
-        return pa.StructArray.from_arrays(children, fields=[*map(wanted.field, range(kind.num_fields))], mask=mask)
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
     if types.is_map(kind):
         pairs = [pair for value in values if value is not None for pair in value.items()]
         keys = array_of([key for key, _ in pairs], kind.key_type, fields)
@@ -266,7 +265,7 @@ def native(value: Any, kind: pa.DataType) -> Any:
         return None
     if types.is_struct(kind):
         found = {}
-        for field in map(kind.field, range(kind.num_fields)):
+        for field in kind:
             one, notes = value.get(field.name), field.metadata or {}
             if one is None and not field.nullable:
                 raise ValueError(f"the field {field.name!r} is null, and must not be")

@@ -219,11 +219,10 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
 def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     types = pa.types
     if types.is_struct(kind):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
         return msgspec.defstruct(
             "Value",
-            [(f"f{number}", *_field(field, encoding)) for number, field in enumerate(fields)],
-            rename={f"f{number}": field.name for number, field in enumerate(fields)},
+            [(f"f{number}", *_field(field, encoding)) for number, field in enumerate(kind)],
+            rename={f"f{number}": field.name for number, field in enumerate(kind)},
             kw_only=True,
             gc=False,
         )
