@@ -7,8 +7,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
+from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import value_options
-from nadi.client.values.types import of_ddl
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties
 from nadi.lake.table.partitions import partition_fields

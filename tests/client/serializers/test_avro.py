@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Avro
-from nadi.client.values import avro
+from nadi.client.serializers import avro_columns as avro
 from nadi.errors import InvalidArgumentError, SerializationError
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nadi.client.serializers import Avro
+from nadi.client.serializers import avro_columns as avro
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.avro import Schema
-from nadi.client.values import avro
-from nadi.client.values.avro import block_reader
+from nadi.client.serializers.avro_columns import block_reader
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["int", "null"]}]}
 FIELDS: list[dict[str, Any]] = [

@@ -16,13 +16,14 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf, arrow
+from nadi.client.serializers import Arrow, Avro, Protobuf, arrow, documents
+from nadi.client.serializers import avro_columns as avro
+from nadi.client.serializers import protobuf_columns as protobuf
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.avro import Schema, Walk
+from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.structs import Encoding
-from nadi.client.values import avro, documents, protobuf
-from nadi.client.values.columns import Decoded
-from nadi.client.values.types import is_json, of_ddl
+from nadi.client.serializers.types import is_json, of_ddl
 from nadi.errors import SerializationError
 from tests.client.serializers.test_avro import made, records
 

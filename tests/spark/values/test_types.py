@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 
+from nadi.client.serializers import avro_columns as avro
+from nadi.client.serializers import documents
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.protobuf_columns import arrow_type
 from nadi.client.serializers.structs import precise_schema
-from nadi.client.values import avro, documents
-from nadi.client.values.protobuf import arrow_type
-from nadi.client.values.types import of_ddl
+from nadi.client.serializers.types import of_ddl
 from nadi.errors import InvalidArgumentError
 from nadi.spark.schemas import spark_schema
 

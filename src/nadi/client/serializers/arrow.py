@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from nadi.client.control.arguments import checked
 from nadi.client.serializers.arrow_columns import cast, ordinary, ordinary_schema, plain
-from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, told
 from nadi.errors import InvalidArgumentError, SerializationError
 
 _MOST_TIMES = 256  # what was compressed may become so much larger: as much as LZ4 can

@@ -2,7 +2,7 @@
 
 Values are what fastavro takes and returns: dicts for records. An event read under another version of the schema
 is resolved by Avro's rules: fields by name or alias, defaults for what wasn't written, promoted numbers.
-Needs `pip install "nadi[avro]"`. `values.avro` reads and writes columns with the same `Schema`.
+Needs `pip install "nadi[avro]"`. `avro_columns` reads and writes columns with the same `Schema`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.columns import check_finite, check_taken
 from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
-from nadi.client.values.columns import check_finite, check_taken
 from nadi.client.values.options import Target
 from nadi.client.values.parser import check_column, encoder
 from nadi.errors import InvalidArgumentError, SerializationError

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.client.serializers.arrow_columns import ordinary, plain, within
-from nadi.client.values.columns import MISFITS, OF_DOCUMENTS, told
-from nadi.client.values.instants import PER_SECOND_US, instant_of
+from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, told
+from nadi.client.serializers.instants import PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
 _WIDEST = 76  # digits of a decimal

@@ -20,9 +20,9 @@ from nadi.client.control.loop_thread import LoopThread
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.serializers.columns import told
 from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table
-from nadi.client.values.columns import told
 from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import STREAM_TABLE_BATCH_ROWS, STREAM_TABLE_TXN_BYTES
 from nadi.model.keyspace import key_position

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, told
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.values.columns import MISFITS, Decoded, check_taken, told
+from nadi.client.serializers.types import is_json
 from nadi.client.values.options import DROP, FAIL, PERMISSIVE, Target
 from nadi.client.values.target import format_of, stored_name
-from nadi.client.values.types import is_json
 from nadi.errors import InvalidArgumentError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 from nadi.throttled_log import SeldomWarning

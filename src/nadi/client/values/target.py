@@ -16,19 +16,19 @@ import pyarrow as pa
 
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.serializers.structs import parsed
-from nadi.client.values.columns import Decoded
+from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
-from nadi.client.values.types import of_ddl
 from nadi.errors import InvalidArgumentError
 
 _HOMES = {  # imported on first use: they bring libraries that most programs don't use
-    "json": "values.documents",
-    "msgpack": "values.documents",
-    "avro": "values.avro",
-    "protobuf": "values.protobuf",
-    "arrow": "serializers.arrow",
+    "json": "documents",
+    "msgpack": "documents",
+    "avro": "avro_columns",
+    "protobuf": "protobuf_columns",
+    "arrow": "arrow",
 }
 
 
@@ -51,7 +51,7 @@ class Format(Protocol):
     """The columns of a serialization. A definition is a schema as the store has it."""
 
     def type_of(self, definition: bytes) -> pa.DataType:
-        """Return the type of its values, as `types` says."""
+        """Return the type of its values, as `serializers.types` says."""
         ...
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
@@ -70,7 +70,7 @@ class Format(Protocol):
 def format_of(value_format: str) -> Format:
     """Return the format's module; InvalidArgumentError if what it needs isn't installed."""
     try:
-        return cast("Format", import_module(f"nadi.client.{_HOMES[value_format]}"))
+        return cast("Format", import_module(f"nadi.client.serializers.{_HOMES[value_format]}"))
     except ImportError as error:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "

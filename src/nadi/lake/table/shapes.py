@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nadi.client.values.types import alike
+from nadi.client.serializers.types import alike
 from nadi.errors import UnavailableError
 from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.catalogs import load_table

@@ -17,9 +17,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from nadi.client.serializers.columns import Decoded, decoded
 from nadi.client.serializers.protobuf import Protobuf, message_type
-from nadi.client.values.columns import Decoded, decoded
-from nadi.client.values.types import JSON, is_json, struct_of
+from nadi.client.serializers.types import JSON, is_json, struct_of
 
 incompatibilities = Protobuf.incompatibilities
 _ARROW = {  # by the number of the type in descriptor.proto

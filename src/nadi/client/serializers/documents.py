@@ -24,9 +24,9 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
+from nadi.client.serializers.columns import Decoded, check_finite, check_taken, decoded, native
 from nadi.client.serializers.structs import Encoding, Struct, parsed
-from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
-from nadi.client.values.types import ABSENT, COUNTED, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
+from nadi.client.serializers.types import ABSENT, COUNTED, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
 from nadi.model.json_events import with_whole_characters
 
 incompatibilities = Struct.incompatibilities

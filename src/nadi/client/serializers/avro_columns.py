@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import cast, plain
 from nadi.client.serializers.avro import Avro, Schema, Type
-from nadi.client.values.columns import MISFITS, Decoded, check_taken, decoded, native
-from nadi.client.values.types import ABSENT, DEFAULT, JSON, UUID_TEXT, is_json, struct_of
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, decoded, native
+from nadi.client.serializers.types import ABSENT, DEFAULT, JSON, UUID_TEXT, is_json, struct_of
 
 incompatibilities = Avro.incompatibilities
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
