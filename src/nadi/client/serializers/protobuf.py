@@ -99,6 +99,7 @@ class Protobuf(Generic[M]):
         found = descriptor_pb2.FileDescriptorSet()
         for data in files.values():
             found.file.add().ParseFromString(data)
+        self._read = message_reader(message_class)
         self.definition: bytes = descriptor.full_name.encode() + b"\n" + found.SerializeToString(deterministic=True)
 
     def serialize(self, value: M) -> bytes:
@@ -114,13 +115,9 @@ class Protobuf(Generic[M]):
 
     def deserialize(self, data: bytes) -> M:
         try:
-            value: M = self.message_class.FromString(data)
-        except DecodeError as error:
-            name = self.message_class.DESCRIPTOR.full_name
-            raise SerializationError(f"the event is no {name}: {error}") from error
-        if not value.IsInitialized():
-            missing = ", ".join(value.FindInitializationErrors())
-            raise SerializationError(f"the event has no value for the required {missing}")
+            value: M = self._read(data)
+        except (DecodeError, ValueError) as error:
+            raise SerializationError(f"the event is no {self.message_class.DESCRIPTOR.full_name}: {error}") from error
         return value
 
     def decoder(self, written: bytes) -> Callable[[bytes], M]:
@@ -147,3 +144,25 @@ def message_type(definition: bytes) -> Any:
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.Add(file)
     return pool.FindMessageTypeByName(name.decode())
+
+
+def message_reader(message_class: Any) -> Callable[[bytes], Any]:
+    """Return what reads an event; DecodeError, or ValueError if a field is missing that must be there."""
+    parse: Callable[[bytes], Any] = message_class.FromString
+
+    def checked(event: bytes) -> Any:
+        message = parse(event)
+        if not message.IsInitialized():
+            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
+        return message
+
+    return checked if _has_required(message_class.DESCRIPTOR, set()) else parse
+
+
+def _has_required(descriptor: Any, seen: set[str]) -> bool:
+    """Whether a message may lack what it, or one within it, must have."""
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from nadi.client.serializers.columns import Decoded, decoded
-from nadi.client.serializers.protobuf import Protobuf, message_type
+from nadi.client.serializers.protobuf import Protobuf, message_reader, message_type
 from nadi.client.serializers.types import JSON, is_json, struct_of
 
 incompatibilities = Protobuf.incompatibilities
@@ -98,29 +98,12 @@ def _single_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
     message_class: Any = GetMessageClass(message_type(reader))
-    parse = message_class.FromString
-
-    def checked(event: bytes) -> Message:
-        message: Message = parse(event)
-        if not message.IsInitialized():
-            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
-        return message
-
-    read = checked if _has_required(message_class.DESCRIPTOR, set()) else parse
+    read = message_reader(message_class)
     convert = _convert_message(message_class.DESCRIPTOR, kind)
     if convert is not None:
         whole = convert
         return partial(decoded, read=lambda event: whole(read(event)), kind=kind, fields=_fields)
     return partial(decoded, read=read, kind=kind, fields=_fields)
-
-
-def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Whether a message may lack what it, or one within it, must have."""
-    if descriptor.full_name in seen:
-        return False
-    seen.add(descriptor.full_name)
-    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
-    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)
 
 
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
