@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from nadi.client.control.arguments import checked
 from nadi.client.serializers.arrow_columns import cast, ordinary, ordinary_schema, plain
-from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, told
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.errors import InvalidArgumentError, SerializationError
 
 _MOST_TIMES = 256  # what was compressed may become so much larger: as much as LZ4 can
@@ -217,7 +217,7 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
             try:
                 batches[number] = read(event)
             except _UNREADABLE as error:
-                wrong[number] = f"it is no Arrow record batch: {told(error)}"
+                wrong[number] = f"it is no Arrow record batch: {reason(error)}"
         parts = []
         try:
             if not wrong:
@@ -231,7 +231,7 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
                     try:
                         values = rows([batches[number]])
                     except MISFITS as error:
-                        wrong[number] = told(error)
+                        wrong[number] = reason(error)
                 parts.append(values)
         lengths = [1 if number in wrong else len(batches[number]) for number in range(len(events))]
         return Decoded(pa.concat_arrays(parts), np.repeat(np.arange(len(events)), lengths), wrong)

@@ -142,10 +142,10 @@ def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> p
         return pa.map_(plain(kind.key_type, f"{path}.key", instead), item)
     if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element", instead)))
-    found = _plain_leaf(kind)
-    if found is None:
+    leaf = _plain_leaf(kind)
+    if leaf is None:
         raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: {instead}")
-    return found
+    return leaf
 
 
 def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:

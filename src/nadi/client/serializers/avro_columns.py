@@ -107,7 +107,7 @@ class _Block:
     def longs(self, rows: Numbers) -> Numbers:
         """The next number of each of these events: seven bits to a byte, the sign in the last."""
         at, ends = self.at[rows], self.ends[rows]
-        found = np.zeros(len(rows), np.uint64)
+        numbers = np.zeros(len(rows), np.uint64)
         live = np.arange(len(rows))
         for shift in range(0, 70, 7):
             here = at[live]
@@ -116,13 +116,13 @@ class _Block:
             byte = self.data[here]
             if shift == 63 and (byte > 1).any():
                 raise _Odd
-            found[live] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            numbers[live] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             at[live] += 1
             live = live[byte >= 0x80]
             if len(live) == 0:
                 break
         self.at[rows] = at
-        return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
+        return (numbers >> np.uint64(1)).astype(np.int64) ^ -(numbers & np.uint64(1)).astype(np.int64)
 
     def skip(self, rows: Numbers, sizes: Numbers | int) -> Numbers:
         """Go on by so many bytes; return where these begin."""
@@ -162,10 +162,10 @@ def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]],
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if len(events) else ends
         block = _Block(text, np.frombuffer(text, np.uint8), starts, ends)
         try:
-            found = read(block, np.arange(len(events)))
+            values = read(block, np.arange(len(events)))
         except (_Odd, *MISFITS):
             return None
-        return found if np.array_equal(block.at, ends) else None
+        return values if np.array_equal(block.at, ends) else None
 
     return column
 
@@ -233,20 +233,20 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
     if name == "boolean":
 
         def booleans(block: _Block, rows: Numbers) -> pa.Array:
-            found = block.data[block.skip(rows, 1)]
-            if (found > 1).any():
+            flags = block.data[block.skip(rows, 1)]
+            if (flags > 1).any():
                 raise _Odd
-            return pa.array(found == 1)
+            return pa.array(flags == 1)
 
         return booleans
     if name == "enum":
         symbols = pa.array(schema.attributes["symbols"], pa.string())
 
         def names(block: _Block, rows: Numbers) -> pa.Array:
-            found = block.longs(rows)
-            if ((found < 0) | (found >= len(symbols))).any():
+            numbers = block.longs(rows)
+            if ((numbers < 0) | (numbers >= len(symbols))).any():
                 raise _Odd
-            return symbols.take(pa.array(found))
+            return symbols.take(pa.array(numbers))
 
         return names
     return None

@@ -80,9 +80,9 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> Any
         values = schema["enum"]
         is_literal = all(isinstance(value, str | int | None) and not isinstance(value, bool) for value in values)
         return Literal[tuple(values)] if is_literal and values else Any
-    found = _single(schema, named, within)
+    single = _single(schema, named, within)
     limits = {_LIMITS[name]: value for name, value in schema.items() if name in _LIMITS}
-    return found if found is Any or not limits else Annotated[found, msgspec.Meta(**limits)]
+    return single if single is Any or not limits else Annotated[single, msgspec.Meta(**limits)]
 
 
 def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str, ...]) -> Any:
@@ -97,8 +97,8 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
         return dict[Any, _type(schema.get("additionalProperties"), named, within)]  # type: ignore[misc]
     needed = schema.get("required", ())
     fields: list[Any] = [
-        (f"f{number}", found) if name in needed else (f"f{number}", found, msgspec.UNSET)
-        for number, (name, found) in enumerate(
+        (f"f{number}", part) if name in needed else (f"f{number}", part, msgspec.UNSET)
+        for number, (name, part) in enumerate(
             (name, _type(one, named, within)) for name, one in schema["properties"].items()
         )
     ]
@@ -236,7 +236,7 @@ def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     if types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-    return Any if is_json(kind) else next(found for test, found in _PLAIN if test(kind))
+    return Any if is_json(kind) else next(known for test, known in _PLAIN if test(kind))
 
 
 def _nullable(field: pa.Field, encoding: Encoding) -> Any:

@@ -39,20 +39,20 @@ def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -
     if pair in pairs:
         return []
     pairs.add(pair)
-    found: list[str] = []
+    problems: list[str] = []
     for field in reader.fields:
         written = writer.fields_by_number.get(field.number)
         place = f"{path}.{field.name} (number {field.number})"
         if field.is_required and (written is None or not written.is_required):
-            found.append(f"{place} is required, and isn't always written")
+            problems.append(f"{place} is required, and isn't always written")
         if written is not None:
-            found += _compare_fields(field, written, place, pairs)
+            problems += _compare_fields(field, written, place, pairs)
     for oneof in reader.oneofs:
         written_fields = [f for f in (writer.fields_by_number.get(field.number) for field in oneof.fields) if f]
         groups = {f.containing_oneof.name if f.containing_oneof else f.number for f in written_fields}
         if len(groups) > 1:
-            found.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
-    return found
+            problems.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
+    return problems
 
 
 def _compare_fields(field: Any, written: Any, place: str, pairs: set[tuple[str, str]]) -> list[str]:
@@ -96,11 +96,11 @@ class Protobuf(Generic[M]):
         descriptor = message_class.DESCRIPTOR
         files: dict[str, bytes] = {}
         _collect(descriptor.file, files)
-        found = descriptor_pb2.FileDescriptorSet()
+        file_set = descriptor_pb2.FileDescriptorSet()
         for data in files.values():
-            found.file.add().ParseFromString(data)
+            file_set.file.add().ParseFromString(data)
         self._read = message_reader(message_class)
-        self.definition: bytes = descriptor.full_name.encode() + b"\n" + found.SerializeToString(deterministic=True)
+        self.definition: bytes = descriptor.full_name.encode() + b"\n" + file_set.SerializeToString(deterministic=True)
 
     def serialize(self, value: M) -> bytes:
         if not isinstance(value, self.message_class):

@@ -113,22 +113,22 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     field = first.DESCRIPTOR.fields[number]
     name, wanted, get = field.name, kind.field(number).type, attrgetter(field.name)
     if field.has_presence and not field.has_default_value:
-        found = [None if value is None or not value.HasField(name) else get(value) for value in values]
+        column = [None if value is None or not value.HasField(name) else get(value) for value in values]
     elif any(value is None for value in values):
-        found = [None if value is None else get(value) for value in values]
+        column = [None if value is None else get(value) for value in values]
     else:
-        found = list(map(get, values))
+        column = list(map(get, values))
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         convert = _converter(field.message_type.fields_by_name["value"], wanted.item_type)
         if convert is None:
-            return found
-        return [None if value is None else {key: convert(one) for key, one in value.items()} for value in found]
+            return column
+        return [None if value is None else {key: convert(one) for key, one in value.items()} for value in column]
     convert = _converter(field, wanted.value_type if field.is_repeated else wanted)
     if convert is None:
-        return found
+        return column
     if field.is_repeated:
-        return [None if value is None else [*map(convert, value)] for value in found]
-    return [None if value is None else convert(value) for value in found]
+        return [None if value is None else [*map(convert, value)] for value in column]
+    return [None if value is None else convert(value) for value in column]
 
 
 def _converter(field: Any, kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -151,10 +151,10 @@ def _convert_message(descriptor: Any, kind: pa.DataType) -> Callable[[Any], Any]
 
 def _document(message: Message) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+        document: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     except SerializeToJsonError as error:  # an infinity in a Value
         raise ValueError(str(error)) from error
-    return found
+    return document
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
@@ -190,29 +190,29 @@ def _fill(message: Any, value: Any, kind: pa.DataType) -> None:
 def _set(message: Any, field: Any, value: Any, kind: pa.DataType) -> None:
     name = field.name
     if pa.types.is_map(kind):
-        held, item = getattr(message, name), field.message_type.fields_by_name["value"]
+        container, item = getattr(message, name), field.message_type.fields_by_name["value"]
         for key, one in value:
             if item.message_type is None:
-                held[key] = _scalar(item, one)
+                container[key] = _scalar(item, one)
             else:
-                _fill(held[key], one, kind.item_type)
+                _fill(container[key], one, kind.item_type)
     elif field.is_repeated:
-        held = getattr(message, name)
+        container = getattr(message, name)
         for one in value:
             if field.message_type is None:
-                held.append(_scalar(field, one))
+                container.append(_scalar(field, one))
             else:
-                _fill(held.add(), one, kind.value_type)
+                _fill(container.add(), one, kind.value_type)
     elif field.message_type is None:
         setattr(message, name, _scalar(field, value))
     else:
-        held = getattr(message, name)
-        held.SetInParent()
-        _fill(held, value, kind)
+        container = getattr(message, name)
+        container.SetInParent()
+        _fill(container, value, kind)
 
 
 def _scalar(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
-        found = field.enum_type.values_by_name.get(value)
-        return int(value) if found is None else found.number  # a number that has no name came as a text
+        known = field.enum_type.values_by_name.get(value)
+        return int(value) if known is None else known.number  # a number that has no name came as a text
     return int(value) if isinstance(value, Decimal) else value  # an unsigned one of 64 bits

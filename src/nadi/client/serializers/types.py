@@ -71,9 +71,9 @@ def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[
         name = seen.setdefault(low, field.name if other is None else other.name)
         if name != field.name:
             return name, field.name
-        found = alike(_within(field.type), () if other is None else _within(other.type))
-        if found is not None:
-            return found
+        pair = alike(_within(field.type), () if other is None else _within(other.type))
+        if pair is not None:
+            return pair
     return None
 
 
@@ -87,8 +87,8 @@ def _within(kind: pa.DataType) -> list[pa.Field]:
 
 
 def struct_of(fields: Iterable[pa.Field]) -> pa.DataType:
-    found = list(fields)
-    return pa.struct(found) if found else JSON
+    known = list(fields)
+    return pa.struct(known) if known else JSON
 
 
 # --- Spark's DDL ----------------------------------------------------------------------------------------

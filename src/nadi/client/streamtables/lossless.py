@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.client.serializers.arrow_columns import ordinary, plain, within
-from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, told
+from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, reason
 from nadi.client.serializers.instants import PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
@@ -48,7 +48,7 @@ def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
         row = first_wrong(column, made)
         if row is not None:
             error = _error_of(column.slice(row, 1), made) or error
-        raise MisfitError(row, told(error)) from None
+        raise MisfitError(row, reason(error)) from None
 
 
 def first_wrong(column: pa.Array, check: Callable[[pa.Array], object]) -> int | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
-from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, told
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.serializers.types import is_json
 from nadi.client.values.options import DROP, FAIL, PERMISSIVE, Target
@@ -65,12 +65,12 @@ class ValueParser:
         kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
         return Decoded(whole.values.take(pa.array(kept)), rows[kept], whole.wrong)
 
-    def _tell(self, found: Decoded, segment_id: int, offsets: Numbers) -> None:
+    def _tell(self, decoded: Decoded, segment_id: int, offsets: Numbers) -> None:
         """Raise or log what is wrong with the first of the events."""
-        first = min(found.wrong)
+        first = min(decoded.wrong)
         offset = int(offsets[first])
         where = f"an event of stream {self._stream}, in segment {segment_id} at offset {offset:,}"
-        read, why = self._target.options.format, found.wrong[first]
+        read, why = self._target.options.format, decoded.wrong[first]
         if self._target.options.mode != FAIL:
             _warn(where, read, why)
             return
@@ -116,18 +116,18 @@ def schema_ids(events: pa.Array) -> Numbers:
     >>> schema_ids(pa.array([b"{}", MAGIC + bytes([0, 0, 1, 2]) + b"{}", MAGIC], pa.binary())).tolist()
     [-1, 258, -1]
     """
-    found = np.full(len(events), _NONE, np.int64)
+    ids = np.full(len(events), _NONE, np.int64)
     _, offsets, data = events.buffers()
     if len(events) == 0 or data is None:
-        return found
+        return ids
     borders = np.frombuffer(offsets, np.int32)[events.offset : events.offset + len(events) + 1].astype(np.int64)
     content = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(borders[1:] - borders[:-1] >= HEADER_BYTES)
     at = at[content[borders[at]] == MAGIC[0]]
     at = at[content[borders[at] + 1] == MAGIC[1]]
     start = borders[at]
-    found[at] = sum(content[start + 2 + place].astype(np.int64) << (8 * (3 - place)) for place in range(4))
-    return found
+    ids[at] = sum(content[start + 2 + place].astype(np.int64) << (8 * (3 - place)) for place in range(4))
+    return ids
 
 
 def _joined(parts: Sequence[tuple[Numbers | None, Decoded]], count: int) -> Decoded:
@@ -145,13 +145,13 @@ def _joined(parts: Sequence[tuple[Numbers | None, Decoded]], count: int) -> Deco
 
 
 def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode | str:
-    found = _decoders.get(key)
-    if found is None:
-        found = make()
+    decoder = _decoders.get(key)
+    if decoder is None:
+        decoder = make()
         while len(_decoders) >= SCHEMA_CACHE_DECODERS:
             del _decoders[next(iter(_decoders))]
-        _decoders[key] = found
-    return found
+        _decoders[key] = decoder
+    return decoder
 
 
 def _stored_decoder(target: Target, written: bytes) -> Decode | str:
@@ -222,6 +222,6 @@ def encoder(target: Target) -> Callable[[pa.Array], list[bytes]]:
             check_taken(values)
             return [header + event for event in encode(values)]
         except (SerializationError, *MISFITS) as error:
-            raise SerializationError(f"a row can't be written as {name}: {told(error)}") from error
+            raise SerializationError(f"a row can't be written as {name}: {reason(error)}") from error
 
     return encoded
