@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf, arrow, documents
+from nadi.client.serializers import Arrow, Avro, Protobuf, Struct, arrow, documents
 from nadi.client.serializers import avro_columns as avro
 from nadi.client.serializers import protobuf_columns as protobuf
 from nadi.client.serializers.arrow_columns import plain
@@ -208,6 +208,28 @@ def test_a_wrong_event_is_wrong_alone(ddl: str, event: bytes, why: str) -> None:
     assert [found.values.is_valid()[row].as_py() for row in range(6)] == [True, False, True, False, False, True]
     with pytest.raises(AssertionError, match=why):
         assert not found.wrong[1], found.wrong[1]
+
+
+class Flat(msgspec.Struct):
+    meter: str
+    room: str = "unknown"
+    note: str | None = None
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_row_of_plain_columns_leaves_out_nulls_that_its_schema_refuses(encoding: Encoding) -> None:
+    serializer = Struct(Flat, encoding)
+    kind = documents.type_of(serializer.definition)
+    encode = documents.encoder(kind, serializer.definition)
+    rows: list[dict[str, str | None]] = [
+        {"meter": "hall", "room": "A", "note": "n"},
+        {"meter": "hall", "room": None, "note": None},
+    ]
+    events = encode(pa.array(rows, plain(kind)))
+    assert [*map(serializer.deserialize, events)] == [Flat("hall", "A", "n"), Flat("hall")]
+    assert encode(pa.array(rows[:1], plain(kind))) == events[:1], "where nothing is null"
+    with pytest.raises(ValueError, match="'meter' is null, and must not be"):
+        encode(pa.array([rows[0] | {"meter": None}], plain(kind)))
 
 
 # --- Avro ---------------------------------------------------------------------------------------------
