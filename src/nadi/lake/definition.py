@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from nadi.client.values.ddl import of_ddl
+from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties

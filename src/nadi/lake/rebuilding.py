@@ -38,9 +38,9 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
 from nadi.client.segments.info import segment_info
+from nadi.client.serializers.columns import MISFITS
+from nadi.client.serializers.documents import json_of
 from nadi.client.streamtables.lossless import first_wrong
-from nadi.client.values.columns import MISFITS
-from nadi.client.values.documents import json_of
 from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
 from nadi.lake.marks import mark_of, segments_told
 from nadi.lake.record import LakeRecord, record_of

@@ -200,7 +200,7 @@ class Source:
 
 def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
     """The options with what values are encoded as; InvalidArgumentError if the rows don't have them."""
-    from nadi.client.values.encoding import check_column
+    from nadi.client.values.parser import check_column
     from nadi.client.values.target import target_of
 
     client = client_of(options.controller)

@@ -22,8 +22,8 @@ from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.values.columns import MISFITS, array_of
-from nadi.client.values.types import COUNTED, SECONDS
+from nadi.client.serializers.columns import MISFITS, array_of
+from nadi.client.serializers.types import COUNTED, SECONDS
 from nadi.errors import DamagedDataError, PermissionDeniedError, SegmentNotFoundError, TruncatedError
 from nadi.limits import KIB, MIB, TIMES_INDEXED_AT_ONCE
 from nadi.model.event import EventBlock

@@ -6,22 +6,22 @@ strings are widened if no value can change. Views, dictionaries and runs are wri
 values (`arrow_columns`), and read as such. Many rows per event make a stream small and quick to read;
 if each row has its own routing key, write it as its own event.
 
-`check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and some
-columns take no bytes, as those of nulls: either says how much it becomes in its metadata, before anything is made of
-it. What is compressed is looked at there, and where a schema has such columns, so is every batch. Others can't become
-more than they are.
+`_check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and
+some columns have no bytes, as those of nulls: either says in its metadata how much it becomes, before anything is made
+of it. Compressed batches are looked at there, and where a schema has such columns, every batch is.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from nadi.client.control.arguments import checked
-from nadi.client.serializers.arrow_columns import ordinary, ordinary_schema, plain
+from nadi.client.serializers.arrow_columns import cast, ordinary, ordinary_schema, plain
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.errors import InvalidArgumentError, SerializationError
 
 _MOST_TIMES = 256  # what was compressed may become so much larger: as much as LZ4 can
@@ -29,10 +29,230 @@ _FREE_BYTES = 4096  # and this much in any case
 _ROWS_A_BYTE = 8  # of booleans
 _CONTINUED = 0xFFFFFFFF
 _I64, _I32, _U32, _U16 = (struct.Struct(f"<{kind}").unpack_from for kind in "qiIH")
+_UNREADABLE = (*MISFITS, OSError, EOFError)
 _HEADER, _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 2, 0, 1, 2, 3  # fields of a message, and of a batch within
 
 
-def has_free_values(kind: pa.DataType) -> bool:
+@checked(without=("serialize", "deserialize", "decoder", "incompatibilities"))
+class Arrow:
+    """RecordBatches of one schema; `schema` is that of the batches that are read."""
+
+    schema_format = "arrow"
+
+    def __init__(self, schema: pa.Schema) -> None:
+        names = schema.names
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"columns are read by name, and one of {names} is there twice: rename it")
+        for field in schema:
+            plain(field.type, f"column {field.name!r}", "no scan could read it, so cast it first, or leave it out")
+        self.schema = ordinary_schema(schema)
+        self.definition: bytes = self.schema.serialize().to_pybytes()
+        self._has_free = _has_free_values(pa.struct(list(self.schema)))
+        self._read = _reader(self.schema)
+
+    def serialize(self, value: pa.RecordBatch) -> bytes:
+        if not isinstance(value, pa.RecordBatch):
+            raise SerializationError(
+                f"a value is a RecordBatch here, not {type(value).__qualname__}: take Table.to_batches(), or "
+                "RecordBatch.from_pylist for rows"
+            )
+        given = ordinary_schema(value.schema)
+        if not given.equals(self.schema):
+            raise SerializationError(f"the batch has the columns {_columns(value.schema)}, not {_columns(self.schema)}")
+        if not given.equals(value.schema):
+            value = pa.RecordBatch.from_arrays([*map(ordinary, value.columns)], schema=self.schema)
+        for field, column in zip(self.schema, value.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise SerializationError(f"column {field.name!r} has nulls and is declared without: drop those rows")
+        data: bytes = value.serialize().to_pybytes()
+        if self._has_free:
+            try:
+                _check_batch(data, has_free=True)
+            except ValueError as error:
+                raise SerializationError(
+                    f"readers limit rows that have no bytes ({error}): write fewer rows in an event"
+                ) from error
+        return data
+
+    def deserialize(self, data: bytes) -> pa.RecordBatch:
+        try:
+            return self._read(data)
+        except _UNREADABLE as error:
+            raise SerializationError(f"the event is no Arrow record batch: {error}") from error
+
+    def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
+        if written == self.definition:
+            return self.deserialize
+        read = Arrow(_schema_of(written)).deserialize
+        return lambda data: _resolved(read(data), self.schema)
+
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        return _differences(list(_schema_of(reader)), list(_schema_of(writer)), "")
+
+
+def _schema_of(definition: bytes) -> pa.Schema:
+    """SerializationError for one that no `Arrow` has made."""
+    schema = pa.ipc.read_schema(pa.py_buffer(definition))
+    if not ordinary_schema(schema).equals(schema):
+        raise SerializationError(f"the stored schema has columns that nadi doesn't write so: {_columns(schema)}")
+    return schema
+
+
+def _reader(schema: pa.Schema) -> Callable[[bytes], pa.RecordBatch]:
+    """Return what reads an event, or raises one of _UNREADABLE."""
+    has_free = _has_free_values(pa.struct(list(schema)))
+
+    def read(event: bytes) -> pa.RecordBatch:
+        _check_batch(event, has_free=has_free)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(event), schema)
+        batch.validate()
+        return batch
+
+    return read
+
+
+def _resolved(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        _cast(batch.column(field.name), field.type) if field.name in batch.schema.names
+        else pa.nulls(len(batch), field.type)
+        for field in schema
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if not pa.types.is_struct(kind):
+        return column.cast(kind)
+    if not kind.num_fields:
+        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
+    known = {column.type.field(number).name for number in range(column.type.num_fields)}  # none, of nulls
+    children = [
+        _cast(column.field(field.name), field.type) if field.name in known else pa.nulls(len(column), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
+
+
+# --- compatibility ------------------------------------------------------------------------------------
+
+
+def _differences(reader: Sequence[pa.Field], writer: Sequence[pa.Field], path: str) -> list[str]:
+    written = {field.name: field for field in writer}
+    problems: list[str] = []
+    for field in reader:
+        name = f"{path}{field.name}"
+        other = written.get(field.name)
+        if other is None:
+            if not field.nullable:
+                problems.append(f"column {name!r} takes no nulls and was not written")
+        elif other.nullable and not field.nullable:
+            problems.append(f"column {name!r} takes no nulls and was written with them")
+        elif field.type == other.type:
+            continue
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(other.type):
+            problems += _differences(list(field.type), list(other.type), f"{name}.")
+        elif not _widens(other.type, field.type):
+            problems.append(f"column {name!r} is {field.type} where {other.type} was written")
+    return problems
+
+
+def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of `old` is also a value of `new`; times and nested types have to be equal."""
+    kinds = pa.types
+    if kinds.is_null(old):
+        return True
+    if kinds.is_integer(old) and kinds.is_integer(new):
+        if kinds.is_signed_integer(old) == kinds.is_signed_integer(new):
+            return bool(new.bit_width >= old.bit_width)
+        return bool(kinds.is_signed_integer(new) and new.bit_width > old.bit_width)
+    if kinds.is_integer(old) and kinds.is_floating(new):
+        # 32 bits of a double's 53, 16 of a float's 24
+        return bool(old.bit_width < new.bit_width and new.bit_width > 16)
+    if kinds.is_floating(old) and kinds.is_floating(new):
+        return bool(new.bit_width >= old.bit_width)
+    if kinds.is_decimal(old) and kinds.is_decimal(new):
+        return bool(new.scale == old.scale and new.precision >= old.precision)
+    if kinds.is_string(old):
+        return bool(kinds.is_large_string(new) or kinds.is_binary(new) or kinds.is_large_binary(new))
+    if kinds.is_binary(old):
+        return bool(kinds.is_large_binary(new))
+    return bool(kinds.is_large_string(old) and kinds.is_large_binary(new))
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+incompatibilities = Arrow.incompatibilities
+
+
+def type_of(definition: bytes) -> pa.DataType:
+    return pa.struct(list(_schema_of(definition)))
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    written, wanted, made = _schema_of(writer), _schema_of(reader), plain(kind)
+    read = _reader(written)
+
+    def rows(batches: Sequence[pa.RecordBatch]) -> pa.Array:
+        """All rows; what lies within the batches is looked at, for a wrong offset would be followed."""
+        whole = pa.Table.from_batches(batches, written).combine_chunks().to_batches()
+        if not whole:
+            return pa.nulls(0, made)
+        whole[0].validate(full=True)
+        values = cast(_resolved(whole[0], wanted).to_struct_array(), made)
+        check_taken(values)
+        return values
+
+    def decode(events: Sequence[bytes]) -> Decoded:
+        batches: dict[int, pa.RecordBatch] = {}
+        wrong: dict[int, str] = {}
+        for number, event in enumerate(events):
+            try:
+                batches[number] = read(event)
+            except _UNREADABLE as error:
+                wrong[number] = f"it is no Arrow record batch: {reason(error)}"
+        parts = []
+        try:
+            if not wrong:
+                parts = [rows([*batches.values()])]
+        except MISFITS:
+            pass
+        if not parts:  # one event after the other, to name those that are wrong
+            for number in range(len(events)):
+                values = pa.nulls(1, made)
+                if number in batches:
+                    try:
+                        values = rows([batches[number]])
+                    except MISFITS as error:
+                        wrong[number] = reason(error)
+                parts.append(values)
+        lengths = [1 if number in wrong else len(batches[number]) for number in range(len(events))]
+        return Decoded(pa.concat_arrays(parts), np.repeat(np.arange(len(events)), lengths), wrong)
+
+    return decode
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    serializer = Arrow(_schema_of(definition))
+
+    def encode(values: pa.Array) -> list[bytes]:
+        batch = _resolved(pa.RecordBatch.from_struct_array(values), serializer.schema)
+        return [serializer.serialize(batch.slice(row, 1)) for row in range(len(batch))]
+
+    return encode
+
+
+# --- limits -------------------------------------------------------------------------------------------
+
+
+def _has_free_values(kind: pa.DataType) -> bool:
     """Whether values of the type, or within, may take no bytes."""
     types = pa.types
     if types.is_null(kind):
@@ -41,10 +261,10 @@ def has_free_values(kind: pa.DataType) -> bool:
         return bool(kind.byte_width == 0)
     if (types.is_fixed_size_list(kind) and kind.list_size == 0) or (types.is_struct(kind) and not kind.num_fields):
         return True
-    return any(has_free_values(kind.field(number).type) for number in range(kind.num_fields))
+    return any(_has_free_values(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def check_batch(event: bytes, *, has_free: bool) -> None:
+def _check_batch(event: bytes, *, has_free: bool) -> None:
     """ValueError for a batch that becomes too much; what is no batch is left to Arrow. has_free: whether its schema has
     values without bytes."""
     try:
@@ -76,7 +296,6 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, batch: int, number: int) -> Iterator[tuple[int, int]]:
-    """Those of a vector of pairs of numbers."""
     vector = _field(data, batch, number)
     if vector:
         vector += _U32(data, vector)[0]
@@ -99,155 +318,3 @@ def _rows(data: bytes, batch: int) -> Iterator[int]:
     yield _I64(data, length)[0] if length else 0
     for rows, _ in _pairs(data, batch, _NODES):
         yield rows
-
-
-@checked(without=("serialize", "deserialize", "decoder", "incompatibilities"))
-class Arrow:
-    """RecordBatches of one schema; `schema` is that of the batches that are read."""
-
-    schema_format = "arrow"
-
-    def __init__(self, schema: pa.Schema) -> None:
-        names = schema.names
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"columns are read by name, and one of {names} is there twice: rename it")
-        for field in schema:
-            plain(field.type, f"column {field.name!r}", "no scan could read it, so cast it first, or leave it out")
-        self.schema = ordinary_schema(schema)
-        self.definition: bytes = self.schema.serialize().to_pybytes()
-        self._has_free = has_free_values(pa.struct(list(self.schema)))
-
-    def serialize(self, value: pa.RecordBatch) -> bytes:
-        if not isinstance(value, pa.RecordBatch):
-            raise SerializationError(
-                f"a value is a RecordBatch here, not {type(value).__qualname__}: take Table.to_batches(), or "
-                "RecordBatch.from_pylist for rows"
-            )
-        given = ordinary_schema(value.schema)
-        if not given.equals(self.schema):
-            raise SerializationError(f"the batch has the columns {_columns(value.schema)}, not {_columns(self.schema)}")
-        if not given.equals(value.schema):
-            value = pa.RecordBatch.from_arrays([*map(ordinary, value.columns)], schema=self.schema)
-        for field, column in zip(self.schema, value.columns, strict=True):
-            if column.null_count and not field.nullable:
-                raise SerializationError(f"column {field.name!r} has nulls and is declared without: drop those rows")
-        data: bytes = value.serialize().to_pybytes()
-        if self._has_free:
-            try:
-                check_batch(data, has_free=True)
-            except ValueError as error:
-                raise SerializationError(
-                    f"readers limit rows that have no bytes ({error}): write fewer rows in an event"
-                ) from error
-        return data
-
-    def deserialize(self, data: bytes) -> pa.RecordBatch:
-        return _read(data, self.schema, has_free=self._has_free)
-
-    def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
-        if written == self.definition:
-            return self.deserialize
-        writer, own = schema_of(written), self.schema
-        has_free = has_free_values(pa.struct(list(writer)))
-        return lambda data: resolved(_read(data, writer, has_free=has_free), own)
-
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return _differences(schema_of(reader), schema_of(writer), "")
-
-
-def schema_of(definition: bytes) -> pa.Schema:
-    """SerializationError for one that no `Arrow` has made."""
-    schema = pa.ipc.read_schema(pa.py_buffer(definition))
-    if not ordinary_schema(schema).equals(schema):
-        raise SerializationError(f"the stored schema has columns that nadi doesn't write so: {_columns(schema)}")
-    return schema
-
-
-def _read(data: bytes, schema: pa.Schema, *, has_free: bool) -> pa.RecordBatch:
-    try:
-        check_batch(data, has_free=has_free)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        batch.validate()
-    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
-        raise SerializationError(f"the event is no Arrow record batch: {error}") from error
-    return batch
-
-
-def resolved(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        _cast(batch.column(field.name), field.type) if field.name in batch.schema.names
-        else pa.nulls(len(batch), field.type)
-        for field in schema
-    ]  # fmt: skip
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type == kind:
-        return column
-    if not pa.types.is_struct(kind):
-        return column.cast(kind)
-    known = [column.type.field(index).name for index in range(column.type.num_fields)]
-    fields = [kind.field(index) for index in range(kind.num_fields)]
-    children = [
-        _cast(column.field(field.name), field.type) if field.name in known else pa.nulls(len(column), field.type)
-        for field in fields
-    ]
-    if not fields:
-        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
-    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
-
-
-def _differences(reader: Any, writer: Any, path: str) -> list[str]:
-    """The differences between two schemas, or two struct types."""
-    written = {field.name: field for field in _fields(writer)}
-    found: list[str] = []
-    for field in _fields(reader):
-        name = f"{path}{field.name}"
-        other = written.get(field.name)
-        if other is None:
-            if not field.nullable:
-                found.append(f"column {name!r} takes no nulls and was not written")
-        elif other.nullable and not field.nullable:
-            found.append(f"column {name!r} takes no nulls and was written with them")
-        elif field.type == other.type:
-            continue
-        elif pa.types.is_struct(field.type) and pa.types.is_struct(other.type):
-            found += _differences(field.type, other.type, f"{name}.")
-        elif not _widens(other.type, field.type):
-            found.append(f"column {name!r} is {field.type} where {other.type} was written")
-    return found
-
-
-def _fields(schema: Any) -> list[pa.Field]:
-    if isinstance(schema, pa.Schema):
-        return list(schema)
-    return [schema.field(index) for index in range(schema.num_fields)]
-
-
-def _widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of `old` is also a value of `new`; times and nested types have to be equal."""
-    kinds = pa.types
-    if kinds.is_null(old):
-        return True
-    if kinds.is_integer(old) and kinds.is_integer(new):
-        if kinds.is_signed_integer(old) == kinds.is_signed_integer(new):
-            return bool(new.bit_width >= old.bit_width)
-        return bool(kinds.is_signed_integer(new) and new.bit_width > old.bit_width)
-    if kinds.is_integer(old) and kinds.is_floating(new):
-        return bool(
-            old.bit_width < new.bit_width and new.bit_width > 16
-        )  # 32 bits of a double's 53, 16 of a float's 24
-    if kinds.is_floating(old) and kinds.is_floating(new):
-        return bool(new.bit_width >= old.bit_width)
-    if kinds.is_decimal(old) and kinds.is_decimal(new):
-        return bool(new.scale == old.scale and new.precision >= old.precision)
-    if kinds.is_string(old):
-        return bool(kinds.is_large_string(new) or kinds.is_binary(new) or kinds.is_large_binary(new))
-    if kinds.is_binary(old):
-        return bool(kinds.is_large_binary(new))
-    return bool(kinds.is_large_string(old) and kinds.is_large_binary(new))
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)

@@ -1,7 +1,7 @@
 """Protobuf messages, with the descriptors of their type kept in the store.
 
 Protobuf reads by field numbers: fields that the reader doesn't know are kept as unknown fields, those the writer
-didn't know have their defaults. `differences` says when that loses something. The stored definition is the
+didn't know have their defaults. `incompatibilities` says when that loses something. The stored definition is the
 message's full name, a line feed, and the FileDescriptorSet of its file and everything it imports, so that
 any Protobuf tool can decode a stream with what the store keeps.
 
@@ -34,30 +34,25 @@ _WIDER = {
 }
 
 
-def differences(reader: Any, writer: Any) -> list[str]:
-    """Return what the reader's message type (a Descriptor) can't take from the writer's, each with its place."""
-    return _compare(reader, writer, writer.name, set())
-
-
 def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -> list[str]:
     pair = (reader.full_name, writer.full_name)
     if pair in pairs:
         return []
     pairs.add(pair)
-    found: list[str] = []
+    problems: list[str] = []
     for field in reader.fields:
         written = writer.fields_by_number.get(field.number)
         place = f"{path}.{field.name} (number {field.number})"
         if field.is_required and (written is None or not written.is_required):
-            found.append(f"{place} is required, and isn't always written")
+            problems.append(f"{place} is required, and isn't always written")
         if written is not None:
-            found += _compare_fields(field, written, place, pairs)
+            problems += _compare_fields(field, written, place, pairs)
     for oneof in reader.oneofs:
         written_fields = [f for f in (writer.fields_by_number.get(field.number) for field in oneof.fields) if f]
         groups = {f.containing_oneof.name if f.containing_oneof else f.number for f in written_fields}
         if len(groups) > 1:
-            found.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
-    return found
+            problems.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
+    return problems
 
 
 def _compare_fields(field: Any, written: Any, place: str, pairs: set[tuple[str, str]]) -> list[str]:
@@ -101,10 +96,11 @@ class Protobuf(Generic[M]):
         descriptor = message_class.DESCRIPTOR
         files: dict[str, bytes] = {}
         _collect(descriptor.file, files)
-        found = descriptor_pb2.FileDescriptorSet()
+        file_set = descriptor_pb2.FileDescriptorSet()
         for data in files.values():
-            found.file.add().ParseFromString(data)
-        self.definition: bytes = descriptor.full_name.encode() + b"\n" + found.SerializeToString(deterministic=True)
+            file_set.file.add().ParseFromString(data)
+        self._read = message_reader(message_class)
+        self.definition: bytes = descriptor.full_name.encode() + b"\n" + file_set.SerializeToString(deterministic=True)
 
     def serialize(self, value: M) -> bytes:
         if not isinstance(value, self.message_class):
@@ -119,20 +115,18 @@ class Protobuf(Generic[M]):
 
     def deserialize(self, data: bytes) -> M:
         try:
-            value: M = self.message_class.FromString(data)
-        except DecodeError as error:
-            name = self.message_class.DESCRIPTOR.full_name
-            raise SerializationError(f"the event is no {name}: {error}") from error
-        if not value.IsInitialized():
-            missing = ", ".join(value.FindInitializationErrors())
-            raise SerializationError(f"the event has no value for the required {missing}")
+            value: M = self._read(data)
+        except (DecodeError, ValueError) as error:
+            raise SerializationError(f"the event is no {self.message_class.DESCRIPTOR.full_name}: {error}") from error
         return value
 
     def decoder(self, written: bytes) -> Callable[[bytes], M]:
         return self.deserialize  # the field numbers are all it needs
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(message_type(reader), message_type(writer))
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        kind, written = message_type(reader), message_type(writer)
+        return _compare(kind, written, written.name, set())
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
@@ -150,3 +144,25 @@ def message_type(definition: bytes) -> Any:
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.Add(file)
     return pool.FindMessageTypeByName(name.decode())
+
+
+def message_reader(message_class: Any) -> Callable[[bytes], Any]:
+    """Return what reads an event; DecodeError, or ValueError if a field is missing that must be there."""
+    parse: Callable[[bytes], Any] = message_class.FromString
+
+    def checked(event: bytes) -> Any:
+        message = parse(event)
+        if not message.IsInitialized():
+            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
+        return message
+
+    return checked if _has_required(message_class.DESCRIPTOR, set()) else parse
+
+
+def _has_required(descriptor: Any, seen: set[str]) -> bool:
+    """Whether a message may lack what it, or one within it, must have."""
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)

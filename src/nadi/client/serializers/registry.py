@@ -136,10 +136,10 @@ class SchemaGroup:
 
     async def definition(self, version: SchemaVersion) -> bytes:
         """Return the schema itself, as its serializer stored it."""
-        found = await self._table.get(self._definition_key(version.digest))
-        if found is None:
+        entry = await self._table.get(self._definition_key(version.digest))
+        if entry is None:
             raise UnknownSchemaError(self.scope, self.stream, version.id)
-        return found.value
+        return entry.value
 
     async def compatibility(self) -> Compatibility:
         """Return the stream's rule; BACKWARD unless it was set."""

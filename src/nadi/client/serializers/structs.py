@@ -60,10 +60,10 @@ class _Comparison:
             return []
         before = set(self._pairs)
         self._pairs.add(pair)
-        found = self._compare(reader, writer, path)
-        if found:
+        problems = self._compare(reader, writer, path)
+        if problems:
             self._pairs = before  # what was found good on the way may rest on this pair
-        return found
+        return problems
 
     def _compare(self, reader: Schema, writer: Schema, path: str) -> list[str]:
         if not reader.keys() - _NOTES:
@@ -81,12 +81,12 @@ class _Comparison:
         wanted, given = reader.get("type"), writer.get("type")
         if wanted != given and (wanted, given) != ("number", "integer"):
             return [f"{path}: {wanted} is read where {_name(writer)} was written"]
-        found = _constraints(reader, writer, path)
+        problems = _constraints(reader, writer, path)
         if wanted == "object":
-            found += self._compare_objects(reader, writer, path)
+            problems += self._compare_objects(reader, writer, path)
         elif wanted == "array":
-            found += self._compare_arrays(reader, writer, path)
-        return found
+            problems += self._compare_arrays(reader, writer, path)
+        return problems
 
     def _compare_branches(self, branches: list[Any], writer: Schema, path: str) -> list[str]:
         if "enum" in writer:  # its values may be of several branches
@@ -97,11 +97,11 @@ class _Comparison:
             ]
         tried: list[list[str]] = []
         for branch in branches:
-            found = self.compare(branch, writer, path)
-            if not found:
+            problems = self.compare(branch, writer, path)
+            if not problems:
                 return []
             if _resolve(branch, self._reader_types).get("type") == writer.get("type"):
-                tried.append(found)
+                tried.append(problems)
         return min(tried, key=len, default=[f"{path}: {_name(writer)} was written and is none of what is read"])
 
     def _compare_objects(self, reader: Schema, writer: Schema, path: str) -> list[str]:
@@ -109,14 +109,14 @@ class _Comparison:
         written: Schema = writer.get("properties", {})
         # msgspec's structs write their fields only; a dict writes any
         others = writer.get("additionalProperties", True) if "properties" not in writer else False
-        found: list[str] = []
+        problems: list[str] = []
         for name, schema in read.items():
             if name in written:
-                found += self.compare(schema, written[name], f"{path}.{name}")
+                problems += self.compare(schema, written[name], f"{path}.{name}")
             elif others is not False:
-                found += self.compare(schema, others, f"{path}.{name}")
+                problems += self.compare(schema, others, f"{path}.{name}")
         always = set(writer.get("required", ()))
-        found += [
+        problems += [
             f"{path}.{name}: is required, and isn't always written"
             for name in reader.get("required", ())
             if name not in always
@@ -124,30 +124,30 @@ class _Comparison:
         rest = reader.get("additionalProperties", True)
         unknown = {name: schema for name, schema in written.items() if name not in read}
         if rest is False:
-            found += [f"{path}.{name}: is written, and unknown fields are forbidden" for name in unknown]
+            problems += [f"{path}.{name}: is written, and unknown fields are forbidden" for name in unknown]
             if others is not False:
-                found.append(f"{path}: a dict was written, and unknown fields are forbidden")
+                problems.append(f"{path}: a dict was written, and unknown fields are forbidden")
         elif rest is not True:
             for name, schema in unknown.items():
-                found += self.compare(rest, schema, f"{path}.{name}")
+                problems += self.compare(rest, schema, f"{path}.{name}")
             if others is not False:
-                found += self.compare(rest, others, f"{path}[...]")
-        return found
+                problems += self.compare(rest, others, f"{path}[...]")
+        return problems
 
     def _compare_arrays(self, reader: Schema, writer: Schema, path: str) -> list[str]:
-        found: list[str] = []
+        problems: list[str] = []
         least, most = _lengths(writer)
         if least < reader.get("minItems", 0):
-            found.append(f"{path}: {reader['minItems']} items are needed and {least} may be written")
+            problems.append(f"{path}: {reader['minItems']} items are needed and {least} may be written")
         longest = reader.get("maxItems")
         if longest is not None and (most is None or most > longest):
-            found.append(f"{path}: {longest} items are read at most and more may be written")
+            problems.append(f"{path}: {longest} items are read at most and more may be written")
         fixed = max(len(reader.get("prefixItems", ())), len(writer.get("prefixItems", ())))
         for index in range(fixed if most is None else min(fixed, most)):
-            found += self.compare(_item(reader, index), _item(writer, index), f"{path}[{index}]")
+            problems += self.compare(_item(reader, index), _item(writer, index), f"{path}[{index}]")
         if most is None or most > fixed:
-            found += self.compare(reader.get("items", True), writer.get("items", True), f"{path}[...]")
-        return found
+            problems += self.compare(reader.get("items", True), writer.get("items", True), f"{path}[...]")
+        return problems
 
 
 def _resolve(schema: Any, types: dict[str, Schema]) -> Schema:
@@ -173,15 +173,15 @@ def _lengths(writer: Schema) -> tuple[int, int | None]:
 
 
 def _constraints(reader: Schema, writer: Schema, path: str) -> list[str]:
-    found = []
+    problems = []
     for key in sorted((reader.keys() | writer.keys()) - _NOTES - _STRUCTURE):
         wanted, given = reader.get(key), writer.get(key)
         if key in _LOWER or key in _UPPER:
             if wanted is not None and (given is None or (given < wanted if key in _LOWER else given > wanted)):
-                found.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
+                problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
         elif wanted != given and not (wanted is None and key in ("pattern", "multipleOf")):
-            found.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
-    return found
+            problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
+    return problems
 
 
 def _accepts(reader: Schema, value: Any) -> bool:
@@ -208,8 +208,6 @@ Encoding = Literal["json", "msgpack"]
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """What the store keeps of a struct."""
-
     encoding: Encoding
     schema: dict[str, Any]
 
@@ -247,7 +245,8 @@ class Struct(Generic[T]):
             return self.deserialize
         return (Json(self.type) if encoding == "json" else Msgpack(self.type)).deserialize
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
         return differences(parsed(reader).schema, parsed(writer).schema)
 
 

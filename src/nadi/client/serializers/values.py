@@ -135,10 +135,10 @@ class ValueReader(Closing, Generic[T]):
         """
         if self._held is None:
             before = self._reader.position()
-            found = await self._reader.next_block(timeout)
-            if found is None:
+            following = await self._reader.next_block(timeout)
+            if following is None:
                 return None
-            self._held = (before, *found)
+            self._held = (before, *following)
         _, segment_id, block = self._held
         payloads = block.events()
         decode = await self._decoder.prepare(payloads)

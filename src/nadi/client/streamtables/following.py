@@ -31,12 +31,12 @@ from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import what_became_of
+from nadi.client.serializers.types import to_ddl
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
 from nadi.client.streamtables.table import Place, StreamTable, stream_table
 from nadi.client.tables.catalog import Catalog, Kind
-from nadi.client.values.ddl import to_ddl
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nadi.client.values.types import alike
+from nadi.client.serializers.types import alike
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.lake.table.reaching import CATALOG, LakeStoppedError, cause, reaching
 from nadi.lake.table.reading import columns_of

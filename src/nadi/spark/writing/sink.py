@@ -142,7 +142,7 @@ def _events(
     """The events of batches that have any, and their keys."""
     encode = None
     if options.target is not None:
-        from nadi.client.values.encoding import encoder  # and the format's library: most writes do without
+        from nadi.client.values.parser import encoder  # and the format's library: most writes do without
 
         encode = encoder(options.target)
     for batch in batches:
@@ -152,7 +152,7 @@ def _events(
         if events.null_count:
             raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
         keys = None if columns.routing_key is None else batch.column(columns.routing_key)
-        yield events.cast(pa.binary()) if encode is None else encode(events), keys
+        yield events.cast(pa.binary()) if encode is None else pa.array(encode(events), pa.binary()), keys
 
 
 async def _begin(client: Client, options: WriteOptions) -> Transaction:

@@ -17,45 +17,93 @@ from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJso
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.client.serializers.protobuf import differences, message_type
-from nadi.client.values.columns import Decoded, decoded
-from nadi.client.values.types import is_json, of_protobuf
+from nadi.client.serializers.columns import Decoded, decoded
+from nadi.client.serializers.protobuf import Protobuf, message_reader, message_type
+from nadi.client.serializers.types import JSON, is_json, struct_of
+
+incompatibilities = Protobuf.incompatibilities
+_ARROW = {  # by the number of the type in descriptor.proto
+    1: pa.float64(),
+    2: pa.float32(),
+    3: pa.int64(),
+    4: pa.uint64(),
+    5: pa.int32(),
+    6: pa.uint64(),
+    7: pa.uint32(),
+    8: pa.bool_(),
+    9: pa.string(),
+    12: pa.binary(),
+    13: pa.uint32(),
+    14: pa.string(),  # an enum's names
+    15: pa.int32(),
+    16: pa.int64(),
+    17: pa.int32(),
+    18: pa.int64(),
+}
+_KNOWN_MESSAGES = {
+    "google.protobuf.Timestamp": pa.timestamp("us", "UTC"),
+    "google.protobuf.Duration": pa.duration("us"),
+    "google.protobuf.BoolValue": pa.bool_(),
+    "google.protobuf.Int32Value": pa.int32(),
+    "google.protobuf.Int64Value": pa.int64(),
+    "google.protobuf.UInt32Value": pa.uint32(),
+    "google.protobuf.UInt64Value": pa.uint64(),
+    "google.protobuf.FloatValue": pa.float32(),
+    "google.protobuf.DoubleValue": pa.float64(),
+    "google.protobuf.StringValue": pa.string(),
+    "google.protobuf.BytesValue": pa.binary(),
+    "google.protobuf.Struct": JSON,
+    "google.protobuf.Value": JSON,
+    "google.protobuf.ListValue": JSON,
+}
+
+
+# --- types --------------------------------------------------------------------------------------------
 
 
 def type_of(definition: bytes) -> pa.DataType:
-    return of_protobuf(message_type(definition))
+    return arrow_type(message_type(definition))
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return differences(message_type(reader), message_type(writer))
+def arrow_type(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
+    """The type of a message type, its fields in the order of the descriptor."""
+    name = descriptor.full_name
+    if name in _KNOWN_MESSAGES:
+        return _KNOWN_MESSAGES[name]
+    if name in within:
+        return JSON
+    inner = (*within, name)
+    return struct_of(
+        pa.field(field.name, _field_type(field, inner), not field.is_required) for field in descriptor.fields
+    )
+
+
+def _field_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, value = (message.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_single_type(key, within), _single_type(value, within))
+    single = _single_type(field, within)
+    return pa.list_(pa.field("element", single)) if field.is_repeated else single
+
+
+def _single_type(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    if field.message_type is not None:
+        return arrow_type(field.message_type, within)
+    return _ARROW[field.type]
+
+
+# --- columns ------------------------------------------------------------------------------------------
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """What reads events into the reader's definition; field numbers are all it needs."""
     message_class: Any = GetMessageClass(message_type(reader))
-    parse = message_class.FromString
-
-    def checked(event: bytes) -> Message:
-        message: Message = parse(event)
-        if not message.IsInitialized():
-            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
-        return message
-
-    read = checked if _has_required(message_class.DESCRIPTOR, set()) else parse
+    read = message_reader(message_class)
     convert = _convert_message(message_class.DESCRIPTOR, kind)
     if convert is not None:
         whole = convert
         return partial(decoded, read=lambda event: whole(read(event)), kind=kind, fields=_fields)
     return partial(decoded, read=read, kind=kind, fields=_fields)
-
-
-def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Whether a message may lack what it, or one within it, must have."""
-    if descriptor.full_name in seen:
-        return False
-    seen.add(descriptor.full_name)
-    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
-    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)
 
 
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
@@ -65,22 +113,22 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     field = first.DESCRIPTOR.fields[number]
     name, wanted, get = field.name, kind.field(number).type, attrgetter(field.name)
     if field.has_presence and not field.has_default_value:
-        found = [None if value is None or not value.HasField(name) else get(value) for value in values]
+        column = [None if value is None or not value.HasField(name) else get(value) for value in values]
     elif any(value is None for value in values):
-        found = [None if value is None else get(value) for value in values]
+        column = [None if value is None else get(value) for value in values]
     else:
-        found = list(map(get, values))
+        column = list(map(get, values))
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         convert = _converter(field.message_type.fields_by_name["value"], wanted.item_type)
         if convert is None:
-            return found
-        return [None if value is None else {key: convert(one) for key, one in value.items()} for value in found]
+            return column
+        return [None if value is None else {key: convert(one) for key, one in value.items()} for value in column]
     convert = _converter(field, wanted.value_type if field.is_repeated else wanted)
     if convert is None:
-        return found
+        return column
     if field.is_repeated:
-        return [None if value is None else [*map(convert, value)] for value in found]
-    return [None if value is None else convert(value) for value in found]
+        return [None if value is None else [*map(convert, value)] for value in column]
+    return [None if value is None else convert(value) for value in column]
 
 
 def _converter(field: Any, kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -103,10 +151,10 @@ def _convert_message(descriptor: Any, kind: pa.DataType) -> Callable[[Any], Any]
 
 def _document(message: Message) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+        document: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     except SerializeToJsonError as error:  # an infinity in a Value
         raise ValueError(str(error)) from error
-    return found
+    return document
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
@@ -142,29 +190,29 @@ def _fill(message: Any, value: Any, kind: pa.DataType) -> None:
 def _set(message: Any, field: Any, value: Any, kind: pa.DataType) -> None:
     name = field.name
     if pa.types.is_map(kind):
-        held, item = getattr(message, name), field.message_type.fields_by_name["value"]
+        container, item = getattr(message, name), field.message_type.fields_by_name["value"]
         for key, one in value:
             if item.message_type is None:
-                held[key] = _scalar(item, one)
+                container[key] = _scalar(item, one)
             else:
-                _fill(held[key], one, kind.item_type)
+                _fill(container[key], one, kind.item_type)
     elif field.is_repeated:
-        held = getattr(message, name)
+        container = getattr(message, name)
         for one in value:
             if field.message_type is None:
-                held.append(_scalar(field, one))
+                container.append(_scalar(field, one))
             else:
-                _fill(held.add(), one, kind.value_type)
+                _fill(container.add(), one, kind.value_type)
     elif field.message_type is None:
         setattr(message, name, _scalar(field, value))
     else:
-        held = getattr(message, name)
-        held.SetInParent()
-        _fill(held, value, kind)
+        container = getattr(message, name)
+        container.SetInParent()
+        _fill(container, value, kind)
 
 
 def _scalar(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
-        found = field.enum_type.values_by_name.get(value)
-        return int(value) if found is None else found.number  # a number that has no name came as a text
+        known = field.enum_type.values_by_name.get(value)
+        return int(value) if known is None else known.number  # a number that has no name came as a text
     return int(value) if isinstance(value, Decimal) else value  # an unsigned one of 64 bits

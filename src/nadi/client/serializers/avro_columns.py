@@ -9,25 +9,86 @@ odd, is left to fastavro, event by event, which then says what is wrong, and wit
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.avro import Avro, limits, parsed_schema
-from nadi.client.values.columns import MISFITS, Decoded, check_taken, decoded, native
-from nadi.client.values.types import is_json, of_avro
+from nadi.client.serializers.avro import Avro, Schema, Type
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, decoded, native
+from nadi.client.serializers.types import ABSENT, DEFAULT, JSON, UUID_TEXT, is_json, struct_of
 
+incompatibilities = Avro.incompatibilities
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _MAX_BYTES = (1 << 31) - 1  # of a block: Arrow counts the bytes of strings in 32 bits
 _WIDTHS = {"float": (4, "<f4"), "double": (8, "<f8")}
+_ARROW = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+    ("string", "uuid"): UUID_TEXT,
+}
+
+
+# --- types --------------------------------------------------------------------------------------------
+
+
+def type_of(definition: bytes) -> pa.DataType:
+    return _type(Schema(definition).root, ())
+
+
+def _type(schema: Type, within: tuple[Type, ...]) -> pa.DataType:
+    if schema in within:
+        return JSON
+    if schema.kind == "union":
+        kinds = [_type(one, within) for one in schema.parts if one.kind != "null"]
+        numbers = {pa.int32(), pa.int64()}, {pa.float32(), pa.float64()}
+        if len(kinds) == 1:
+            return kinds[0]
+        return next((max(some, key=lambda kind: kind.bit_width) for some in numbers if set(kinds) == some), JSON)
+    if schema.is_record:
+        return struct_of(_field(field, part, (*within, schema)) for field, part in schema.fields)
+    if schema.kind == "array":
+        return pa.list_(pa.field("element", _type(schema.parts[0], within)))
+    if schema.kind == "map":
+        return pa.map_(pa.string(), _type(schema.parts[0], within))
+    logical = schema.attributes.get("logicalType")
+    if logical == "decimal" and schema.kind in ("bytes", "fixed"):
+        precision, scale = schema.attributes["precision"], schema.attributes.get("scale", 0)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(min(precision, 76), min(scale, 76))
+    return _LOGICAL.get((schema.kind, str(logical)), _ARROW[schema.kind])
+
+
+def _field(field: dict[str, Any], schema: Type, within: tuple[Type, ...]) -> pa.Field:
+    takes_null = schema.kind == "null" or schema.null_branch is not None
+    has_default = "default" in field
+    notes = ({} if takes_null else {ABSENT: b""}) | ({DEFAULT: b""} if has_default else {})
+    return pa.field(field["name"], _type(schema, within), takes_null or has_default, notes)
+
+
+# --- a batch at once ----------------------------------------------------------------------------------
 
 
 class _Odd(Exception):
@@ -46,7 +107,7 @@ class _Block:
     def longs(self, rows: Numbers) -> Numbers:
         """The next number of each of these events: seven bits to a byte, the sign in the last."""
         at, ends = self.at[rows], self.ends[rows]
-        found = np.zeros(len(rows), np.uint64)
+        numbers = np.zeros(len(rows), np.uint64)
         live = np.arange(len(rows))
         for shift in range(0, 70, 7):
             here = at[live]
@@ -55,13 +116,13 @@ class _Block:
             byte = self.data[here]
             if shift == 63 and (byte > 1).any():
                 raise _Odd
-            found[live] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            numbers[live] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             at[live] += 1
             live = live[byte >= 0x80]
             if len(live) == 0:
                 break
         self.at[rows] = at
-        return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
+        return (numbers >> np.uint64(1)).astype(np.int64) ^ -(numbers & np.uint64(1)).astype(np.int64)
 
     def skip(self, rows: Numbers, sizes: Numbers | int) -> Numbers:
         """Go on by so many bytes; return where these begin."""
@@ -86,10 +147,10 @@ class _Block:
 _Read = Callable[[_Block, Numbers], pa.Array]  # of some of the events, by their numbers
 
 
-def block_reader(schema: Any, kind: pa.DataType) -> Callable[[Sequence[bytes]], pa.Array | None] | None:
-    """What reads events into a column, or returns None where something is odd; None if the schema isn't for it.
-    schema: with plain timestamps, and full names."""
-    read = _reader(schema, kind, {})
+def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]], pa.Array | None] | None:
+    """Return what reads events into a column, or returns None where something is odd; None if the schema isn't for it.
+    schema: with plain times."""
+    read = _reader(schema, kind)
     if read is None:
         return None
 
@@ -101,66 +162,53 @@ def block_reader(schema: Any, kind: pa.DataType) -> Callable[[Sequence[bytes]], 
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if len(events) else ends
         block = _Block(text, np.frombuffer(text, np.uint8), starts, ends)
         try:
-            found = read(block, np.arange(len(events)))
+            values = read(block, np.arange(len(events)))
         except (_Odd, *MISFITS):
             return None
-        return found if np.array_equal(block.at, ends) else None
+        return values if np.array_equal(block.at, ends) else None
 
     return column
 
 
-def _reader(schema: Any, kind: pa.DataType, named: dict[str, Any]) -> _Read | None:
+def _reader(schema: Type, kind: pa.DataType) -> _Read | None:
     if is_json(kind):
         return None
-    if isinstance(schema, list):
-        return _nullable(schema, kind, named)
-    if isinstance(schema, str):
-        return _leaf(schema, {}, kind) if schema not in named else _reader(named[schema], kind, named)
-    name = schema["type"]
-    if not isinstance(name, str):
-        return _reader(name, kind, named)
-    if "name" in schema and name in ("record", "enum", "fixed"):
-        named[schema["name"]] = schema
-    if name != "record":
-        return _leaf(name, schema, kind)
-    fields = schema["fields"]
-    reads = [_reader(one["type"], kind.field(number).type, named) for number, one in enumerate(fields)]
-    found = [read for read in reads if read is not None]
-    if len(found) < len(fields):
+    if schema.kind == "union":
+        return _nullable(schema, kind)
+    if schema.kind != "record":
+        return _leaf(schema, kind)
+    reads = [_reader(part, field.type) for part, field in zip(schema.parts, kind, strict=True)]
+    all_reads = [read for read in reads if read is not None]
+    if len(all_reads) < len(reads):
         return None
-    wanted = plain(kind)
-
-    def record(block: _Block, rows: Numbers) -> pa.Array:
-        parts = [read(block, rows) for read in found]
-        return pa.StructArray.from_arrays(parts, fields=[*map(wanted.field, range(len(parts)))])
-
-    return record
+    fields = list(plain(kind))
+    return lambda block, rows: pa.StructArray.from_arrays([read(block, rows) for read in all_reads], fields=fields)
 
 
-def _nullable(schema: list[Any], kind: pa.DataType, named: dict[str, Any]) -> _Read | None:
-    if len(schema) != 2 or "null" not in schema:
+def _nullable(schema: Type, kind: pa.DataType) -> _Read | None:
+    null = schema.null_branch
+    if len(schema.parts) != 2 or null is None:
         return None
-    number = 1 - schema.index("null")
-    inner = _reader(schema[number], kind, named)
-    if inner is None:
+    read = _reader(schema.parts[1 - null], kind)
+    if read is None:
         return None
-    read = inner
+    read_values = read
 
     def nullable(block: _Block, rows: Numbers) -> pa.Array:
         branches = block.longs(rows)
         if ((branches != 0) & (branches != 1)).any():
             raise _Odd
-        is_there = branches == number
-        found = read(block, rows[is_there])
+        is_there = branches != null
+        values = read_values(block, rows[is_there])
         if is_there.all():
-            return found
-        return found.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
+            return values
+        return values.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
 
     return nullable
 
 
-def _leaf(name: str, schema: Any, kind: pa.DataType) -> _Read | None:
-    wanted, types = plain(kind), pa.types
+def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
+    name, wanted, types = schema.kind, plain(kind), pa.types
     if name in ("int", "long") and (types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind)):
         whole = pa.int32() if name == "int" else pa.int64()
 
@@ -181,84 +229,46 @@ def _leaf(name: str, schema: Any, kind: pa.DataType) -> _Read | None:
     if name in ("string", "bytes") and (types.is_string(kind) or types.is_binary(kind)):
         return lambda block, rows: block.pieces(rows, block.longs(rows)).cast(wanted)
     if name == "fixed" and types.is_binary(kind):
-        return lambda block, rows: block.pieces(rows, schema["size"])
+        return lambda block, rows: block.pieces(rows, schema.attributes["size"])
     if name == "boolean":
 
         def booleans(block: _Block, rows: Numbers) -> pa.Array:
-            found = block.data[block.skip(rows, 1)]
-            if (found > 1).any():
+            flags = block.data[block.skip(rows, 1)]
+            if (flags > 1).any():
                 raise _Odd
-            return pa.array(found == 1)
+            return pa.array(flags == 1)
 
         return booleans
     if name == "enum":
-        symbols = pa.array(schema["symbols"], pa.string())
+        symbols = pa.array(schema.attributes["symbols"], pa.string())
 
         def names(block: _Block, rows: Numbers) -> pa.Array:
-            found = block.longs(rows)
-            if ((found < 0) | (found >= len(symbols))).any():
+            numbers = block.longs(rows)
+            if ((numbers < 0) | (numbers >= len(symbols))).any():
                 raise _Odd
-            return symbols.take(pa.array(found))
+            return symbols.take(pa.array(numbers))
 
         return names
     return None
 
 
-def type_of(definition: bytes) -> pa.DataType:
-    return of_avro(fastavro.parse_schema(json.loads(definition)))
-
-
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return Avro(reader.decode()).incompatibilities(reader, writer)
+# --- columns ------------------------------------------------------------------------------------------
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """What reads events of the writer's definition into the reader's."""
-    written = _schema(writer)
-    wanted = None if reader == writer else _schema(reader)
-    most = limits(written)
-
-    def read(event: bytes) -> Any:
-        if most is not None:
-            most(event)
-        source = io.BytesIO(event)
-        try:
-            value = fastavro.schemaless_reader(source, written, wanted)
-        except EOFError:
-            raise ValueError("it ends within a value") from None
-        if source.tell() != len(event):
-            raise ValueError(f"it has {len(event) - source.tell()} bytes more than its Avro schema describes")
-        return value
-
+    written = Schema(writer, plain_times=True)
+    read = written.reader() if reader == writer else Schema(reader, plain_times=True).reader(written)
     one_by_one = partial(decoded, read=read, kind=kind, fields=_fields)
-    block = None if wanted is not None else block_reader(written, kind)
-    if block is None:
+    at_once = block_reader(written.root, kind) if reader == writer else None
+    if at_once is None:
         return one_by_one
-    at_once = block
+    read_block = at_once
 
     def decode(events: Sequence[bytes]) -> Decoded:
-        column = at_once(events)
+        column = read_block(events)
         return one_by_one(events) if column is None else Decoded(column)
 
     return decode
-
-
-def _schema(definition: bytes) -> Any:
-    return parsed_schema(_with_plain_times(json.loads(definition)))
-
-
-def _with_plain_times(schema: Any) -> Any:
-    """The schema with timestamps as the numbers that they are: a datetime for each would take longer than all else."""
-    if isinstance(schema, list):
-        return [_with_plain_times(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if str(schema.get("logicalType")).removeprefix("local-").startswith("timestamp-"):
-        schema = {name: value for name, value in schema.items() if name != "logicalType"}
-    parts = {name: _with_plain_times(schema[name]) for name in ("type", "items", "values") if name in schema}
-    if "fields" in schema:
-        parts["fields"] = [_with_plain_times(field) for field in schema["fields"]]
-    return schema | parts
 
 
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:

@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.values.instants import EARLIEST_DAY, EARLIEST_US, LATEST_DAY, LATEST_US, PER_SECOND_US, instant_of
-from nadi.client.values.types import ABSENT, COUNTED, DEFAULT, LOCAL_SECONDS, SECONDS, is_json, is_uuid
+from nadi.client.serializers.instants import EARLIEST_DAY, EARLIEST_US, LATEST_DAY, LATEST_US, PER_SECOND_US, instant_of
+from nadi.client.serializers.types import ABSENT, COUNTED, DEFAULT, LOCAL_SECONDS, SECONDS, is_json, is_uuid
 from nadi.naming import PER_SECOND
 
 # (structs, some of them None; their type; a field's number) -> that field's values
@@ -47,7 +47,7 @@ class Decoded:
     wrong: Mapping[int, str] = field(default_factory=dict)
 
 
-def told(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
 
@@ -63,7 +63,7 @@ def decoded(events: Sequence[bytes], read: Callable[[bytes], Any], kind: pa.Data
             try:
                 values.append(read(event))
             except Exception as error:
-                wrong[number] = told(error)
+                wrong[number] = reason(error)
                 values.append(None)
     column, misfits = built(values, kind, fields)
     return Decoded(column, None, wrong | misfits)
@@ -75,7 +75,7 @@ def built(values: Sequence[Any], kind: pa.DataType, fields: Fields) -> tuple[pa.
         return array_of(values, kind, fields), {}
     except MISFITS as error:
         if len(values) == 1:
-            return pa.nulls(1, plain(kind)), {0: told(error)}
+            return pa.nulls(1, plain(kind)), {0: reason(error)}
     middle = len(values) // 2
     left, wrong = built(values[:middle], kind, fields)
     right, more = built(values[middle:], kind, fields)
@@ -88,14 +88,13 @@ def array_of(values: Sequence[Any], kind: pa.DataType, fields: Fields) -> pa.Arr
     if types.is_struct(kind):
         nulls = [value is None for value in values]
         children = []
-        for number in range(kind.num_fields):
-            field = kind.field(number)
+        for number, field in enumerate(kind):
             try:
                 children.append(array_of(fields(values, kind, number), field.type, fields))
             except MISFITS as error:
                 raise ValueError(f"{field.name}: {error}") from error
         mask = pa.array(nulls) if any(nulls) else None
-        return pa.StructArray.from_arrays(children, fields=[*map(wanted.field, range(kind.num_fields))], mask=mask)
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
     if types.is_map(kind):
         pairs = [pair for value in values if value is not None for pair in value.items()]
         keys = array_of([key for key, _ in pairs], kind.key_type, fields)
@@ -140,14 +139,14 @@ def _times(values: Sequence[Any], kind: pa.DataType, wanted: pa.DataType) -> pa.
     its unit these may be texts, too."""
     if kind in COUNTED.values():
         values = [int(one) if isinstance(one, str) and _INTEGER.fullmatch(one) else one for one in values]
-    found = set(map(type, values)) - {type(None)}
-    if found == {int} and kind not in OF_DOCUMENTS:
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds == {int} and kind not in OF_DOCUMENTS:
         made = cast(pa.array(values, pa.int64()).cast(kind), wanted)
-    elif found <= {datetime}:
+    elif kinds <= {datetime}:
         made = pa.array(values, wanted)
     else:
         try:
-            if found != {str}:
+            if kinds != {str}:
                 raise pa.ArrowInvalid
             made = pa.array(values, pa.string()).cast(wanted)
         except pa.ArrowInvalid:  # some are numbers, have no zone, or a form that Arrow doesn't know
@@ -254,8 +253,8 @@ def _check_each(column: pa.Array, check: Callable[[pa.Array], None]) -> None:
 
 def _native_key(key: Any, kind: pa.DataType) -> Any:
     """Of a map: a time is a text, for msgpack's own form of one can't be a key."""
-    found = native(key, kind)
-    return found.isoformat().replace("+00:00", "Z") if isinstance(found, datetime) else found
+    made = native(key, kind)
+    return made.isoformat().replace("+00:00", "Z") if isinstance(made, datetime) else made
 
 
 def native(value: Any, kind: pa.DataType) -> Any:
@@ -265,15 +264,15 @@ def native(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if types.is_struct(kind):
-        found = {}
-        for field in map(kind.field, range(kind.num_fields)):
+        record = {}
+        for field in kind:
             one, notes = value.get(field.name), field.metadata or {}
             if one is None and not field.nullable:
                 raise ValueError(f"the field {field.name!r} is null, and must not be")
             has_default = field.name not in value and DEFAULT in notes
             if one is not None or not (has_default or ABSENT in notes):
-                found[field.name] = native(one, field.type)
-        return found
+                record[field.name] = native(one, field.type)
+        return record
     if types.is_map(kind):
         return {_native_key(key, kind.key_type): native(one, kind.item_type) for key, one in value}
     if types.is_list(kind):

@@ -13,7 +13,7 @@ msgspec.ValidationError: Invalid enum value 'C' - at `$.room`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -24,11 +24,12 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
-from nadi.client.serializers.structs import Encoding, differences, parsed
-from nadi.client.values.columns import Decoded, check_finite, check_taken, decoded, native
-from nadi.client.values.types import DEFAULT, is_json, of_json_schema
+from nadi.client.serializers.columns import Decoded, check_finite, check_taken, decoded, native
+from nadi.client.serializers.structs import Encoding, Struct, parsed
+from nadi.client.serializers.types import ABSENT, COUNTED, DEFAULT, JSON, LOCAL_SECONDS, SECONDS, is_json, struct_of
 from nadi.model.json_events import with_whole_characters
 
+incompatibilities = Struct.incompatibilities
 _TEXTS = {
     "date-time": datetime,
     "any-date-time": datetime,
@@ -79,9 +80,9 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> Any
         values = schema["enum"]
         is_literal = all(isinstance(value, str | int | None) and not isinstance(value, bool) for value in values)
         return Literal[tuple(values)] if is_literal and values else Any
-    found = _single(schema, named, within)
+    single = _single(schema, named, within)
     limits = {_LIMITS[name]: value for name, value in schema.items() if name in _LIMITS}
-    return found if found is Any or not limits else Annotated[found, msgspec.Meta(**limits)]
+    return single if single is Any or not limits else Annotated[single, msgspec.Meta(**limits)]
 
 
 def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str, ...]) -> Any:
@@ -96,8 +97,8 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
         return dict[Any, _type(schema.get("additionalProperties"), named, within)]  # type: ignore[misc]
     needed = schema.get("required", ())
     fields: list[Any] = [
-        (f"f{number}", found) if name in needed else (f"f{number}", found, msgspec.UNSET)
-        for number, (name, found) in enumerate(
+        (f"f{number}", part) if name in needed else (f"f{number}", part, msgspec.UNSET)
+        for number, (name, part) in enumerate(
             (name, _type(one, named, within)) for name, one in schema["properties"].items()
         )
     ]
@@ -105,6 +106,9 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
     return msgspec.defstruct("Document", fields, rename=names, kw_only=True)
 
 
+_ARROW_TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
+_ARROW_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
     (pa.types.is_boolean, bool),
     (pa.types.is_floating, float),
@@ -115,16 +119,88 @@ _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
 ]
 
 
+# --- types --------------------------------------------------------------------------------------------
+
+
 def type_of(definition: bytes) -> pa.DataType:
-    return of_json_schema(parsed(definition).schema)
+    return arrow_type(parsed(definition).schema)
 
 
-def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
-    return differences(parsed(reader).schema, parsed(writer).schema)
+def arrow_type(schema: dict[str, Any]) -> pa.DataType:
+    """Return the type of a JSON Schema's documents.
+
+    >>> kind = arrow_type({"type": "object", "properties": {"wh": {"type": "integer"}, "note": {}}, "required": ["wh"]})
+    >>> kind.field("wh").nullable, kind.field("note").nullable
+    (False, True)
+    """
+    return _arrow_type(schema, schema.get("$defs", {}), ())
 
 
-def decoder(kind: pa.DataType, encoding: Encoding) -> Callable[[Sequence[bytes]], Decoded]:
-    """What reads events in that encoding."""
+def _arrow_type(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return JSON if name in within else _arrow_type(named[name], named, (*within, name))
+    if "anyOf" in schema:
+        branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+        kinds = {_arrow_type(branch, named, within) for branch in branches}
+        if kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return kinds.pop() if len(kinds) == 1 and len(branches) == 1 else JSON
+    if "enum" in schema:
+        kinds = {type(value) for value in schema["enum"] if value is not None}
+        return {str: pa.string(), int: pa.int64()}.get(kinds.pop(), JSON) if len(kinds) == 1 else JSON
+    kind = schema.get("type")
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return pa.binary()
+        return _ARROW_TIMES.get(schema.get("format", ""), pa.string())
+    if kind == "object":
+        return _object(schema, named, within)
+    if kind == "array" and "prefixItems" not in schema:
+        items = schema.get("items", {})
+        value = _arrow_type(items, named, within) if isinstance(items, dict) else JSON
+        return pa.list_(pa.field("element", value, _takes_null(items, named)))
+    return _ARROW_TYPES.get(kind or "", JSON)
+
+
+def _object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "properties" in schema:
+        needed = schema.get("required", ())  # in the order of the struct; all else the store has by name
+        names = [*needed, *sorted(schema["properties"].keys() - set(needed))]
+        return struct_of(
+            pa.field(
+                name,
+                _arrow_type(one, named, within),
+                _takes_null(one, named) or name not in needed,
+                ({DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else {})
+                | ({} if _takes_null(one, named) else {ABSENT: b""}),
+            )
+            for name, one in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
+        )
+    more = schema.get("additionalProperties", {})
+    key = schema.get("propertyNames", {}).get("format")
+    if not isinstance(more, dict) or (key is not None and key not in _KEYS):
+        return JSON
+    value = pa.field("value", _arrow_type(more, named, within), _takes_null(more, named))
+    return pa.map_(pa.string() if key is None else _KEYS[key], value)
+
+
+def _takes_null(schema: Any, named: dict[str, Any]) -> bool:
+    if not isinstance(schema, dict):
+        return True
+    if "$ref" in schema:
+        return _takes_null(named[schema["$ref"].rpartition("/")[2]], named)
+    if "anyOf" in schema:
+        return any(branch.get("type") == "null" for branch in schema["anyOf"])
+    return schema.get("type") == "null" or None in schema.get("enum", ()) or not schema
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    """Return what reads events in the writer's encoding; the reader's schema is in `kind`."""
+    encoding = parsed(writer).encoding
     python_type = _python_type(kind, encoding)
     if encoding == "msgpack":
         return partial(decoded, read=msgspec.msgpack.Decoder(python_type).decode, kind=kind, fields=_fields)
@@ -143,11 +219,10 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
 def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     types = pa.types
     if types.is_struct(kind):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
         return msgspec.defstruct(
             "Value",
-            [(f"f{number}", *_field(field, encoding)) for number, field in enumerate(fields)],
-            rename={f"f{number}": field.name for number, field in enumerate(fields)},
+            [(f"f{number}", *_field(field, encoding)) for number, field in enumerate(kind)],
+            rename={f"f{number}": field.name for number, field in enumerate(kind)},
             kw_only=True,
             gc=False,
         )
@@ -161,7 +236,7 @@ def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     if types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
-    return Any if is_json(kind) else next(found for test, found in _PLAIN if test(kind))
+    return Any if is_json(kind) else next(known for test, known in _PLAIN if test(kind))
 
 
 def _nullable(field: pa.Field, encoding: Encoding) -> Any:
@@ -188,18 +263,46 @@ def json_of(values: pa.Array, kind: pa.DataType) -> list[bytes]:
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row, one that is read with the schema."""
+    """Return what makes an event of each row, one that is read with the schema."""
     stored = parsed(definition)
     is_json_text = stored.encoding == "json"
-    encode = (msgspec.json if is_json_text else msgspec.msgpack).encode
-    check = (msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder)(type_of_schema(stored.schema)).decode
+    encode = (msgspec.json if is_json_text else msgspec.msgpack).Encoder().encode
+    decoder_of = msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder
+    check = decoder_of(type_of_schema(stored.schema)).decode
+    rows = _rows_of(kind)
 
     def encoded(values: pa.Array) -> list[bytes]:
         if is_json_text:
             check_finite(values)
-        events = [encode(native(value, kind)) for value in values.to_pylist()]
-        for event in events:
-            check(event)
+        events = [*map(encode, rows(values))]
+        if stored.schema:
+            for event in events:
+                check(event)
         return events
 
     return encoded
+
+
+def _rows_of(kind: pa.DataType) -> Callable[[pa.Array], Iterable[Any]]:
+    """Return what has the rows of a column as `native` does, sooner where they are plain values."""
+    types = pa.types
+
+    def rows(values: pa.Array) -> Iterable[Any]:
+        return (native(value, kind) for value in values.to_pylist())
+
+    if not types.is_struct(kind) or any(
+        types.is_nested(one.type) or isinstance(one.type, pa.BaseExtensionType) or one.type in COUNTED.values()
+        for one in kind
+    ):
+        return rows
+    names = [field.name for field in kind]
+    never_null = [number for number, one in enumerate(kind) if not one.nullable or ABSENT in (one.metadata or {})]
+
+    def plain_rows(values: pa.Array) -> Iterable[Any]:
+        columns = values.flatten()
+        has_all = [field.name for field in values.type] == names and not values.null_count
+        if not has_all or any(columns[number].null_count for number in never_null):
+            return rows(values)
+        return (dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in columns), strict=True))
+
+    return plain_rows
