@@ -18,10 +18,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from nadi.client.control.arguments import several_texts
-from nadi.client.serializers.instants import EARLIEST_US, LATEST_US, instant_of
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES
 from nadi.model.field_path import FieldPath, parse_path
+from nadi.model.instants import EARLIEST_US, LATEST_US, instant_of
 
 Kind = Literal[
     "text",

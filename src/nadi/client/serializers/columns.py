@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyarrow import compute
 
 from nadi.client.serializers.arrow_columns import cast, plain
-from nadi.client.serializers.instants import EARLIEST_DAY, EARLIEST_US, LATEST_DAY, LATEST_US, PER_SECOND_US, instant_of
 from nadi.client.serializers.types import ABSENT, COUNTED, DEFAULT, LOCAL_SECONDS, SECONDS, is_json, is_uuid
+from nadi.model.instants import EARLIEST_DAY, EARLIEST_US, LATEST_DAY, LATEST_US, PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
 # (structs, some of them None; their type; a field's number) -> that field's values

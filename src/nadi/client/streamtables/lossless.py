@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from nadi.client.serializers.arrow_columns import ordinary, plain, within
 from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, reason
-from nadi.client.serializers.instants import PER_SECOND_US, instant_of
+from nadi.model.instants import PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
 _WIDEST = 76  # digits of a decimal
