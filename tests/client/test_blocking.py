@@ -186,7 +186,7 @@ def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> N
     worker.start()
     try:
         # with a preexec_fn, as PySpark starts its Java, the child is a fork of all this first
-        codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(150)}
+        codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(40)}
     finally:
         done.set()
         worker.join()

@@ -328,10 +328,9 @@ def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, prov
     name, written = f"known-{provider[:4].lower()}", 0
     world.manager.create_stream("home", name, 2)
     world.manager.create_stream("home", f"{name}-out", 1)
-    world.spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        f"org.apache.spark.sql.execution.streaming.state.{provider}",
-    )
+    state = {
+        "spark.sql.streaming.stateStore.providerClass": f"org.apache.spark.sql.execution.streaming.state.{provider}"
+    }
 
     def started(folder: Path) -> Any:
         rows = world.read_stream(name, mirror_checkpoint=str(folder), mirror_name=name, maxOffsetsPerTrigger="200")
@@ -345,9 +344,10 @@ def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, prov
         with world.manager.create_writer("home", name) as into:
             for number in range(written):  # again what came in the lives before: only the state knows
                 into.write_event(b"%d" % number, str(number))
-        query = started(tmp_path / str(life))
-        query.processAllAvailable()
-        query.stop()
+        with with_settings(world.spark, state):
+            query = started(tmp_path / str(life))
+            query.processAllAvailable()
+            query.stop()
         shutil.rmtree(tmp_path / str(life))  # with all that was not mirrored
         told = CliRunner().invoke(
             app,
