@@ -163,8 +163,8 @@ def test_syslog_killed_with_nadi_down_loses_nothing(server: Server, tmp_path: Pa
         send(udp=50, tcp=50)
         time.sleep(2)  # requests are answered by 404 meanwhile
         server.create_stream("syslog")
-        _all_there(server, "syslog", lambda: set(sent))
         for end in (shipper.kill, shipper.stop):
+            _all_there(server, "syslog", lambda: set(sent))  # so nothing is on its way as `taken` is asked
             server.kill()
             before = shipper.taken()
             send(udp=50, tcp=2_000)

@@ -91,15 +91,15 @@ def _status(manager: StreamManager, scope: str, name: str) -> Row:
 
 
 def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
-    if running := _running(manager, scope, name):
+    thread, progress = _progress(manager, scope, name)
+    with suppress(ProtocolError):  # an unreadable one can be deleted
+        thread.run(progress.record.get())
+    if running := thread.run(progress.running()):
         hosts = ", ".join(sorted({instance.host for instance in running}))
         raise ConflictError(f"function {name} is running: stop it first, on {hosts}")
 
 
 def _delete(manager: StreamManager, scope: str, name: str) -> None:
-    thread, progress = _progress(manager, scope, name)
-    with suppress(ProtocolError):  # an unreadable one can be deleted
-        thread.run(progress.record.get())
     _check_stopped(manager, scope, name)
     manager.reader_group_manager(scope).delete_reader_group(name)
 
