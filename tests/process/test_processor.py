@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
-from nadi.errors import InvalidArgumentError, StreamNotFoundError, StreamRemadeError
+from nadi.errors import InvalidArgumentError, NotFoundError, StreamNotFoundError, StreamRemadeError
 from nadi.process import DeadLetter, Event, Processor, ProcessorStoppedError, delete, serve, status, stop
 from nadi.process.following import OvertakenError, Reach
 from nadi.process.processor import Positions
@@ -152,6 +153,91 @@ async def test_without_dead_letters_it_stops_there_and_goes_on_there(manager: St
     assert sorted(await read(manager, scope, "out")) == [b"bad", b"one", b"two"]
 
 
+async def test_what_came_before_an_event_that_stops_it_is_recorded(manager: StreamManager, scope: str) -> None:
+    def handle(event: Event) -> list[tuple[str, bytes]]:
+        return [("k", b"%d" % (10 // int(event.data)))]
+
+    await write(manager, scope, [b"1", b"2", b"0", b"5"], keys=1)
+    with pytest.raises(ProcessorStoppedError):
+        await serve(Processor(scope, "in", "poison", handle, output="out", retries=0), manager)
+    assert await read(manager, scope, "out") == [b"10", b"5"]
+    assert (await status(manager, scope, "in", "poison")).positions.events == 2
+
+
+async def test_begun_anew_it_writes_all_outputs_again(manager: StreamManager, scope: str) -> None:
+    await write(manager, scope, [b"a", b"b", b"c", b"d"], keys=1)
+    await manager.seal_stream(scope, "in")
+    for letters in (b"bd", b"abcd"):  # a handler that left something out is mended
+        outputs = {bytes([letter]): [("k", bytes([letter]))] for letter in letters}
+        handle: Any = outputs.get
+        await serve(Processor(scope, "in", "mended", lambda event, to=handle: to(event.data), output="out"), manager)  # type: ignore[misc]
+        assert await delete(manager, scope, "in", "mended")
+    assert await read(manager, scope, "out") == [b"b", b"d", b"a", b"b", b"c", b"d"]
+
+
+async def test_a_slow_handler_is_recorded_each_second_and_as_it_ends(manager: StreamManager, scope: str) -> None:
+    def slow(event: Event) -> list[tuple[str, bytes]]:
+        time.sleep(0.02)  # what a database takes
+        return [("k", event.data)]
+
+    await write(manager, scope, [b"%d" % number for number in range(400)])
+    async with running(Processor(scope, "in", "slow", slow, output="out"), manager):
+        while not (done := await _events_of(manager, scope, "slow")):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert done < 400
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    assert done < await _events_of(manager, scope, "slow") == len(await read(manager, scope, "out")) < 400
+
+
+async def _events_of(manager: StreamManager, scope: str, name: str) -> int:
+    try:
+        return (await status(manager, scope, "in", name)).positions.events
+    except NotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize("result", ["text", b"bytes", [("k", "text")], [(None, b"x")], {"k": b"x"}, 7, ("k", b"x", 1)])
+async def test_what_is_no_output_is_set_aside(manager: StreamManager, scope: str, result: object) -> None:
+    await write(manager, scope, [b"a"])
+    await manager.seal_stream(scope, "in")
+    handle: Any = {b"a": result}.get
+    processor = Processor(scope, "in", "odd", lambda event: handle(event.data), "out", "dead", retries=0)
+    await serve(processor, manager)
+    (letter,) = [DeadLetter.decode(data) for data in await read(manager, scope, "dead")]
+    assert letter.data == b"a"
+    assert await read(manager, scope, "out") == []
+
+
+async def test_a_pair_alone_is_an_output(manager: StreamManager, scope: str) -> None:
+    await write(manager, scope, [b"a"])
+    await manager.seal_stream(scope, "in")
+    await serve(Processor(scope, "in", "pair", lambda event: ("k", event.data), output="out"), manager)
+    assert await read(manager, scope, "out") == [b"a"]
+
+
+def test_a_handler_that_hangs_keeps_no_program_from_its_end(server: EmbeddedServer) -> None:
+    program = (
+        "import sys, time\nfrom nadi.process import Processor, run\n"
+        "def hang(event):\n    print('called', flush=True)\n    time.sleep(600)\n"
+        "run(Processor('hangs', 'in', 'hang', hang), sys.argv[1])\n"
+    )
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("hangs")
+        manager.create_stream("hangs", "in", 1)
+        with manager.create_writer("hangs", "in") as writer:
+            writer.write_event(b"a")
+    process = subprocess.Popen([sys.executable, "-c", program, server.controller_uri], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"called\n"
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 async def test_stop_ends_all_workers_and_run_goes_on(manager: StreamManager, scope: str) -> None:
     processor = Processor(scope, "in", "stopped", echo, output="out")
     workers = [asyncio.create_task(serve(processor, manager)) for _ in range(2)]
@@ -194,8 +280,11 @@ async def test_wrong_use_is_refused(manager: StreamManager, scope: str) -> None:
     with pytest.raises(StreamNotFoundError):
         await serve(Processor(scope, "in", "lost", echo, output="nowhere"), manager)
     await write(manager, scope, [b"1"])
-    with pytest.raises(ProcessorStoppedError, match="has no `output`"):
-        await serve(Processor(scope, "in", "outputs", echo, retries=0), manager)
+    with pytest.raises(InvalidArgumentError, match="has no `output`"):
+        await serve(Processor(scope, "in", "outputs", echo), manager)
+    for options in ({"retries": -1}, {"retries": "5"}, {"retry_first_s": -1}, {"output": "x/y/z"}):
+        with pytest.raises(InvalidArgumentError):
+            Processor(scope, "in", "odd", echo, **options)
 
 
 def test_positions_have_one_owner() -> None:

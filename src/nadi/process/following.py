@@ -21,6 +21,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
     EpochGoneError,
+    InvalidStreamCutError,
     NadiError,
     NotFoundError,
     SegmentGoneError,
@@ -273,7 +274,7 @@ async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None
         return 0  # a sealed stream, to its end
     try:
         return await cuts.bytes_between(reached, await cuts.tail())
-    except (NotFoundError, StreamRemadeError, TruncatedError):
+    except (InvalidStreamCutError, NotFoundError, StreamRemadeError, TruncatedError):
         return None
 
 

@@ -16,11 +16,13 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
@@ -32,8 +34,15 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.writer import NumberedEvent
 from nadi.client.tables.catalog import Catalog, Kind
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, StreamNotFoundError
-from nadi.limits import PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S
+from nadi.errors import (
+    ConflictError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    NadiError,
+    NotFoundError,
+    StreamNotFoundError,
+)
+from nadi.limits import MAX_EVENT_BYTES, PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S, PROCESS_RECORD_S
 from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import PROCESS_TABLE, check_name, segment_name
@@ -41,7 +50,7 @@ from nadi.process.dead_letters import DeadLetter
 from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
 from nadi.process.members import Member, Members, live_members
 from nadi.process.outputs import Outputs
-from nadi.process.running import run_program, until
+from nadi.process.running import in_thread, run_program, until
 from nadi.process.worker import BatchLimits, Taken, Worker
 
 Output = tuple[str, bytes]  # routing key, event
@@ -55,7 +64,8 @@ class Event(NamedTuple):
     offset: int
 
 
-Handler = Callable[[Event], Iterable[Output] | Awaitable[Iterable[Output] | None] | None]
+Returned = Output | Iterable[Output] | None
+Handler = Callable[[Event], Returned | Awaitable[Returned]]
 """A function, a generator function or a coroutine function."""
 
 
@@ -73,10 +83,11 @@ class ProcessorStoppedError(NadiError):
 class Processor:
     """What handles the events of `scope`/`stream`. name: of its positions; another name begins anew.
 
-    handle: gets an event, in a thread unless it is a coroutine function; it may return what goes to `output`: pairs of
-    a routing key and an event. What it raises is tried again, `retries` times with growing pauses of `retry_first_s`
-    and more; then the event goes to `dead_letters`, or the processor stops there. output, dead_letters: `stream` of the
-    same scope, or `scope/stream`. start: where a new processor begins: head, tail, a time or a bookmark.
+    handle: gets an event, in a thread unless it is a coroutine function; it may return what goes to `output`: a pair of
+    a routing key and an event, or several. What it raises is tried again, `retries` times with growing pauses of
+    `retry_first_s` and more; then the event goes to `dead_letters`, or the processor stops there. A call has no time
+    limit: one that hangs keeps its segment from other workers. output, dead_letters: `stream` of the same scope, or
+    `scope/stream`. start: where a new processor begins: head, tail, a time or a bookmark.
     """
 
     scope: str
@@ -94,6 +105,13 @@ class Processor:
             check_name(kind, name)
         if not callable(self.handle):
             raise InvalidArgumentError(f"the handler is {self.handle!r}: it must be a function of an event")
+        for option, least in (("retries", self.retries), ("retry_first_s", self.retry_first_s)):
+            if not isinstance(least, int if option == "retries" else int | float) or least < 0:
+                raise InvalidArgumentError(f"{option} is a number from 0 on, not {least!r}")
+        for to in filter(None, (self.output, self.dead_letters)):
+            scope, _, stream = self.full_name(to).partition("/")
+            check_name("scope", scope)
+            check_name("stream", stream)
         if self.full_name(self.stream) in map(self.full_name, filter(None, (self.output, self.dead_letters))):
             raise InvalidArgumentError("what it makes would go to the stream itself: it would never end")
 
@@ -102,8 +120,10 @@ class Processor:
 
 
 class Positions(SegmentPositions, frozen=True):
-    """How far a processor is. events, dead_letters: so far. is_stopped: its workers end."""
+    """How far a processor is. run: another id each time it begins anew, of what its workers write. events,
+    dead_letters: so far. is_stopped: its workers end."""
 
+    run: str = ""
     events: int = 0
     dead_letters: int = 0
     is_stopped: bool = False
@@ -125,7 +145,7 @@ def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
         "the positions of processor",
         scope,
         lambda name: "delete them (`nadi.process.delete`), and begin anew",
-        lambda name: NotFoundError(f"there is no processor {scope}/{name}: it runs once for that to be so"),
+        lambda name: NotFoundError(f"there is no processor {scope}/{name}: it was never run, or was deleted"),
         lambda name, value: msgspec.msgpack.decode(value, type=Positions),
         msgspec.msgpack.encode,
         "positions/",
@@ -138,7 +158,7 @@ class ProcessorWorker(Worker[Positions]):
 
     remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
 
-    def __init__(self, manager: StreamManager, processor: Processor) -> None:
+    def __init__(self, manager: StreamManager, processor: Processor, run: str) -> None:
         scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
         super().__init__(
             manager,
@@ -149,9 +169,9 @@ class ProcessorWorker(Worker[Positions]):
             BatchLimits(PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S),
             logging.getLogger(f"nadi.process.{processor.name}"),
         )
-        self._processor = processor
+        self._processor, self._run, self._name = processor, run, f"processor {scope}/{name}"
         self._output, self._letters = (
-            Outputs(manager, scope, stream, processor.full_name(to), f"{processor.name}/{kind}") if to else None
+            Outputs(manager, scope, stream, processor.full_name(to), f"{processor.name}/{run}/{kind}") if to else None
             for kind, to in (("output", processor.output), ("dead", processor.dead_letters))
         )
 
@@ -164,99 +184,150 @@ class ProcessorWorker(Worker[Positions]):
                 outputs.close()
 
     async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
-        made: dict[int, list[list[NumberedEvent]]] = {}
-        letters: list[DeadLetter] = []
-        steps, count = [], 0
-        for followed, blocks in batch:
-            segment_id = followed.reach.segment_id
-            name = segment_name(self._scope, self._stream, segment_id)
-            steps.append((segment_id, blocks[0].offset, blocks[-1].offset + blocks[-1].size_bytes))
-            events = [
-                Event(bytes(data), name, offset)
-                for block in blocks
-                for data, offset in zip(block.events(), block.offsets().tolist(), strict=True)
-            ]
-            count += len(events)
-            for event, outcome in zip(events, await self._outcomes(events), strict=True):
-                if isinstance(outcome, DeadLetter):
-                    letters.append(outcome)
-                elif outcome:
-                    made.setdefault(segment_id, []).append(
-                        [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
-                    )
-        if self._output is not None:
-            await self._output.write(made)
-        if self._letters is not None:
-            await self._letters.set_aside(letters)
-        await self._positions.change(lambda newest: newest.advanced(steps, count, len(letters)))
-        self._count(count)
+        """Each second, and before it ends early, what is done is recorded: handlers may be slow."""
+        loop, done = asyncio.get_running_loop(), _Done()
+        until = loop.time() + PROCESS_RECORD_S
+        try:
+            for followed, blocks in batch:
+                segment_id = followed.reach.segment_id
+                name = segment_name(self._scope, self._stream, segment_id)
+                events = [
+                    Event(bytes(data), name, offset)
+                    for block in blocks
+                    for data, offset in zip(block.events(), block.offsets().tolist(), strict=True)
+                ]
+                ends = [*(event.offset for event in events[1:]), blocks[-1].offset + blocks[-1].size_bytes]
+                at = 0
+                while at < len(events) and not stop.is_set():
+                    seconds = max(0.0, until - loop.time())
+                    async for outcome in self._outcomes(events[at:], stop, seconds):
+                        done.add(segment_id, events[at], ends[at], outcome)
+                        at += 1
+                    if loop.time() >= until:
+                        await self._record(done)
+                        done, until = _Done(), loop.time() + PROCESS_RECORD_S
+        finally:
+            await self._record(done)
 
-    async def _outcomes(self, events: Sequence[Event]) -> list[list[Output] | DeadLetter]:
-        """What became of each event, in order; one that fails is tried again before the next is handled."""
-        processor = self._processor
-        outcomes: list[list[Output] | DeadLetter] = []
-        attempts, backoff = 0, Backoff(first_s=processor.retry_first_s)
-        while len(outcomes) < len(events):
-            event = events[len(outcomes)]
-            made, error = await self._called(events[len(outcomes) :] if not attempts else [event])
-            outcomes += made
+    async def _record(self, done: _Done) -> None:
+        if not done.steps:
+            return
+        if self._output is not None:
+            await self._output.write(done.made)
+        if self._letters is not None:
+            await self._letters.set_aside(done.letters)
+        steps = [(segment, *step) for segment, step in done.steps.items()]
+
+        def advanced(newest: Positions) -> Positions:
+            if newest.run != self._run:
+                raise ConflictError(f"{self._name} was deleted and begun anew meanwhile: this worker ends")
+            return newest.advanced(steps, done.events, len(done.letters))
+
+        await self._positions.change(advanced)
+        self._count(done.events)
+
+    async def _outcomes(
+        self, events: Sequence[Event], stop: asyncio.Event, seconds: float
+    ) -> AsyncIterator[list[Output] | DeadLetter]:
+        """What becomes of each event, in order, of as many as are handled in so many seconds, or until `stop` is set;
+        one that fails is tried again before the next is handled."""
+        processor, at, attempts, backoff = self._processor, 0, 0, Backoff(first_s=self._processor.retry_first_s)
+        until = time.monotonic() + seconds
+        while at < len(events) and not stop.is_set() and (at == 0 or time.monotonic() < until):
+            made, error = await self._called(events[at:] if not attempts else events[at : at + 1], stop, until)
+            for outputs in made:
+                if outputs and self._output is None:
+                    raise InvalidArgumentError(f"{self._name} returned outputs, and has no `output`: name a stream")
+                yield outputs
             if made:
-                attempts, backoff = 0, Backoff(first_s=processor.retry_first_s)
+                at, attempts, backoff = at + len(made), 0, Backoff(first_s=processor.retry_first_s)
             if error is None:
                 continue
-            attempts, event = attempts + 1, events[len(outcomes)]
+            attempts, event = attempts + 1, events[at]
             self._error = f"{type(error).__name__}: {error}"
             self._log.warning("event %s@%d, attempt %d: %s", event.segment, event.offset, attempts, self._error)
             if attempts <= processor.retries:
-                await backoff.pause()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), backoff.take())
                 continue
             if processor.dead_letters is None:
                 raise ProcessorStoppedError(processor.name, event, attempts, error) from error
-            outcomes.append(
-                DeadLetter(
-                    by=f"processor {processor.name}",
-                    segment=event.segment,
-                    offset=event.offset,
-                    reason=str(error),
-                    data=event.data,
-                    kind="raised",
-                    error=type(error).__name__,
-                    attempts=attempts,
-                )
+            yield DeadLetter(
+                by=f"processor {processor.name}",
+                segment=event.segment,
+                offset=event.offset,
+                reason=str(error),
+                data=event.data,
+                kind="raised",
+                error=type(error).__name__,
+                attempts=attempts,
             )
-            attempts = 0
-        return outcomes
+            at, attempts = at + 1, 0
 
-    async def _called(self, events: Sequence[Event]) -> tuple[list[list[Output]], Exception | None]:
-        """What the handler made of each event, up to the first for which it raised, and what it raised."""
+    async def _called(
+        self, events: Sequence[Event], stop: asyncio.Event, until: float
+    ) -> tuple[list[list[Output]], Exception | None]:
+        """What the handler made of each event, as far as it came, and what it raised for the next."""
         handle = self._processor.handle
         if not inspect.iscoroutinefunction(handle):
-            return await asyncio.to_thread(_called, handle, events, has_output=self._output is not None)
+            return await in_thread(partial(_called, handle, events, stop, until))
         made: list[list[Output]] = []
         for event in events:
             try:
-                made.append(_outputs(await handle(event), has_output=self._output is not None))
+                made.append(_outputs(await handle(event)))
             except Exception as error:
                 return made, error
+            if stop.is_set() or time.monotonic() >= until:
+                break
         return made, None
 
 
+class _Done:
+    """What was handled since the last record."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, tuple[int, int]] = {}  # by segment: from an offset up to another
+        self.made: dict[int, list[list[NumberedEvent]]] = {}
+        self.letters: list[DeadLetter] = []
+        self.events = 0
+
+    def add(self, segment_id: int, event: Event, end: int, outcome: list[Output] | DeadLetter) -> None:
+        start, _ = self.steps.get(segment_id, (event.offset, end))
+        self.steps[segment_id] = start, end
+        self.events += 1
+        if isinstance(outcome, DeadLetter):
+            self.letters.append(outcome)
+        elif outcome:
+            numbered = [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
+            self.made.setdefault(segment_id, []).append(numbered)
+
+
 def _called(
-    handle: Handler, events: Sequence[Event], *, has_output: bool
+    handle: Handler, events: Sequence[Event], stop: asyncio.Event, until: float
 ) -> tuple[list[list[Output]], Exception | None]:
     made: list[list[Output]] = []
     for event in events:
         try:
-            made.append(_outputs(handle(event), has_output=has_output))
+            made.append(_outputs(handle(event)))
         except Exception as error:
             return made, error
+        if stop.is_set() or time.monotonic() >= until:
+            break
     return made, None
 
 
-def _outputs(result: Any, *, has_output: bool) -> list[Output]:
-    outputs: list[Output] = list(result or ())
-    if outputs and not has_output:
-        raise InvalidArgumentError("the handler returned outputs, and the processor has no `output`: name a stream")
+def _outputs(result: Any) -> list[Output]:
+    """InvalidArgumentError, EventTooLargeError: that is no output."""
+    outputs: list[Any] = [result] if isinstance(result, tuple) and len(result) == 2 else list(result or ())
+    for output in outputs:
+        match output:
+            case (str(), bytes() as data):
+                if len(data) > MAX_EVENT_BYTES:
+                    raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
+            case _:
+                raise InvalidArgumentError(
+                    f"a handler returns pairs of a routing key and an event, (str, bytes), not {output!r:.80}"
+                )
     return outputs
 
 
@@ -291,7 +362,8 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
         cut = await manager.cuts(processor.scope, processor.stream).named(processor.start)
         found = await reaches(stores_of(manager), processor.scope, cut)
         await catalog.prepare()
-        await record.put(lambda held: held or Positions.started(found))
+        first = replace(Positions.started(found), run=uuid4().hex)
+        await record.put(lambda held: held or first)
     else:
         with suppress(StreamNotFoundError):
             await check_same(
@@ -299,7 +371,7 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
             )
         if record.newest.is_stopped:
             await record.change(partial(replace, is_stopped=False))
-    await ProcessorWorker(manager, processor).run(stop)
+    await ProcessorWorker(manager, processor, record.newest.run).run(stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import TypeVar
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
@@ -15,6 +17,7 @@ from nadi.errors import NadiError
 from nadi.limits import PROCESS_BEAT_S, PROCESS_END_S
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -36,6 +39,28 @@ def run_program(
             await work(manager, stop)
 
     asyncio.run(working())
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Return what it returns. The thread ends with the process: a call that hangs keeps no program from its end."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if not result.done():
+            result.set_exception(error) if error is not None else result.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = call()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, name="handler", daemon=True).start()
+    return await result
 
 
 async def each_beat(say: Callable[[], Awaitable[object]]) -> None:

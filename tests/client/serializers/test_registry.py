@@ -14,6 +14,7 @@ from nadi.client.serializers import Avro, Compatibility, SchemaSerializer, Struc
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
+    ProtocolError,
     SchemaIncompatibleError,
     StreamNotFoundError,
     UnknownSchemaError,
@@ -49,6 +50,11 @@ def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_sco
     schemas.delete()
     assert schemas.versions() == []
     assert schemas.register(struct(B)) == 1
+    nadi_manager.table(nadi_scope, "_schemas").put(b"s", b"damaged")
+    with pytest.raises(ProtocolError, match="delete them"):
+        schemas.versions()
+    schemas.delete()
+    assert schemas.register(struct(A)) == 1
 
 
 OLD_FIELD_GONE, NEW_FIELD, NEW_FIELD_WITH_DEFAULT = struct(), struct(A, B), struct(A, B_WITH_DEFAULT)

@@ -25,6 +25,7 @@ from nadi.client.tables.table import Table
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
+    ProtocolError,
     SchemaIncompatibleError,
     StreamNotFoundError,
     UnknownSchemaError,
@@ -81,7 +82,7 @@ class SchemaGroup:
         kind: Kind[_Schemas] = Kind(
             "the schemas of stream",
             scope,
-            "write to a new stream than {}".format,
+            lambda name: "delete them by schemas(...).delete(): events that name them can't be read then",
             lambda name: StreamNotFoundError(scope, name),
             lambda _, value: msgspec.json.decode(value, type=_Schemas),
         )
@@ -158,7 +159,10 @@ class SchemaGroup:
 
     async def delete(self) -> None:
         """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
-        record = await self._read()
+        try:
+            record = await self._read()
+        except ProtocolError:  # definitions of one that can't be read stay, and do no harm
+            record = _Schemas()
         await self._record.delete()  # first: definitions that no record names do no harm
         for version in record.versions:
             await self._table.remove(self._definition_key(version.digest))
