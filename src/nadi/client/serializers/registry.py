@@ -114,6 +114,7 @@ class SchemaGroup:
             new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
             return _Schemas(record.compatibility, (*record.versions, new))
 
+        await self._record.find()  # others' latest is what a schema is checked against
         stored = await self._record.put(extended)
         assert stored is not None, "it has the schema"
         return next(version.id for version in stored.versions if version.digest == digest)

@@ -104,6 +104,7 @@ class Record(Generic[T]):
 
     async def _find(self) -> T | None:
         held = await value_or_none(self._table, self._key)
+        self._version = None  # as long as it can't be read
         self._newest = None if held is None else self._kind.read(self._name, held.value)
         self._version = ABSENT if held is None else held.version
         return self._newest
@@ -201,7 +202,7 @@ class Record(Generic[T]):
 
     async def delete(self) -> bool:
         """Remove it, also one that can't be read, whoever changes it meanwhile; return False if there is none."""
-        tries = Tries(self._what)
+        tries, self._version = Tries(self._what), None
         while (held := await value_or_none(self._table, self._key)) is not None:
             try:
                 await self._table.remove(self._key, held.version)
