@@ -57,6 +57,16 @@ def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_sco
     assert schemas.register(struct(A)) == 1
 
 
+def test_a_schema_is_checked_by_the_rule_that_another_client_has_set(
+    nadi_manager: StreamManager, nadi_scope: str
+) -> None:
+    nadi_manager.create_stream(nadi_scope, "ruled")
+    schemas = nadi_manager.schemas(nadi_scope, "ruled")
+    assert schemas.register(struct(A)) == 1
+    nadi_manager.schemas(nadi_scope, "ruled").set_compatibility(Compatibility.NONE)
+    assert schemas.register(struct(B)) == 2
+
+
 OLD_FIELD_GONE, NEW_FIELD, NEW_FIELD_WITH_DEFAULT = struct(), struct(A, B), struct(A, B_WITH_DEFAULT)
 
 
