@@ -170,7 +170,7 @@ async def indexed(
     """Index a stream, then ask each query, with an indexer that goes on until the block's end."""
     indexes = Indexes(manager, SCOPE)
     await indexes.create(stream, fields, where=str(folder / "shards"))
-    with running(uri, "search", "start", SCOPE, stream) as process:
+    with running(uri, "search", "run", SCOPE, stream) as process:
         found = await indexes.open(stream, cache=folder / "cache")
         began = time.perf_counter()
         await found.wait("tail", 3_600)
@@ -254,7 +254,7 @@ async def _caught_up(folder: Path) -> list[Figure]:
             queries = StandingQueries(manager, SCOPE)
             await queries.create(STREAM, HITS, fields=FIELDS, start="head")
             await queries.add(STREAM, {f"q{number}": log.standing(number) for number in range(STANDING)})
-            with running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
+            with running(server.controller_uri, "search", "standing", "run", SCOPE, STREAM) as process:
                 events, began, took = 0, 0.0, 0.0
                 while events < BEHIND:
                     events = (await queries.status(STREAM)).events
@@ -281,7 +281,7 @@ async def _standing(folder: Path) -> list[Figure]:
             began = time.perf_counter()
             await queries.add(STREAM, {**texts, "marked": "level:marked"})
             added = time.perf_counter() - began
-            with running(server.controller_uri, "search", "standing", "start", SCOPE, STREAM) as process:
+            with running(server.controller_uri, "search", "standing", "run", SCOPE, STREAM) as process:
                 waits = sorted(await _delays(manager, log))
                 spent = cpu_seconds(process.pid)
                 status = await queries.status(STREAM)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable
+from functools import cache
+from itertools import cycle
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import settings
+
+from tests.support.preloaded import fork_servers
 
 # Files that take longest, by what is in their path: they begin first, so that two processes end together.
 LONG = (
@@ -37,6 +43,8 @@ LONG = (
     "web/test_events.py",
 )
 
+fork_servers()
+
 # No deadline for an example: a shared machine may stop for longer than any useful one.
 settings.register_profile("nadi", deadline=None)
 settings.load_profile("nadi")
@@ -52,6 +60,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, part in enumerate(LONG) if part in item.nodeid), len(LONG))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each file's tests run in one process, and those of the files that share a Spark session in two: in each process,
+    the session's first tests cost as much as dozens of later ones."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling, sessions = LoadFileScheduling(config, log), cycle(("one session of Spark", "another session of Spark"))
+
+    @cache
+    def scope_of(file: str) -> str:
+        shares = re.search(r"\bspark: Any|conftest import .*\bWorld\b", (config.rootpath / file).read_text())
+        return next(sessions) if shares else file
+
+    scheduling._split_scope = lambda nodeid: scope_of(nodeid.partition("::")[0])
+    return scheduling
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -66,12 +66,11 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 def draw(outcome: Outcome, file: Path) -> None:
     """The picture of `nadi stream segments --picture`."""
-    from nadi.pictures import chart
-    from nadi.pictures.spans import spans_of
+    from nadi import charts
 
-    chart.check_file(file)
+    charts.check_file(file)
     end_ms = outcome.progress[-1]["at_ms"] if outcome.progress else ms_now()
-    chart.save(spans_of(outcome.history, end_ms, 0), file, f"{SCOPE}/{STREAM}")
+    charts.save(charts.spans_of(outcome.history, end_ms, 0), file, f"{SCOPE}/{STREAM}")
 
 
 def _rates(title: str, outcome: Outcome) -> Table:

@@ -76,7 +76,7 @@ def written_and_indexed(here: Place, texts: dict[str, list[Speech]]) -> float:
     found."""
     began = time.monotonic()
     with ExitStack() as stack:
-        followers = [stack.enter_context(_following(here, *what)) for what in (("start",), ("standing", "start"))]
+        followers = [stack.enter_context(_following(here, *what)) for what in (("run",), ("standing", "run"))]
         total = sum(map(len, texts.values()))
         with bars(console) as progress, here.manager.create_writer(here.scope, STREAM) as writer:
             task = progress.add_task("speeches written", total=total)

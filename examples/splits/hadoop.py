@@ -1,6 +1,6 @@
 """Splits read by the mappers of a MapReduce job, through Hadoop Streaming: the job of Pravega's Hadoop connector.
 
-Each line of `nadi splits` is a mapper's input, and `nadi read-split` the mapper. Hadoop's runner of local jobs has
+Each line of `nadi splits` is a mapper's input, and `nadi read --split` the mapper. Hadoop's runner of local jobs has
 the job here: it is in the libraries that Spark brings, but for Streaming itself, which is one jar from Maven.
 """
 
@@ -41,7 +41,7 @@ def by_hadoop(controller: str, scope: str, stream: str, folder: Path) -> dict[st
         *("-inputformat", "org.apache.hadoop.mapred.lib.NLineInputFormat"),
         *("-input", (folder / "plan").as_uri()),
         *("-output", (folder / "totals").as_uri()),
-        *("-mapper", f"{' '.join(nadi)} read-split --format %k\\t%s\\n --key-field meter"),
+        *("-mapper", f"{' '.join(nadi)} read --split --format %k\\t%s\\n --key-field meter"),
         *("-reducer", f"{sys.executable} {REDUCER}"),
     ]
     with (folder / "log").open("wb") as log:

@@ -38,7 +38,14 @@ BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no user's table name starts like t
 SCHEMAS_TABLE = "_schemas"  # likewise
 STREAM_TABLES_TABLE = "_streamtables"  # likewise
 SEARCH_TABLE = "_search"  # likewise
-CLIENT_TABLES = (BOOKMARKS_TABLE, SCHEMAS_TABLE, SEARCH_TABLE, STREAM_TABLES_TABLE)  # clients write them by themselves
+PROCESS_TABLE = "_process"  # likewise
+CLIENT_TABLES = (
+    BOOKMARKS_TABLE,
+    PROCESS_TABLE,
+    SCHEMAS_TABLE,
+    SEARCH_TABLE,
+    STREAM_TABLES_TABLE,
+)  # clients write them by themselves
 SCRUB = "scrub"
 SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
 LOAD_SEGMENT = f"{CLUSTER_SCOPE}/load/0{EPOCH_DELIMITER}0"  # only the server itself has a token for it

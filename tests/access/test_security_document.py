@@ -14,7 +14,8 @@ import nadi
 from nadi.client import KeyValueTableConfiguration, aio
 from nadi.client.manager.streams import stores_of
 from nadi.errors import PermissionDeniedError
-from nadi.spark.intents import TABLE, SinkRecord
+from nadi.spark.intents import SinkRecord
+from nadi.spark.ledger import TABLE
 from nadi.spark.options.write import WriteOptions
 from nadi.standalone import EmbeddedServer
 

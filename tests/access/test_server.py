@@ -25,7 +25,7 @@ from nadi.access.tokens import KEY_FILE
 from nadi.cli.app import app
 from nadi.client import aio
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.connection import SegmentStoreConnection
 from nadi.config import ServerConfig
 from nadi.errors import (
@@ -292,13 +292,13 @@ def test_a_byte_stream_across_expiries(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("nadi.client.segments.tokens._holds_s", lambda _: 3600.0)
     pieces = [random.Random(number).randbytes(300_000) for number in range(100)]
     ends: list[type[NadiError]] = []
-    interrupt = ConditionalAppender._interrupt
+    interrupt = SegmentAppender._interrupt
 
-    def noted(self: ConditionalAppender, error: NadiError) -> None:
+    def noted(self: SegmentAppender, error: NadiError) -> None:
         ends.append(type(error))
         interrupt(self, error)
 
-    monkeypatch.setattr(ConditionalAppender, "_interrupt", noted)
+    monkeypatch.setattr(SegmentAppender, "_interrupt", noted)
     with guarded(tmp_path, token_lifetime_s=1) as server, connected(server, "root") as manager:
         manager.create_scope("home")
         manager.create_stream("home", "film", 1)

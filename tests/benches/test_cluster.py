@@ -9,6 +9,7 @@ import pytest
 from bench.cluster import moves
 
 
+@pytest.mark.slow
 def test_each_container_is_written_while_it_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "ROUNDS", 1)
     monkeypatch.setattr(moves, "_SETTLED_S", 0.2)

@@ -66,7 +66,8 @@ def test_the_official_java_client(tmp_path: Path, pooled: bool, who: str) -> Non
 
 @pytest.mark.compatibility
 @pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S)
-@pytest.mark.parametrize("pooled", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("pooled", [False, True])
 def test_the_java_client_has_a_connection_for_each_segment_unless_they_are_pooled(tmp_path: Path, pooled: bool) -> None:
     try:
         java = command(PROGRAM, tmp_path)

@@ -13,7 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 import nadi
-from nadi.cli.admin.settings import markdown
 from nadi.cli.app import app
 from nadi.config import OPTIONS
 
@@ -227,11 +226,16 @@ def test_one_port_is_not_for_two_doors() -> None:
     run("--port", "0", "--rest-port", "0", "--print-config")
 
 
-def test_the_guide_has_the_table() -> None:
-    guide = (ROOT / "docs" / "configuration.md").read_text()
-    assert markdown() in guide, "python -m nadi.cli.admin.settings prints what it should be"
-    for setting in SETTINGS.values():
-        assert f"| `{setting.key}` |" in guide
+def test_the_guide_has_a_table_for_each_group_in_the_order_of_the_help() -> None:
+    panels: dict[str, list[str]] = {}
+    for option in OPTIONS.values():
+        variable = f" From the environment: `{option.variable}`." if option.variable else ""
+        default = option.default_text or ("false" if option.default is False else str(option.default or "–"))
+        row = f"| `{option.key}` | {option.allowed} | {default} | {option.help}{variable} |"
+        panels.setdefault(option.panel or "In general", []).append(row)
+    head = "| setting | is | default | |\n|---|---|---|---|\n"
+    tables = [f"**{panel}**\n\n{head}" + "\n".join(rows) for panel, rows in panels.items()]
+    assert "\n\n".join(tables) + "\n" in (ROOT / "docs" / "configuration.md").read_text()
 
 
 def test_help_shows_what_holds_without_an_option() -> None:

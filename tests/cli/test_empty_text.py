@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,6 @@ from tests.cli.test_streams import Shell
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        (("ingest", "home", "app", ""), "files"),
-        (("ingest", "home", "app", "x.log", ""), "files"),
-        (("ingest", "home", "app", "x.log", "--name", ""), "--name"),
         (("up", "--data", ""), "--data"),
         (("up", "--data="), "--data"),
         (("up", "--store", ""), "--store"),
@@ -34,12 +32,12 @@ from tests.cli.test_streams import Shell
         (("export", "home", "meters", ""), "file"),
         (("import", "", "home", "meters"), "file"),
         (("read", "home", "meters", "--from", ""), "--from"),
-        (("read", "home", ""), "stream"),
+        (("read", "home", ""), "SCOPE STREAM"),
         (("bookmark", "create", "home", "meters", ""), "name"),
         (("stream", "truncate", "home", "meters", "--at", ""), "--at"),
         (("stream", "create", "home", "meters", "--tag", ""), "--tag"),
         (("sql", ""), "query"),
-        (("read-split", ""), "SPLIT"),
+        (("read", "--split", ""), "SCOPE STREAM"),
         (("write", "home", "meters", "--delimiter", ""), "--delimiter"),
         (("write", "home", "meters", "--key-separator", ""), "--key-separator"),
         (("search", "create", "home", "meters", "--fields", "a:text", "--index", ""), "--index"),
@@ -57,16 +55,13 @@ def test_commands_given_empty_text_refuse_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_commands_take_empty_text_where_it_means_something(tmp_path: Path) -> None:
-    with nadi.embedded(tmp_path) as server:
-        shell = Shell(server.controller_uri)
-        shell.run("scope", "create", "home")
-        shell.run("stream", "create", "home", "meters")
-        shell.run("write", "home", "meters", "--key", "", stdin=b"one\n")
-        shell.run("bookmark", "create", "home", "meters", "noted", "--note", "")
-        shell.run("table", "create", "home", "t")
-        shell.run("table", "put", "home", "t", "key", "")
-        assert shell.run("table", "get", "home", "t", "key").output == "\n"
+def test_commands_take_empty_text_where_it_means_something(shell: Shell) -> None:
+    shell.run("stream", "create", "home", "meters")
+    shell.run("write", "home", "meters", "--key", "", stdin=b"one\n")
+    shell.run("bookmark", "create", "home", "meters", "noted", "--note", "")
+    shell.run("table", "create", "home", "t")
+    shell.run("table", "put", "home", "t", "key", "")
+    assert shell.run("table", "get", "home", "t", "key").output == "\n"
 
 
 def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,42 +81,26 @@ def test_servers_given_an_empty_path_refuse_it(tmp_path: Path, monkeypatch: pyte
     assert not [path for path in tmp_path.iterdir() if path.name != "data"]
 
 
-def test_positions_given_as_empty_text_are_refused(tmp_path: Path) -> None:
-    with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters")
-        with manager.create_writer("home", "meters") as writer:
-            writer.write_event(b"one", "k")
+def test_positions_given_as_empty_text_are_refused(manager: StreamManager) -> None:
+    manager.create_stream("home", "meters")
+    with pytest.raises(InvalidArgumentError, match="'' is not a position"):
+        manager.cuts("home", "meters").named("")
+    for scan in (partial(nadi.scan, start=""), partial(nadi.scan, end="")):
         with pytest.raises(InvalidArgumentError, match="'' is not a position"):
-            manager.cuts("home", "meters").named("")
-        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
-            nadi.scan(manager, "home", "meters", start="")
-        with pytest.raises(InvalidArgumentError, match="'' is not a position"):
-            nadi.scan(manager, "home", "meters", end="")
+            scan(manager, "home", "meters")
 
 
 @pytest.mark.parametrize("name", ["-2d", "-5min", "-x", "head", "TAIL", "Earliest", "latest", "unbounded"])
-def test_a_bookmark_or_slice_cannot_have_a_name_that_means_another_position(
-    name: str, server: nadi.standalone.EmbeddedServer
-) -> None:
-    with StreamManager(server.controller_uri) as manager:
-        cuts = manager.cuts("named", "meters")
-        marks, slices = manager.bookmarks("named"), manager.slices("named")
-        with pytest.raises(InvalidArgumentError, match="another name"):
-            marks.create(name, cuts.tail())
-        with pytest.raises(InvalidArgumentError, match="another name"):
-            slices.create(name, cuts.head(), cuts.tail())
-        marks.create(f"a{name}", cuts.tail())
-        with pytest.raises(InvalidArgumentError, match="another name"):
-            marks.rename(f"a{name}", name)
-        with pytest.raises(InvalidNameError):
-            marks.create("", cuts.tail())
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server:
-        with StreamManager(server.controller_uri) as manager:
-            manager.create_scope("named")
-            manager.create_stream("named", "meters")
-        yield server
+def test_a_bookmark_or_slice_cannot_have_a_name_that_means_another_position(name: str, manager: StreamManager) -> None:
+    manager.create_stream("home", "meters")
+    cuts = manager.cuts("home", "meters")
+    marks, slices = manager.bookmarks("home"), manager.slices("home")
+    with pytest.raises(InvalidArgumentError, match="another name"):
+        marks.create(name, cuts.tail())
+    with pytest.raises(InvalidArgumentError, match="another name"):
+        slices.create(name, cuts.head(), cuts.tail())
+    marks.create(f"a{name}", cuts.tail())
+    with pytest.raises(InvalidArgumentError, match="another name"):
+        marks.rename(f"a{name}", name)
+    with pytest.raises(InvalidNameError):
+        marks.create("", cuts.tail())

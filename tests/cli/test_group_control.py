@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,26 +10,14 @@ import nadi
 from tests.cli.test_streams import Shell
 
 
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.StreamManager]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.shell = Shell(server.controller_uri)  # type: ignore[attr-defined]
-        manager.create_scope("home")
-        for stream in ("meters", "clicks"):
-            manager.create_stream("home", stream, 1)
-            with manager.create_writer("home", stream) as writer:
-                writer.write_batch([f"{stream} {number}".encode() for number in range(10)])
-            cuts = manager.cuts("home", stream)
-            manager.bookmarks("home").create(f"mid-{stream}", cuts.after(cuts.head(), 5))
-        yield manager
-
-
-@pytest.fixture(scope="module")
-def shell(manager: nadi.StreamManager) -> Shell:
-    found = manager.shell  # type: ignore[attr-defined]
-    assert isinstance(found, Shell)
-    return found
+@pytest.fixture(scope="module", autouse=True)
+def streams(manager: nadi.StreamManager) -> None:
+    for stream in ("meters", "clicks"):
+        manager.create_stream("home", stream, 1)
+        with manager.create_writer("home", stream) as writer:
+            writer.write_batch([f"{stream} {number}".encode() for number in range(10)])
+        cuts = manager.cuts("home", stream)
+        manager.bookmarks("home").create(f"mid-{stream}", cuts.after(cuts.head(), 5))
 
 
 def events_left(manager: nadi.StreamManager, group: str) -> dict[str, int]:
@@ -53,14 +39,16 @@ def test_where_a_group_begins_and_goes_on(shell: Shell, manager: nadi.StreamMana
     shell.run("group", "reset", "home", "both", "--to", "tail", "--yes")
     assert events_left(manager, "both") == {"home/meters": 0, "home/clicks": 0}
     reset = ["group", "reset", "home", "both"]
-    assert shell.run(*reset, "--to", "2020-01-01T00:00Z", code=1).output.startswith("Have reader group home/both go on")
+    assert shell.run(*reset, "--to", "2020-01-01T00:00Z", code=1).output.startswith(
+        "Have reader group home/both continue"
+    )
     shell.run(*reset, "--to", "2020-01-01T00:00Z", "--to", "home/clicks=mid-clicks", "--yes")
     assert events_left(manager, "both") == {"home/meters": 10, "home/clicks": 5}
     text = manager.bookmarks("home").get("mid-meters").cut.as_text()
     for wrong, says in (
         ([], "either --to or --checkpoint"),
         (["--to", "head", "--checkpoint", "x"], "either --to or --checkpoint"),
-        (["--to", "meters=head"], "--to home/clicks=PLACE is missing"),
+        (["--to", "meters=head"], "--to home/clicks=POSITION is missing"),
         (["--to", "head", "--to", "tail"], "is given twice"),
         (["--to", "meters=head", "--to", "home/meters=tail"], "is given twice"),
         (["--to", "meters=head", "--to", "clicks=tail", "--to", "tail"], "has no effect"),
@@ -83,8 +71,9 @@ def test_checkpoints_and_readers(shell: Shell, manager: nadi.StreamManager) -> N
         while not making.done():
             reader.read_next_event(0.1)
         (noon,) = making.result()
+        (only,) = manager.current_segments("home", "meters")
         assert (noon["checkpoint"], noon["stream"]) == ("noon", "home/meters")
-        assert nadi.StreamCut.from_text(noon["cut"]).positions.keys() == {0}
+        assert nadi.StreamCut.from_text(noon["cut"]).positions.keys() == {only.segment_id}
         assert "'r2' is not a reader of home/one: it has r1" in (
             shell.run("group", "offline", "home", "one", "r2", "--yes", code=1).stderr
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import nadi
@@ -36,9 +37,20 @@ def test_help_loads_neither_client_nor_server(words: tuple[str, ...]) -> None:
     assert loaded.isdisjoint(CLIENT | SERVER)
 
 
-def test_the_version_is_said_and_loads_not_even_rich() -> None:
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_load_no_command_and_not_even_rich(option: str) -> None:
+    loaded = modules_after(command(option))
+    assert {name for name in loaded if name.startswith("nadi.cli")} == {"nadi.cli", "nadi.cli.app", "nadi.cli.printing"}
+    assert loaded.isdisjoint(CLIENT | SERVER | {"rich"})
+
+
+def test_help_lists_all_commands_and_each_is_there() -> None:
     assert CliRunner().invoke(app, "--version").output == f"nadi {nadi.__version__}\n"
-    assert modules_after(command("--version")).isdisjoint(CLIENT | SERVER | {"rich"})
+    listed = CliRunner().invoke(app, "--help", env={"COLUMNS": "120"}).output.partition("Commands:")[2].splitlines()
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert [line.split()[0] for line in listed if line] == list(commands)
+    for name in commands:
+        assert commands[name].get_short_help_str(), name
 
 
 def test_completion_loads_neither_client_nor_server() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app
-from nadi.cli.scaling import _first
+from nadi.cli.streams import _first
 from nadi.client import ScalingPolicy, StreamManager
 
 from .test_streams import Shell

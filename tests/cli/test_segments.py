@@ -3,64 +3,55 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import nadi
+from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
-from nadi.pictures.spans import Span, rate_text, spans_of
-from nadi.pictures.text import GONE, SHADES, UP, grid, picture
 
 from .test_streams import Shell
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("data")) as server,
-        StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        manager.create_stream("home", "meters", 1)
-        with manager.create_writer("home", "meters") as writer:
-            writer.write_batch([b"." * 992] * 10, "key")
-            writer.flush()
-            (only,) = manager.current_segments("home", "meters")
-            manager.scale_stream("home", "meters", [only.segment_id], [(0.0, 0.25), (0.25, 1.0)])
-            manager.truncate_stream(manager.stream_info("home", "meters").tail)
-            writer.write_batch([b"." * 992] * 3, "key")
-        yield Shell(server.controller_uri)
+@pytest.fixture(scope="module", autouse=True)
+def scaled(manager: StreamManager) -> None:
+    manager.create_stream("home", "scaled", 1)
+    with manager.create_writer("home", "scaled") as writer:
+        writer.write_batch([b"." * 992] * 10, "key")
+        writer.flush()
+        (only,) = manager.current_segments("home", "scaled")
+        manager.scale_stream("home", "scaled", [only.segment_id], [(0.0, 0.25), (0.25, 1.0)])
+        manager.truncate_stream(manager.stream_info("home", "scaled").tail)
+        writer.write_batch([b"." * 992] * 3, "key")
 
 
 def test_the_current_segments_are_a_table(shell: Shell) -> None:
-    low, high = shell.json("stream", "segments", "home", "meters")
+    low, high = shell.json("stream", "segments", "home", "scaled")
     assert [(row["low"], row["high"]) for row in (low, high)] == [(0.0, 0.25), (0.25, 1.0)]
     assert low["bytes"] + high["bytes"] == 3 * 1000
-    assert "1.#epoch.1" in shell.run("stream", "segments", "home", "meters").output
+    assert "1.#epoch.1" in shell.run("stream", "segments", "home", "scaled").output
 
 
 def test_the_history_has_what_was_replaced_and_truncated(shell: Shell) -> None:
-    old, *current = shell.json("stream", "segments", "home", "meters", "--history")
+    old, *current = shell.json("stream", "segments", "home", "scaled", "--history")
     assert (old["segment"], old["start_offset"], old["end_offset"]) == ("0.#epoch.0", 10_000, 10_000)
     assert old["replaced_ms"] == current[0]["created_ms"] == current[1]["created_ms"]
     assert [row["replaced_ms"] for row in current] == [None, None]
 
 
 def test_the_history_is_drawn_as_text(shell: Shell) -> None:
-    drawn = shell.run("stream", "segments", "home", "meters", "--history").output
+    drawn = shell.run("stream", "segments", "home", "scaled", "--history").output
     assert drawn.startswith(" 1.00 ")
     assert GONE in drawn
     assert "3 segments" in drawn
-    assert "No segment" not in shell.run("stream", "segments", "home", "meters", "--history", "--last", "60").output
+    assert "No segment" not in shell.run("stream", "segments", "home", "scaled", "--history", "--last", "60").output
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"meters.{suffix}"
-    assert "3 segments" in shell.run("stream", "segments", "home", "meters", "--picture", str(file)).output
+    assert "3 segments" in shell.run("stream", "segments", "home", "scaled", "--picture", str(file)).output
     if suffix == "svg":
         assert ET.parse(file).getroot().tag.endswith("svg")
     else:
@@ -77,7 +68,7 @@ def test_the_history_is_drawn_into_a_file(shell: Shell, tmp_path: Path, suffix: 
     ],
 )
 def test_options_that_do_not_fit_are_refused(shell: Shell, options: list[str], told: str) -> None:
-    printed = shell.run("stream", "segments", "home", "meters", *options, code=1)
+    printed = shell.run("stream", "segments", "home", "scaled", *options, code=1)
     assert told in " ".join(printed.output.split())
 
 

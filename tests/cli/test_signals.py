@@ -117,28 +117,6 @@ def test_an_end_that_is_told_while_an_object_is_thrown_away_is_no_less_one(numbe
     assert b"ignored" not in ended.stderr
 
 
-def test_a_stopped_bench_leaves_neither_folder_nor_scope(
-    server: nadi.standalone.EmbeddedServer, tmp_path: Path
-) -> None:
-    with running(server, "bench", "--data", str(tmp_path)) as program:
-        _until(program, lambda: bool(list(tmp_path.glob("*/data/*"))))
-        program.send_signal(signal.SIGTERM)
-        program.communicate(timeout=60)
-        assert program.returncode == 143
-    assert list(tmp_path.iterdir()) == []
-    with nadi.StreamManager(server.controller_uri) as manager:
-
-        def scopes() -> list[str]:
-            return [scope for scope in manager.list_scopes() if scope.startswith("bench-")]
-
-        with running(server, "bench", "--controller", server.controller_uri) as program:
-            _until(program, lambda: bool(scopes()))
-            program.send_signal(signal.SIGTERM)
-            program.communicate(timeout=60)
-            assert program.returncode == 143
-        assert scopes() == []
-
-
 @pytest.mark.parametrize(
     ("options", "times", "told"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,11 @@ from tests.cli.test_streams import Shell
 NADI = f"{sys.executable} -m nadi.cli.app"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server:
-        lines = b"".join(os.urandom(50).hex().encode() + b"\n" for _ in range(400_000))
-        Shell(server.controller_uri).run("write", "home", "long", "--create", "1", stdin=lines)
-        Shell(server.controller_uri).run("write", "home", "short", "--create", "1", stdin=b"a\nb\n")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def streams(shell: Shell) -> None:
+    lines = b"".join(os.urandom(50).hex().encode() + b"\n" for _ in range(400_000))
+    shell.run("write", "home", "long", "--create", "1", stdin=lines)
+    shell.run("write", "home", "short", "--create", "1", stdin=b"a\nb\n")
 
 
 def bash(server: nadi.standalone.EmbeddedServer, line: str) -> tuple[int, bytes, str]:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-import nadi
 from nadi.client import StreamManager
 from tests.cli.test_streams import Shell
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+@pytest.fixture(scope="module", autouse=True)
+def meters(manager: StreamManager) -> None:
     """Stream home/meters has six readings of three meters; slice "early" has the first three."""
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters", 2)
-        cuts = manager.cuts("home", "meters")
-        with manager.create_writer("home", "meters") as writer:
-            for number in range(6):
-                writer.write_event(b'{"meter": "m%d", "wh": %d}' % (number % 3, number), f"m{number % 3}")
-                if number == 2:
-                    writer.flush()
-                    manager.slices("home").create("early", cuts.head(), cuts.tail())
-        yield Shell(server.controller_uri)
+    manager.create_stream("home", "meters", 2)
+    cuts = manager.cuts("home", "meters")
+    with manager.create_writer("home", "meters") as writer:
+        for number in range(6):
+            writer.write_event(b'{"meter": "m%d", "wh": %d}' % (number % 3, number), f"m{number % 3}")
+            if number == 2:
+                writer.flush()
+                manager.slices("home").create("early", cuts.head(), cuts.tail())
 
 
-def test_tables_are_defined_shown_and_dropped(shell: Shell) -> None:
+def test_tables_are_defined_shown_and_deleted(shell: Shell) -> None:
     assert "no such stream table" in shell.run("stream-table", "list", "home").output
-    define = ("stream-table", "define", "home", "meters", "--schema", "meter string, wh long", "--key", "meter")
-    assert shell.run(*define).output == "defined table meters of stream home/meters: meter string, wh int64\n"
+    define = ("stream-table", "create", "home", "meters", "--schema", "meter string, wh long", "--key", "meter")
+    assert shell.run(*define).output == "created stream table meters of stream home/meters: meter string, wh int64\n"
     assert "already exists" in shell.run(*define, code=1).output
     assert shell.run(*define, "--replace", "--note", "power").exit_code == 0
     assert "has no column 'wh" in shell.run(*define, "--replace", "--key", "whh", code=1).output
@@ -42,23 +34,25 @@ def test_tables_are_defined_shown_and_dropped(shell: Shell) -> None:
     )  # fmt: skip
     assert "meter string, wh int64" in shell.run("stream-table", "show", "home", "meters").output
     assert "define it, or check its spelling" in shell.run("stream-table", "show", "home", "metres", code=1).output
-    assert "there was no table metres" in shell.run("stream-table", "drop", "home", "metres", code=1).stderr
-    assert "the stream stays" in shell.run("stream-table", "drop", "home", "meters").output
+    assert (
+        "there was no stream table home/metres" in shell.run("stream-table", "delete", "home", "metres", code=1).stderr
+    )
+    assert "the stream stays" in shell.run("stream-table", "delete", "home", "meters").output
     assert shell.json("stream-table", "list", "home") == []
 
 
 def test_queries_have_its_columns(shell: Shell) -> None:
-    shell.run("stream-table", "define", "home", "usage", "--stream", "meters", "--schema", "meter string, wh long")
+    shell.run("stream-table", "create", "home", "usage", "--stream", "meters", "--schema", "meter string, wh long")
     told = shell.run("sql", "select meter, sum(wh) as wh from home.usage group by meter order by 1", "-o", "csv")
     assert told.stdout == "meter,wh\nm0,3\nm1,5\nm2,7\n"
     told = shell.run("sql", "select sum(wh) as wh from usage for slice 'early'", "--scope", "home", "-o", "csv")
     assert told.stdout == "wh\n3\n"
     assert "append_time" in shell.run("sql", "select * from home.usage", "-o", "csv").stdout
-    shell.run("stream-table", "drop", "home", "usage")
+    shell.run("stream-table", "delete", "home", "usage")
 
 
 def test_queries_have_latest_rows_and_changes(shell: Shell) -> None:
-    shell.run("stream-table", "define", "home", "last", "--stream", "meters", "--schema", "meter string, wh long",
+    shell.run("stream-table", "create", "home", "last", "--stream", "meters", "--schema", "meter string, wh long",
               "--key", "meter")  # fmt: skip
     shell.run("bookmark", "create", "home", "meters", "now")
     first = (("slice", "show", "home", "early"), "m0,0\nm1,1\nm2,2\n")
@@ -87,16 +81,16 @@ def test_queries_have_latest_rows_and_changes(shell: Shell) -> None:
     assert shell.run("sql", "select 1 as latest, 'latest(''x'')' as changes", "-o", "csv").stdout == (
         "latest,changes\n1,latest('x')\n"
     )
-    shell.run("stream-table", "drop", "home", "last")
-    shell.run("stream-table", "define", "home", "my.last", "--stream", "meters", "--schema", "meter string, wh long",
+    shell.run("stream-table", "delete", "home", "last")
+    shell.run("stream-table", "create", "home", "my.last", "--stream", "meters", "--schema", "meter string, wh long",
               "--key", "meter")  # fmt: skip
     for query, more in (("from latest('home.\"my.last\"')", ()), ("from latest('\"my.last\"')", ("--scope", "home"))):
         assert len(shell.json("sql", query, *more)) == 3
-    shell.run("stream-table", "drop", "home", "my.last")
+    shell.run("stream-table", "delete", "home", "my.last")
 
 
 def test_changes_are_written_to_a_stream(shell: Shell) -> None:
-    shell.run("stream-table", "define", "home", "usage", "--stream", "meters", "--schema", "meter string, wh long",
+    shell.run("stream-table", "create", "home", "usage", "--stream", "meters", "--schema", "meter string, wh long",
               "--key", "meter")  # fmt: skip
     shell.run("stream", "create", "home", "usage-changes")
     write = ("stream-table", "write-changes", "home", "usage", "usage-changes", "--end")
@@ -112,12 +106,12 @@ def test_changes_are_written_to_a_stream(shell: Shell) -> None:
         "no stream table 'metres'" in shell.run("stream-table", "write-changes", "home", "metres", "x", code=1).output
     )
     for name in ("usage", "usage-changes"):
-        shell.run("stream-table", "drop", "home", name)
+        shell.run("stream-table", "delete", "home", name)
 
 
 def test_a_streams_deletion_asks_about_its_tables(shell: Shell) -> None:
     shell.run("stream", "create", "home", "gone")
-    shell.run("stream-table", "define", "home", "gone", "--schema", "wh long")
+    shell.run("stream-table", "create", "home", "gone", "--schema", "wh long")
     shell.run("stream", "seal", "home", "gone", "--yes")
     asked = shell.run("stream", "delete", "home", "gone", stdin=b"n\n", code=1).output
     assert "Delete stream home/gone and all its events, and the tables defined on it (gone)?" in asked

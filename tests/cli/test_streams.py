@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,20 +26,6 @@ class Shell:
 
     def json(self, *arguments: str) -> Any:
         return msgspec.json.decode(self.run(*arguments, "--json").stdout)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
-    shell = Shell(server.controller_uri)
-    shell.run("scope", "create", "home")
-    return shell
 
 
 def test_scopes_and_streams(shell: Shell) -> None:
@@ -78,10 +63,10 @@ def test_update_changes_what_is_given(shell: Shell, server: nadi.standalone.Embe
         assert (
             update("--segments", "3") == "has 10 events/s a segment, at least 3 segments, split into up to 4 at once\n"
         )
-        assert update("--kib-per-s", "7", "--retention", "7d", "--retention-most", "30d").endswith("keeps 7d to 30d\n")
+        assert update("--kib-per-s", "7", "--retention", "7d", "--retention-max", "30d").endswith("keeps 7d to 30d\n")
         assert update("--retention-over-bookmarks") == "keeps 7d to 30d over bookmarks\n"
         assert update("--retention", "8d") == "keeps 8d to 30d over bookmarks\n"
-        assert update("--retention-under-bookmarks", "--retention-most", "9d") == "keeps 8d to 9d\n"
+        assert update("--retention-under-bookmarks", "--retention-max", "9d") == "keeps 8d to 9d\n"
         assert update("--remove-tag", "a", "--add-tag", "c") == "has the tags b, c\n"
         found = manager.stream_configuration("home", "changed")
         assert found.scaling == nadi.ScalingPolicy.by_data_rate(7, 4, 3)
@@ -104,8 +89,8 @@ def test_update_changes_what_is_given(shell: Shell, server: nadi.standalone.Embe
             ([], "say what to change"),
             (["--scale-factor", "3"], "--scale-factor has no effect on a fixed number"),
             (["--fixed", "--kib-per-s", "3"], "exclude each other"),
-            (["--retention-most", "3d"], "say with --retention what it is to keep at least"),
-            (["--retention", "3d", "--everything"], "leave out what else is to be kept"),
+            (["--retention-max", "3d"], "give with --retention what it keeps at least"),
+            (["--retention", "3d", "--everything"], "leave out the other options of retention"),
             (["--remove-tag", "a"], "has no tag 'a': it has b, c"),
             (["--remove-tag", "b", "--add-tag", "b"], "added and removed"),
         ):
@@ -146,14 +131,14 @@ def _all(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
-    shell.run("stream", "create", "home", "meters")
-    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "meters") as writer:
+    shell.run("stream", "create", "home", "sunshine")
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "sunshine") as writer:
         writer.write_event(b"one").result(60)
-        shell.run("bookmark", "create", "home", "meters", "noon", "--note", "[red]sun[/red]", "--tag", "day")
+        shell.run("bookmark", "create", "home", "sunshine", "noon", "--note", "[red]sun[/red]", "--tag", "day")
         writer.write_event(b"two").result(60)
-        shell.run("bookmark", "create", "home", "meters", "dusk")
+        shell.run("bookmark", "create", "home", "sunshine", "dusk")
         writer.write_event(b"\xff").result(60)
-    assert "already exists" in shell.run("bookmark", "create", "home", "meters", "noon", code=1).stderr
+    assert "already exists" in shell.run("bookmark", "create", "home", "sunshine", "noon", code=1).stderr
     listed = shell.run("bookmark", "list", "home").output
     assert listed.index("dusk") < listed.index("noon")
     assert "[red]sun[/red]" in listed, "what users wrote is no markup"
@@ -161,34 +146,34 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
     text = shell.run("bookmark", "show", "home", "noon").stdout.strip()
     assert text == noon["cut"]
     assert shell.json("bookmark", "show", "home", "noon") == [noon]
-    assert shell.run("read", "home", "meters", "--from", "noon", "--to", "dusk").stdout == "two\n"
-    assert shell.run("read", "home", "meters", "--from", text, "--limit", "1").stdout == "two\n"
-    assert shell.run("read", "home", "meters", "--from", "tail").stdout == ""
-    assert shell.run("read", "home", "meters", "--from", "2020-01-01T00:00Z", "--to", "dusk").stdout == "one\ntwo\n"
-    assert shell.run("read", "home", "meters", "--to", "2020-01-01 00:00+01:00").stdout == ""
-    assert "no time zone" in shell.run("read", "home", "meters", "--from", "2020-01-01T00:00", code=1).stderr
-    last = shell.run("read", "home", "meters", "--from", "dusk", "--json").stdout
+    assert shell.run("read", "home", "sunshine", "--from", "noon", "--to", "dusk").stdout == "two\n"
+    assert shell.run("read", "home", "sunshine", "--from", text, "--limit", "1").stdout == "two\n"
+    assert shell.run("read", "home", "sunshine", "--from", "tail").stdout == ""
+    assert shell.run("read", "home", "sunshine", "--from", "2020-01-01T00:00Z", "--to", "dusk").stdout == "one\ntwo\n"
+    assert shell.run("read", "home", "sunshine", "--to", "2020-01-01 00:00+01:00").stdout == ""
+    assert "no time zone" in shell.run("read", "home", "sunshine", "--from", "2020-01-01T00:00", code=1).stderr
+    last = shell.run("read", "home", "sunshine", "--from", "dusk", "--json").stdout
     assert msgspec.json.decode(last) == {"segment_id": 0, "offset": 22, "base64": base64.b64encode(b"\xff").decode()}
-    assert "no bookmark 'dawn'" in shell.run("read", "home", "meters", "--from", "dawn", code=1).stderr
-    made = shell.run("slice", "create", "home", "meters", "week-45", "--from", "noon", "--to", "dusk")
-    assert made.output == "created slice week-45 of home/meters: 11 bytes\n"
+    assert "no bookmark 'dawn'" in shell.run("read", "home", "sunshine", "--from", "dawn", code=1).stderr
+    made = shell.run("slice", "create", "home", "sunshine", "week-45", "--from", "noon", "--to", "dusk")
+    assert made.output == "created slice week-45 of home/sunshine: 11 bytes\n"
     assert shell.run("read", "home", "week-45", "--slice", "--key", "any").stdout == "two\n"
     (shown,) = shell.json("slice", "show", "home", "week-45")
     assert (shown["bytes"], shown["events"]) == (11, 1)
     shell.run("slice", "tag", "home", "week-45", "--tag", "weeks")
     shell.run("slice", "rename", "home", "week-45", "week-46")
     assert [row["name"] for row in shell.json("slice", "list", "home", "--tag", "weeks")] == ["week-46"]
-    assert shell.run("slice", "delete", "home", "week-46").output == "deleted slice week-46\n"
+    assert shell.run("slice", "delete", "home", "week-46").output == "deleted slice home/week-46; the events stay\n"
     shell.run("bookmark", "tag", "home", "noon", "--remove", "day")
     shell.run("bookmark", "rename", "home", "noon", "midday")
-    assert "there was no bookmark noon" in shell.run("bookmark", "delete", "home", "noon", code=1).stderr
-    shell.run("bookmark", "create", "home", "meters", "long-ago", "--at", "2020-01-01T00:00Z")
+    assert "there was no bookmark home/noon" in shell.run("bookmark", "delete", "home", "noon", code=1).stderr
+    shell.run("bookmark", "create", "home", "sunshine", "long-ago", "--at", "2020-01-01T00:00Z")
     made = shell.run(
-        "slice", "create", "home", "meters", "all", "--from", "2020-01-01T00:00Z", "--to", "2200-01-01T00:00Z"
+        "slice", "create", "home", "sunshine", "all", "--from", "2020-01-01T00:00Z", "--to", "2200-01-01T00:00Z"
     )
-    assert made.output == "created slice all of home/meters: 31 bytes\n"
-    shell.run("stream", "truncate", "home", "meters", "--at", "midday", "--yes")
-    assert shell.run("read", "home", "meters", "--to", "dusk").stdout == "two\n"
+    assert made.output == "created slice all of home/sunshine: 31 bytes\n"
+    shell.run("stream", "truncate", "home", "sunshine", "--at", "midday", "--yes")
+    assert shell.run("read", "home", "sunshine", "--to", "dusk").stdout == "two\n"
 
 
 def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
@@ -196,7 +181,7 @@ def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
 
 
 def test_what_a_stream_keeps(server: nadi.standalone.EmbeddedServer, shell: Shell) -> None:
-    made = shell.run("stream", "create", "home", "kept", "--retention", "100B", "--retention-most", "10MiB")
+    made = shell.run("stream", "create", "home", "kept", "--retention", "100B", "--retention-max", "10MiB")
     assert made.output == "created stream home/kept\n"
     (shown,) = shell.json("stream", "show", "home", "kept")
     assert (shown["retention"], shown["oldest"], shown["held_by"]) == ("100B to 10MiB", "-", [])
@@ -210,17 +195,18 @@ def test_what_a_stream_keeps(server: nadi.standalone.EmbeddedServer, shell: Shel
     assert (holder["kind"], holder["name"], holder["bytes_after"]) == ("bookmark", "begin", 500)
     assert shown["oldest"].startswith("20")
     assert "held back by bookmark begin: 500 bytes after it" in shell.run("stream", "show", "home", "kept").output
-    kept = shell.run("stream", "retain", "home", "kept", "--retention", "36h", "--retention-over-bookmarks").output
+    kept = shell.run("stream", "update", "home", "kept", "--retention", "36h", "--retention-over-bookmarks").output
     assert kept == "stream home/kept keeps 36h over bookmarks\n"
-    assert shell.run("stream", "retain", "home", "kept", "--everything").output == "stream home/kept keeps everything\n"
+    assert shell.run("stream", "update", "home", "kept", "--everything").output == "stream home/kept keeps everything\n"
     for wrong, says in (
         (["--retention", "7"], "neither an age nor a size"),
-        (["--retention", "2MB", "--retention-most", "1MB"], "raise the maximum"),
-        (["--retention-most", "1d"], "either --retention or --everything"),
-        (["--everything", "--retention-over-bookmarks"], "no effect without --retention"),
+        (["--retention", "2MB", "--retention-max", "1MB"], "raise the maximum"),
+        (["--retention-max", "1d"], "give with --retention what it keeps at least"),
+        (["--everything", "--retention-over-bookmarks"], "leave out the other options of retention"),
     ):
-        assert says in shell.run("stream", "retain", "home", "kept", *wrong, code=1).output.replace("\n", " "), wrong
-    assert "no effect" in shell.run("stream", "create", "home", "more", "--retention-most", "1d", code=1).output
+        assert says in shell.run("stream", "update", "home", "kept", *wrong, code=1).output.replace("\n", " "), wrong
+    refused = shell.run("stream", "create", "home", "more", "--retention-max", "1d", code=1).output
+    assert "give with --retention" in refused
 
 
 def test_slice_create_stream_left_out_is_that_of_its_bookmarks(shell: Shell) -> None:

@@ -1,28 +1,8 @@
-"""`nadi table` and `nadi txn`, each run as a person runs it."""
+"""`nadi table` and `nadi transaction`, each run as a person runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-import nadi
 from tests.cli.test_streams import Shell
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
-    shell = Shell(server.controller_uri)
-    shell.run("scope", "create", "home")
-    return shell
 
 
 def test_a_table(shell: Shell) -> None:
@@ -53,12 +33,14 @@ def test_a_table(shell: Shell) -> None:
     ]
     (odd,) = shell.json("table", "get", "home", "rooms", "00ff000000000000", "--hex")
     assert (odd["key"], odd["value"], odd["encoding"]) == ("0x00ff000000000000", "/w==", "base64")
-    keys = [row["key"] for row in shell.json("table", "keys", "home", "rooms", "--from", "b", "--to", "k")]
+    keys = [
+        row["key"] for row in shell.json("table", "entries", "home", "rooms", "--keys-only", "--from", "b", "--to", "k")
+    ]
     assert keys == ["bath", "kitchen"]
-    some = shell.run("table", "keys", "home", "rooms", "--limit", "2", "-o", "csv")
+    some = shell.run("table", "entries", "home", "rooms", "--keys-only", "--limit", "2", "-o", "csv")
     assert some.stdout == "key,secondary\n0x00ff000000000000,\nbath,\n"
     assert some.stderr == "there are more: --limit shows more than 2\n"
-    assert shell.json("table", "keys", "home", "rooms", "--prefix", "q") == []
+    assert shell.json("table", "entries", "home", "rooms", "--keys-only", "--prefix", "q") == []
     (listed,) = shell.json("table", "list", "home")
     assert listed == {"table": "rooms", "entries": 3, "key bytes": 8, "secondary bytes": 0, "partitions": 2}
     for wrong, says in (
@@ -69,7 +51,7 @@ def test_a_table(shell: Shell) -> None:
         (["put", "home", "rooms", "xyz", "b", "--hex"], "not hex digits"),
         (["get", "home", "rooms", "a"], "has no key 'a'"),
         (["get", "home", "rooms", "a", "--secondary", "b"], "--secondary has no effect"),
-        (["keys", "home", "rooms", "--prefix", "a", "--to", "b"], "choose one"),
+        (["entries", "home", "rooms", "--prefix", "a", "--to", "b"], "choose one"),
         (["get", "home", "none", "a"], "there is no key-value table home/none"),
     ):
         assert says in shell.run("table", *wrong, code=1).stderr.replace("\n", " "), wrong
@@ -89,7 +71,7 @@ def test_secondary_keys(shell: Shell) -> None:
     shell.run("table", "put", "home", "pairs", "b", "b")
     found = shell.json("table", "entries", "home", "pairs", "--primary", "a", "--from", "y")
     assert [(row["key"], row["secondary"], row["value"]) for row in found] == [("a", "y", "ay")]
-    assert shell.run("table", "keys", "home", "pairs").output.split() == [
+    assert shell.run("table", "entries", "home", "pairs", "--keys-only").output.split() == [
         "key",
         "secondary",
         "a",
@@ -104,30 +86,30 @@ def test_secondary_keys(shell: Shell) -> None:
 def test_a_transaction_by_its_id(shell: Shell) -> None:
     shell.run("stream", "create", "home", "orders", "--segments", "2")
     txn = ["home", "orders"]
-    first, second, third = (shell.run("txn", "begin", *txn, "--lease", "1h").stdout.strip() for _ in range(3))
+    first, second, third = (shell.run("transaction", "begin", *txn, "--lease", "1h").stdout.strip() for _ in range(3))
     done = shell.run("write", *txn, "--into", first, "--lease", "1d", "--key", "a", stdin=b"1\n2\n")
     assert done.stderr == "wrote 2 events, 2 bytes\n"
     shell.run("write", *txn, "--into", first, "--key", "a", stdin=b"3\n")
     shell.run("write", *txn, "--into", second, stdin=b"4\n")
-    assert shell.json("txn", "show", *txn, first) == [{"id": first, "state": "OPEN"}]
-    assert shell.run("txn", "ping", *txn, second).output == f"transaction {second} has another 10min\n"
+    assert shell.json("transaction", "show", *txn, first) == [{"id": first, "state": "OPEN"}]
+    assert shell.run("transaction", "ping", *txn, second).output == f"transaction {second} has another 10min\n"
     assert shell.run("read", *txn).stdout == ""
-    assert shell.run("txn", "commit", *txn, first).output == f"committed transaction {first}\n"
+    assert shell.run("transaction", "commit", *txn, first).output == f"committed transaction {first}\n"
     assert shell.run("read", *txn).stdout == "1\n2\n3\n"
-    assert shell.run("txn", "commit", *txn, second, third).output == "committed 2 transactions\n"
+    assert shell.run("transaction", "commit", *txn, second, third).output == "committed 2 transactions\n"
     assert sorted(shell.run("read", *txn).stdout.split()) == ["1", "2", "3", "4"]
-    lost = shell.run("txn", "begin", *txn).stdout.strip()
+    lost = shell.run("transaction", "begin", *txn).stdout.strip()
     shell.run("write", *txn, "--into", lost, stdin=b"lost\n")
-    assert shell.run("txn", "abort", *txn, lost, code=1).output.startswith("Discard the events of")
-    assert shell.run("txn", "abort", *txn, lost, "--yes").output == f"aborted transaction {lost}\n"
-    assert shell.json("txn", "show", *txn, lost) == [{"id": lost, "state": "ABORTED"}]
+    assert shell.run("transaction", "abort", *txn, lost, code=1).output.startswith("Discard the events of")
+    assert shell.run("transaction", "abort", *txn, lost, "--yes").output == f"aborted transaction {lost}\n"
+    assert shell.json("transaction", "show", *txn, lost) == [{"id": lost, "state": "ABORTED"}]
     for wrong, says in (
-        (["txn", "commit", *txn, lost], "ABORTED"),
+        (["transaction", "commit", *txn, lost], "ABORTED"),
         (["write", *txn, "--lease", "1h"], "--lease has no effect without --into"),
-        (["txn", "abort", *txn, first, "--yes"], "COMMITTED"),
-        (["txn", "show", *txn, "mine"], "mine"),
-        (["txn", "show", *txn, "00000000-0000-0000-0000-000000000000"], "there is no transaction"),
-        (["txn", "begin", *txn, "--lease", "1s"], "lease"),
+        (["transaction", "abort", *txn, first, "--yes"], "COMMITTED"),
+        (["transaction", "show", *txn, "mine"], "mine"),
+        (["transaction", "show", *txn, "00000000-0000-0000-0000-000000000000"], "there is no transaction"),
+        (["transaction", "begin", *txn, "--lease", "1s"], "lease"),
         (["write", *txn, "--into", lost], "ABORTED"),
         (["write", *txn, "--into", first, "--transaction"], "--transaction has no effect with --into"),
     ):

@@ -28,24 +28,9 @@ TAKEN_APART: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder, rest_port=0) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManager]:
-    with nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters")
-        yield manager
-
-
-@pytest.fixture
-def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
-    return Shell(server.controller_uri)
+@pytest.fixture(scope="module", autouse=True)
+def meters(manager: nadi.StreamManager) -> None:
+    manager.create_stream("home", "meters")
 
 
 @pytest.fixture
@@ -67,11 +52,11 @@ def make(manager: nadi.StreamManager, kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("how", TAKEN_APART)
 @pytest.mark.parametrize(
-    ("kind", "place", "key", "delete"),
+    ("kind", "place", "key"),
     [
-        ("bookmark", "_bookmarks", "bookmark", "delete"),
-        ("slice", "_bookmarks", "slice", "delete"),
-        ("stream-table", "_streamtables", "table", "drop"),
+        ("bookmark", "_bookmarks", "bookmark"),
+        ("slice", "_bookmarks", "slice"),
+        ("stream-table", "_streamtables", "table"),
     ],
 )
 def test_what_has_a_name(
@@ -81,7 +66,6 @@ def test_what_has_a_name(
     kind: str,
     place: str,
     key: str,
-    delete: str,
     how: str,
 ) -> None:
     for name in ("one", "two", "three"):
@@ -98,7 +82,7 @@ def test_what_has_a_name(
     assert [one.name for one in kept.list()] == ["one", "three"]
     (bad,) = kept.unreadable()
     assert bad.name == "two"
-    assert f"`nadi {kind} {delete} home two`" in bad.problem
+    assert f"`nadi {kind} delete home two`" in bad.problem
     with pytest.raises(ProtocolError, match="home/two can't be read"):
         kept.get("two")
     rows = shell.json(kind, "list", "home")
@@ -108,10 +92,10 @@ def test_what_has_a_name(
     assert "can't be read" in shell.run(kind, "show", "home", "two", code=1).stderr
     answer = httpx.get(f"{server.rest_uri}/v1/data/home/unreadable", timeout=60).json()
     assert answer == [{"kind": kind.replace("-", " "), "name": "two", "problem": bad.problem}]
-    shell.run(kind, delete, "home", "two")
+    shell.run(kind, "delete", "home", "two")
     assert kept.unreadable() == []
     for name in ("one", "three"):
-        shell.run(kind, delete, "home", name)
+        shell.run(kind, "delete", "home", name)
 
 
 def test_what_is_wrong_is_said_in_few_words(manager: nadi.StreamManager) -> None:
@@ -147,13 +131,13 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
 @pytest.mark.parametrize(
     ("walks", "command"),
     [
-        ("nadi.client.places.shelf", ["bookmark", "list", "walked"]),
-        ("nadi.client.places.shelf", ["slice", "list", "walked"]),
-        ("nadi.client.definitions.stream_tables", ["stream-table", "list", "walked"]),
-        ("nadi.search.definition", ["search", "list", "walked"]),
-        ("nadi.search.standing.records", ["search", "standing", "list", "walked", "logs"]),
-        ("nadi.lake.states", ["lake", "list", "walked"]),
-        ("nadi.functions.progress", ["function", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["bookmark", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["slice", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
+        ("nadi.client.tables.catalog.sorted_out", ["search", "standing", "list", "walked", "logs"]),
+        ("nadi.lake.record.readable", ["lake", "list", "walked"]),
+        ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],
     ids=lambda given: " ".join(given[:-1]) if isinstance(given, list) else "",
 )
@@ -173,22 +157,22 @@ def test_a_list_reads_a_table_once(
         if "standing" in command:
             manager.create_stream("walked", "hits")
             nadi.search.standing_queries(manager, "walked").create("logs", "hits")
-    count, module = 0, importlib.import_module(walks)
-    really = module.sorted_out
+    count, (module, _, walk) = 0, walks.rpartition(".")
+    really = getattr(importlib.import_module(module), walk)
 
     async def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
         return await really(*given)
 
-    monkeypatch.setattr(module, "sorted_out", counted)
+    monkeypatch.setattr(walks, counted)
     ran = CliRunner().invoke(app, [*command, "--controller", server.controller_uri])
     assert ran.exit_code == 0, ran.output
     assert count == 1
 
 
-@pytest.mark.parametrize(("kind", "forget"), [("lake", "forget"), ("function", "delete")])
-def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: str, forget: str) -> None:
+@pytest.mark.parametrize("kind", ["lake", "function"])
+def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: str) -> None:
     if kind == "lake":
         catalog = {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}
         for stream in ("whole", "bad"):
@@ -205,15 +189,15 @@ def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: st
     manager.table("home", f"_RG{name}").put(kind.encode(), msgspec.msgpack.encode({"definition": 7}))
     rows = shell.json(kind, "list", "home")
     assert [row[kind] for row in rows] == [f"whole-{kind}", name]
-    assert f"nadi {kind} {forget}" in rows[1]["problem"]
+    assert f"nadi {kind} delete" in rows[1]["problem"]
     if kind == "lake":
-        assert list(nadi.lake.lakes_of(manager, "home")) == ["whole-lake"]
-        assert [one.name for one in nadi.lake.unreadable(manager, "home")] == [name]
-        assert "can't be read" in shell.run("lake", "status", "home.bad", code=1).stderr
+        whole, unreadable = nadi.lake.lakes_of(manager, "home")
+        assert (list(whole), [one.name for one in unreadable]) == (["whole-lake"], [name])
+        assert "can't be read" in shell.run("lake", "status", "home", name, code=1).stderr
         assert "whole-lake" in shell.run("stream", "delete", "home", "whole", stdin=b"n\n", code=1).output
     else:
-        assert "can't be read" in shell.run("function", "show", "home", name, code=1).stderr
-    shell.run(kind, forget, "home.bad" if kind == "lake" else "home", *([] if kind == "lake" else [name]), "--yes")
+        assert "can't be read" in shell.run("function", "status", "home", name, code=1).stderr
+    shell.run(kind, "delete", "home", name, "--yes")
     assert [row[kind] for row in shell.json(kind, "list", "home")] == [f"whole-{kind}"]
     with pytest.raises(NotFoundError):
         manager.reader_group_manager("home").get_reader_group(name)

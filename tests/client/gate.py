@@ -1,4 +1,4 @@
-"""Between a blocking client and a real segment store: holds back, splits, adds to, or cuts off what passes."""
+"""Between a blocking client and a real segment store: holds back, or cuts off what passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Gate:
         self.answers.set()
         self.requests.set()
         self.changed: Callable[[bytes], Iterable[bytes]] = lambda data: [data]  # the pieces of an answer
-        self.changed_request: Callable[[bytes], Iterable[bytes]] = lambda data: [data]
         self._store = store
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -60,8 +59,7 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
                 self.requests.wait()
-                for piece in self.changed_request(data):
-                    store.sendall(piece)
+                store.sendall(data)
         _end(store)
 
     def _pass_answers(self, store: socket.socket, client: socket.socket) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
 from nadi.client.control import loop_thread
 from nadi.client.control.loop_thread import LoopThread
+from nadi.client.reading.reader import held_block
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 
@@ -185,7 +186,7 @@ def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> N
     worker.start()
     try:
         # with a preexec_fn, as PySpark starts its Java, the child is a fork of all this first
-        codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(150)}
+        codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(40)}
     finally:
         done.set()
         worker.join()
@@ -293,27 +294,18 @@ def test_waits_that_end_as_something_comes_lose_nothing(manager: StreamManager) 
     assert ended > 10
 
 
-def test_a_reader_at_the_tail_sends_no_word_for_each_block(
-    manager: StreamManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = manager.stream_info("sc", "st4").tail
-    with manager.create_reader("sc", "st4", start=start) as reader, manager.create_writer("sc", "st4") as writer:
-        calls = []
-        call, (_, core) = LoopThread.call, inside(reader)
-
-        def counted(thread: LoopThread, function: Callable[..., object], *given: object) -> None:
-            if given[:1] == (core,):
-                calls.append(function)
-            call(thread, function, *given)
-
-        monkeypatch.setattr(LoopThread, "call", counted)
-        for number in range(50):
-            writer.write_event(b"%d" % number, f"{number}").result(60)
-            found = reader.next_block(60)
-            assert found is not None
-            assert list(found[1]) == [b"%d" % number]
-        assert len(calls) == 1
-        assert reader.position() == manager.stream_info("sc", "st4").tail
+def test_a_block_that_did_not_reach_its_thread_comes_again(manager: StreamManager) -> None:
+    start = manager.stream_info("sc", "st1").tail
+    with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
+        writer.write_event(b"a", "k").result(60)
+        thread, core = inside(reader)
+        for _ in range(2):  # as where Ctrl-C ends the wait for it
+            held = thread.run(held_block(core, 60))
+            assert held is not None
+            assert list(held[1]) == [b"a"]
+            assert reader.position() == start
+        assert reader.next_block(60) == held
+        assert reader.position() == manager.stream_info("sc", "st1").tail
 
 
 def test_a_wait_that_ended_takes_no_block(manager: StreamManager) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import segment_info
-from nadi.client.segments.session import Session
+from nadi.client.segments.stores import Session
 from nadi.errors import ConditionFailedError, RequestTimeoutError
 from nadi.model.framing import frame_events
 from nadi.naming import segment_name

@@ -120,12 +120,7 @@ def test_transactions(manager: StreamManager) -> None:
     dropped.abort(wait=True)
     assert dropped.status() == "ABORTED"
     tail = manager.stream_info("sc", "txns").tail
-    assert sorted(event.data for event in manager.read_events("sc", "txns", end=tail)) == [
-        b"a",
-        b"b",
-        b"c",
-        b"d",
-    ]
+    assert sorted(event.data for event in manager.read_events("sc", "txns", end=tail)) == [b"a", b"b", b"c", b"d"]
 
 
 def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:

@@ -197,10 +197,7 @@ def test_writers_of_a_client_that_ends_are_removed(server: RestartableServer, ma
 
 
 def test_a_client_whose_server_is_gone_ends_within_seconds(
-    server: RestartableServer,
-    manager: StreamManager,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    server: RestartableServer, manager: StreamManager, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a second after a writer gives up it would be over, told or not, and a machine may stand still for longer
     monkeypatch.setattr("nadi.client.manager.streams._CLOSING_TIMEOUT_S", 15.0)

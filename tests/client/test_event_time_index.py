@@ -24,10 +24,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.StreamManager]:
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("data")) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
+    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("grid")
         yield manager
 

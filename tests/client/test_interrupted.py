@@ -1,21 +1,15 @@
-"""Ctrl-C wherever a thread that writes lone events can notice it: nothing is lost or twice there, and nobody waits."""
+"""Ctrl-C wherever a thread that writes an event can notice it: nothing is lost or twice there, and nobody waits."""
 
 from __future__ import annotations
 
 import dis
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import pytest
-
 from nadi.client import StreamManager
-from nadi.client.segments import alone
-from nadi.client.segments.alone import Alone
-
-from .test_alone import in_thread, lent, made, stored
 
 _FOLDERS = {"segments", "writing", "control"}  # of the client, all of whose modules take part
 _ops: dict[CodeType, dict[int, str]] = {}
@@ -59,28 +53,13 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-class Called:
-    def __init__(self) -> None:
-        self.is_set = threading.Event()
-
-    def __call__(self, _: object) -> None:
-        self.is_set.set()
-
-
-@pytest.mark.parametrize("is_lent", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_control_c_anywhere(manager: StreamManager, monkeypatch: pytest.MonkeyPatch, is_lent: bool) -> None:
-    stream = f"anywhere-{is_lent}".lower()
-    if is_lent:
-        monkeypatch.setattr(alone, "LOOK_S", 3600.0)  # a connection isn't taken back because time has passed
-    else:
-        monkeypatch.setattr(Alone, "answered", lambda *_: None)
-    with made(manager, stream) as writer:
+def test_control_c_anywhere(manager: StreamManager) -> None:
+    manager.create_stream("sc", "anywhere", 1)
+    with manager.create_writer("sc", "anywhere") as writer:
         at, acknowledged = 0, [b"x first"]
         writer.write_event(b"x first").result(60)
         while True:
             at += 1
-            if is_lent:
-                lent(writer)
             interrupt, ack, event = Interrupt(at), None, b"x %d" % at
             traced = sys.gettrace()
             sys.settrace(interrupt)
@@ -94,37 +73,18 @@ def test_control_c_anywhere(manager: StreamManager, monkeypatch: pytest.MonkeyPa
                 sys.settrace(traced)
             if not interrupt.where:
                 break
-            flushing, ended = in_thread(lambda: writer.flush(60))
-            flushing.join(60)
-            assert ended == [None], interrupt.where
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(writer.flush, 60).exception(120) is None, interrupt.where
             if ack is not None:
                 ack.result(60)
                 acknowledged.append(event)
             writer.write_event(b"x after %d" % at).result(60)
         assert at > 20
         assert writer._core._sender._pending == 0
-    found = stored(manager, stream, b"x")
-    assert len(set(found)) == len(found)
-    assert set(acknowledged) <= set(found)
-    assert [event for event in found if event in set(acknowledged)] == list(dict.fromkeys(acknowledged))
-    after = [int(event.split()[-1]) for event in found if event.startswith(b"x after")]
+    end = manager.stream_info("sc", "anywhere").tail
+    stored = [event for events in manager.read_batches("sc", "anywhere", end=end) for event in events]
+    assert len(set(stored)) == len(stored)
+    assert set(acknowledged) <= set(stored)
+    assert [event for event in stored if event in set(acknowledged)] == list(dict.fromkeys(acknowledged))
+    after = [int(event.split()[-1]) for event in stored if event.startswith(b"x after")]
     assert after == list(range(1, at))
-
-
-@pytest.mark.slow  # half a minute
-def test_others_hear_of_what_an_interrupted_thread_has_read(manager: StreamManager) -> None:
-    """Ctrl-C in the thread that reads an acknowledgement for several."""
-    with made(manager, "others-hear") as writer:
-        for at in range(1, 80):
-            lent(writer)
-            ack = writer.write_event(b"x")
-            ack._when_done(called := Called())  # as another thread does that waits for it, too
-            interrupt, traced = Interrupt(at), sys.gettrace()
-            sys.settrace(interrupt)
-            try:
-                ack.result(60)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(traced)
-            assert called.is_set.wait(60), interrupt.where

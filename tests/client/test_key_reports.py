@@ -12,9 +12,7 @@ import pytest
 
 from nadi.client.segments import key_reports
 from nadi.client.segments.key_reports import KeyReports, KeySampler
-from nadi.client.writing.batch import Batch
-from nadi.client.writing.blocks import Blocks
-from nadi.client.writing.routes import Routes
+from nadi.client.writing.blocks import Batch, Blocks, Routes
 from nadi.errors import ProtocolError
 from nadi.model.keyspace import key_position
 from nadi.model.load import SegmentLoad

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.client.shared.leader_election import LeaderElection, election_kind
+from nadi.client.shared.shared_state import LeaderElection, election_kind
 from nadi.client.shared.state_synchronizer import StateSynchronizer
 
 from .memory_log import Memory, MemoryLog

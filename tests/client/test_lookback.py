@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.client.places import lookback
+from nadi.client.places import cuts as lookback
 from nadi.errors import InvalidArgumentError
 
 

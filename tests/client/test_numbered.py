@@ -13,7 +13,8 @@ import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import Lane, NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.connection import AppendSession
 from nadi.errors import ConflictError, EventTooLargeError, NadiError, RequestTimeoutError, StreamSealedError
 from nadi.limits import MAX_EVENT_BYTES
@@ -45,7 +46,7 @@ def _by_key(stored: list[bytes]) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
     chance, writer_id = random.Random(seed), uuid4().bytes
     kept_number = 0  # what an ingester has noted: all before this number is stored
@@ -117,7 +118,7 @@ async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standa
 
 async def test_the_older_of_two_on_one_connection_is_told_once_what_to_do() -> None:
     told: list[NadiError] = []
-    session = AppendSession(lambda _: None, told.append, lambda: True)
+    session = AppendSession(lambda _: None, told.append)
     async with world() as here:
         connection = await stores_of(here.manager).connection("sc/st/0.#epoch.0", "appends")
         older, newer = (connection.add_session(session, b"one") for _ in range(2))
@@ -150,14 +151,14 @@ async def test_a_write_that_is_cancelled_as_its_answer_comes_is_not_stored_again
 ) -> None:
     events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(20)]
     async with world() as here:
-        answered = Lane._on_reply
+        answered = SegmentAppender._on_reply
 
-        def cancelling(lane: Lane, reply: wire.Command) -> None:
-            answered(lane, reply)
+        def cancelling(appender: SegmentAppender, reply: wire.Command) -> None:
+            answered(appender, reply)
             if isinstance(reply, wire.DataAppended) and reply.event_number == 14:
                 work.cancel()
 
-        monkeypatch.setattr(Lane, "_on_reply", cancelling)
+        monkeypatch.setattr(SegmentAppender, "_on_reply", cancelling)
         writer = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), uuid4().bytes)
         await writer.write(events[:10], 60)
         work = asyncio.create_task(writer.write(events[10:15], 60))

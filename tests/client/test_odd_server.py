@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
-from nadi.client.tables.key_value_pages import TableSpan, merged_pages
+from nadi.client.tables.key_value_table import TableSpan, merged_pages
 from nadi.client.tables.table import Table
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_EVENT_BYTES
@@ -34,7 +34,7 @@ async def write(w: World, data: bytes = b"event") -> None:
 
 
 async def append(w: World) -> None:
-    await ConditionalAppender(stores_of(w.manager), SEGMENT).append(b"record", 0)
+    await SegmentAppender(stores_of(w.manager), SEGMENT).append(b"record", 0)
 
 
 async def read(w: World) -> None:

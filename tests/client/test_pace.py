@@ -11,9 +11,9 @@ import pytest
 
 import nadi
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.writing import pace
-from nadi.client.writing.batch import Batch
-from nadi.client.writing.pace import SECOND_APPEND_BYTES, SLOW_S, Pace
+from nadi.client.writing import segment_output as pace
+from nadi.client.writing.blocks import Batch
+from nadi.client.writing.segment_output import SECOND_APPEND_BYTES, SLOW_S, Pace
 from nadi.model.keyspace import key_position
 from tests.support.waiting import until, until_async
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nadi.client.bytestream.byte_stream import open_byte_reader
 from nadi.client.manager.streams import stores_of
+from nadi.client.manager.structures import open_byte_reader
 from nadi.client.serializers.plain import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
@@ -151,7 +151,7 @@ async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
         w.store.refuses_reads = True
         reader = await w.manager.create_reader("sc", "st")
         w.controller.timeout_s = TIMEOUT_S
-        await until_async(lambda: all(source.error is not None for source in reader._inputs.values()))
+        await until_async(lambda: all(source.error is not None for source in reader._sources.values()))
         w.store.refuses_reads = False
         w.controller.timeout_s = SOON_S
         with pytest.raises(RequestTimeoutError):

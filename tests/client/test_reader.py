@@ -155,7 +155,7 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
             await writer.write_event(event, "k")
         end = (await w.manager.stream_info("sc", "st")).tail
         reader = await w.manager.create_reader("sc", "st", end=end)
-        ahead = next(iter(reader._inputs.values())).ahead
+        ahead = next(iter(reader._sources.values()))._ahead
         await until_async(lambda: ahead.reached == end.positions[0])
         assert len(ahead.blocks) > 10
         sizes: list[int] = []

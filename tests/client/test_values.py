@@ -209,7 +209,7 @@ def test_what_could_not_be_prepared_is_given_out_later_without_await_too(
         manager.create_stream(nadi_scope, "s")
         start = manager.stream_info(nadi_scope, "s").head
         with manager.create_reader(nadi_scope, "s", serializer=Text()) as reader:
-            reader._decoder = Unsteady()
+            reader._core._decoder = Unsteady()
             with manager.create_writer(nadi_scope, "s") as writer:
                 writer.write_event(b"a").result(60)
                 with pytest.raises(UnavailableError):

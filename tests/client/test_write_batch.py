@@ -19,16 +19,9 @@ import nadi
 from nadi.client.manager.event_streams import open_sender
 from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
-from nadi.client.writing.blocks import Blocks, Keys
-from nadi.client.writing.routes import NO_KEY, Routes
+from nadi.client.writing.blocks import NO_KEY, Blocks, Keys, Routes
 from nadi.client.writing.sender import EventSender
-from nadi.errors import (
-    ClosedError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    StreamSealedError,
-    UnavailableError,
-)
+from nadi.errors import ClosedError, EventTooLargeError, InvalidArgumentError, StreamSealedError, UnavailableError
 from nadi.limits import MIB, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.keyspace import key_position
 from tests.support.waiting import until_async
@@ -246,8 +239,7 @@ def test_threads_keep_the_order_of_their_keys_over_splits(manager: nadi.StreamMa
         def in_batches() -> None:
             for step in range(100):
                 writer.write_batch(
-                    [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names],
-                    names * 50,
+                    [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names], names * 50
                 )
 
         def singly() -> None:

@@ -119,7 +119,7 @@ async def makes_and_deletes(user: User, manager: StreamManager) -> None:
         assert f"made-{number}" not in await manager.list_streams("sc")
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 1])
 async def test_all_goes_on_while_the_controller_moves(number: int, tmp_path: Path) -> None:
     async with asyncio.timeout(150), cluster(tmp_path) as made, made.manager(made.servers[number]) as manager:
         await manager.create_scope("sc")

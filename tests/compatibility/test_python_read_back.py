@@ -19,7 +19,7 @@ STREAM = "meters"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with spark_session("nadi compatibility") as session:
+    with spark_session() as session:
         yield session
 
 

@@ -14,7 +14,7 @@ from nadi.controller.grpc.server import Call, add_answers, rpc_server
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 
-CALLERS, CALLS = 16, 300
+CALLERS, CALLS = 16, 100
 
 
 async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> None:

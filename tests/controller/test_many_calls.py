@@ -11,7 +11,7 @@ from nadi.wire.rpc import controller_pb2 as pb
 from .fake_store import FakeStore
 from .rpc import Call, over_grpc
 
-_CALLS = 1_500
+_CALLS = 600
 
 
 def test_none_is_refused() -> None:

@@ -211,7 +211,7 @@ def running(folder: Path, seed: int, containers: int) -> Iterator[Run]:
 
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 15 * KILLS)
-@pytest.mark.parametrize("containers", [1, 4])
+@pytest.mark.parametrize("containers", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_server_killed_again_and_again_keeps_its_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int
 ) -> None:

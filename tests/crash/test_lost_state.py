@@ -79,7 +79,7 @@ def check_that_nothing_is_lost(folder: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("containers", [1, 2])
+@pytest.mark.parametrize("containers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_state_made_again_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int) -> None:
     monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
     killed_folder(tmp_path / "data", random.randrange(1 << 32), containers, kills=2)

@@ -16,7 +16,7 @@ from tests.damage.folder import make
 from tests.damage.inflict import KINDS
 from tests.damage.trial import Trial, run
 
-TRIALS = int(os.environ.get("NADI_DAMAGE_TRIALS", "6"))
+TRIALS = int(os.environ.get("NADI_DAMAGE_TRIALS", "2"))
 SEED = int(os.environ.get("NADI_DAMAGE_SEED", "1"))
 
 

@@ -56,7 +56,7 @@ async def running(function: Function, manager: StreamManager) -> AsyncIterator[a
     task = asyncio.create_task(serve(function, manager, stop=stop))
     progress = StoredProgress(manager, function.scope, function.name)
     while not task.done():
-        if (record := await progress.read()) is not None and record.instances:
+        if await progress.record.find() is not None and await progress.running():
             break
         await asyncio.sleep(0.02)
     try:
@@ -90,7 +90,7 @@ async def until_handled(
     progress = StoredProgress(manager, function.scope, function.name)
     async with asyncio.timeout(timeout_s):
         while True:
-            record = await progress.read()
+            record = await progress.record.find()
             if record is not None and record.counts.events + record.counts.dead_letters >= count:
                 return record
             await asyncio.sleep(0.05)

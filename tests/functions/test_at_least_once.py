@@ -10,7 +10,8 @@ import pytest
 
 from nadi.client.aio import StreamManager
 from nadi.errors import StreamRemadeError
-from nadi.functions import DeadLetter, FunctionError, FunctionStoppedError
+from nadi.functions import FunctionError, FunctionStoppedError
+from nadi.process import DeadLetter
 
 from .support import (
     HANDLERS,
@@ -75,13 +76,12 @@ async def test_a_poison_event_is_set_aside_and_the_others_are_handled(manager: S
             out = await read(manager, nadi_scope, f"out-{name}", 59)
             record = await until_handled(manager, function, 60)
         assert letter.data == b"k4 20 poison"
-        assert (letter.kind, letter.function) == (kind, function.name)
+        assert (letter.kind, letter.by) == (kind, f"function {function.name}")
         assert letter.attempts >= 2
-        assert letter.event.id == f"{letter.segment}@{letter.offset}"
         assert sorted(set(out)) == sorted(f"k{i % 16} {i}".encode() for i in range(60) if i != 20)
         assert in_order(out)
         assert record.counts.dead_letters == 1
-        assert kind in record.newest_error
+        assert kind in record.last_error
 
     await asyncio.gather(*map(check, POISONED))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.functions import DeadLetter, serve
+from nadi.functions import serve
+from nadi.process import DeadLetter
 from nadi.testing import RestartableServer
 from tests.support.waiting import until_async
 

@@ -21,8 +21,7 @@ from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError, NadiError, StreamSealedError
 from nadi.functions import Event, Function, FunctionError, Reject, Target, function, serve
 from nadi.functions.definition import function_of
-from nadi.functions.instances import is_dead, short_name, this_instance, worker_name
-from nadi.functions.progress import Counts, FunctionRecord, Instance, StoredProgress
+from nadi.functions.progress import Counters, FunctionRecord, StoredProgress
 from nadi.testing import RestartableServer
 
 from .command import nadi_command
@@ -99,18 +98,18 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
             while " 49 " not in listed:  # the last report takes a second
                 listed = await nadi_command(nadi_server, "function", "list", nadi_scope)
         assert f"{nadi_scope}/in" in listed
-        shown = await nadi_command(nadi_server, "function", "show", nadi_scope, "checked")
+        shown = await nadi_command(nadi_server, "function", "status", nadi_scope, "checked")
         assert "ValueError: no such meter" in shown
         assert "1 to 16" in shown
         delete = ("function", "delete", nadi_scope, "checked", "--yes")
         refused = await nadi_command(nadi_server, *delete, code=1)
         assert "is running: stop it first" in refused
-        refused = await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked", code=1)
+        refused = await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked", code=1)
         assert "is running: stop it first" in refused
         process.terminate()
         await asyncio.to_thread(process.communicate, timeout=60)
         assert process.returncode == 0
-    assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked")
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked")
     assert "deleted function" in await nadi_command(nadi_server, *delete)
     assert "no functions yet" in await nadi_command(nadi_server, "function", "list", nadi_scope)
 
@@ -122,6 +121,7 @@ def test_what_has_no_effect_or_is_missing_is_an_error() -> None:
         ([f"{HANDLERS}:echo"], "say what triggers it"),
         ([f"{HANDLERS}:echo", *here, "--mode", "batched"], "of no use without --target"),
         ([f"{HANDLERS}:echo", *here, "--exactly-once"], "name one"),
+        ([f"{HANDLERS}:echo", *here, "--exactly-once", "--delivery", "at-most-once"], "exclude each other"),
         ([f"{HANDLERS}:nothing", *here], "has no 'nothing'"),
         (["no_such_module:echo", *here], "there is no module"),
         (["--target", "http://127.0.0.1:1", *here, "--memory-mib", "100"], "a target has none"),
@@ -187,7 +187,7 @@ def test_handlers_know_nothing_of_the_client() -> None:
     """So that a process starts in a tenth of a second."""
     program = """
         import sys
-        import nadi.functions.handlers.host
+        import nadi.functions.handlers.process
         from nadi.functions import Context, Event, Reject, function
         print(any(name.startswith(("nadi.client", "grpc", "pyarrow", "numpy")) for name in sys.modules))
     """
@@ -197,33 +197,20 @@ def test_handlers_know_nothing_of_the_client() -> None:
     assert not issubclass(Reject, NadiError)
 
 
-def test_a_dead_workers_name_is_known_and_no_other() -> None:
-    name = worker_name(3, 1)
-    assert name.startswith(this_instance())
-    assert short_name(name) == "w3"
-    assert not is_dead(name)
-    place = this_instance().rsplit(".", 2)[0]
-    assert is_dead(f"{place}.{os.getpid()}.1.w3.1")  # the process number was used again
-    done = subprocess.Popen(["true"])
-    done.wait()
-    assert is_dead(f"{place}.{done.pid}.12345.w1.0")
-    assert not is_dead(f"elsewhere-00000000.{done.pid}.12345.w1.0")
-    assert not is_dead("reader-1")
-
-
 def test_counters_of_instances_that_end_or_die_are_kept() -> None:
-    record = FunctionRecord("f", "s/t", "m:f")
-    one = Instance("h", 1, 0, 1_000, "running", counts=Counts(events=5), last_error="one", last_error_ms=10)
-    two = Instance("h", 2, 0, 1_000, "running", counts=Counts(events=7), last_error="two", last_error_ms=5)
-    record = record.with_instance("one", one, 1_000).with_instance("two", two, 1_000)
-    assert (record.counts.events, record.newest_error, len(record.instances)) == (12, "one", 2)
-    record = record.with_instance("one", None, 2_000)
-    assert (record.counts.events, record.ended.events, record.newest_error) == (12, 5, "one")
-    two = Instance("h", 2, 0, 2_500, "idle", counts=Counts(events=9), last_error="last words", last_error_ms=2_400)
-    assert record.with_instance("two", two, 2_500, is_last=True).counts.events == 14
-    assert record.with_instance("two", two, 2_500, is_last=True).newest_error == "last words"
-    record = record.with_instance("three", Instance("h", 3, 0, 500_000, "idle"), 500_000)
-    assert (record.counts.events, record.ended.events, list(record.instances)) == (12, 12, ["three"])
+    one, two = Counters(), Counters()
+    one.handled(5, 0, 0)
+    two.handled(7, 0, 0)
+    one.last_error, one.last_error_ms, two.last_error, two.last_error_ms = "one", 10, "two", 5
+    record = FunctionRecord("f", "s/t", "m:f").with_counters("one", one, ["one"])
+    record = record.with_counters("two", two, ["one", "two"])
+    assert (record.counts.events, record.last_error, len(record.by_instance)) == (12, "one", 2)
+    two.handled(2, 0, 0)
+    two.last_error, two.last_error_ms = "last words", 11
+    record = record.with_counters("two", two, ["two"])
+    assert (record.counts.events, record.ended.events, record.last_error) == (14, 5, "last words")
+    record = record.with_counters("three", Counters(), ["three"])
+    assert (record.counts.events, record.ended.events, list(record.by_instance)) == (14, 14, ["three"])
 
 
 async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
@@ -235,17 +222,17 @@ async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
     progress = StoredProgress(manager, nadi_scope, function.name)
     async with running(function, manager):
         await read(manager, nadi_scope, "out", 50)
-    ended = await progress.read()
+    ended = await progress.record.find()
     assert ended is not None
-    assert (ended.counts.events, ended.instances) == (50, {})
+    assert (ended.counts.events, await progress.running()) == (50, [])
     await manager.seal_stream(nadi_scope, "out")
     await write(manager, nadi_scope, 50, 51)
     with pytest.raises(StreamSealedError):
         async with running(function, manager) as task:
             await asyncio.wait([task], timeout=60)
-    ended = await progress.read()
+    ended = await progress.record.find()
     assert ended is not None
-    assert "is sealed" in ended.newest_error
+    assert "is sealed" in ended.last_error
 
 
 async def test_one_function_of_a_deleted_stream_hides_no_other(
@@ -262,4 +249,4 @@ async def test_one_function_of_a_deleted_stream_hides_no_other(
     assert (row["events"], row["unread bytes"]) == (50, None)
     await manager.create_stream(nadi_scope, "in", 1)
     assert "echo" in await nadi_command(nadi_server, "function", "list", nadi_scope)
-    assert "echo" in await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)
+    assert "echo" in await nadi_command(nadi_server, "function", "status", nadi_scope, function.name)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from nadi.functions import DeadLetter, Event, Function
-from nadi.functions.handlers.outcome import Failure, Outcome, Output
+from nadi.functions import Event, Function
+from nadi.functions.handlers.event import Failure, Outcome, Output
 from nadi.functions.progress import Counters
 from nadi.functions.worker import Delivery, Stopping
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
+from nadi.process import DeadLetter
 
 FAILURE = Failure(kind="raised", error="ValueError", message="no")
 

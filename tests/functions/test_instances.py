@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from uuid import uuid4
 
 import pytest
 
 from nadi.client.aio import StreamManager
 from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
-from nadi.functions import FunctionError, instances, serve
+from nadi.functions import FunctionError, serve
 from nadi.functions.definition import FunctionOptions
-from nadi.functions.instances import is_dead, this_instance
-from nadi.functions.progress import Instance, StoredProgress
+from nadi.functions.progress import StoredProgress
+from nadi.process import members
 from nadi.testing import RestartableServer
 
 from .command import nadi_command, runner
-from .support import a_function, read, read_all, running, streams, until_workers, write
+from .support import a_function, delivered, read, read_all, running, streams, until_workers, write
 
 CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"delivery": "at-least-once"}]
 
@@ -36,20 +35,27 @@ async def test_another_with_other_options_is_refused_while_one_runs(
             await serve(function.changed(**change), manager)
 
 
-async def test_a_killed_one_can_be_deleted_at_once(
-    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+async def test_a_killed_one_is_known_to_be_dead_at_once(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for limit in ("PROCESS_GONE_S", "PROCESS_SILENT_S"):
+        monkeypatch.setattr(members, limit, 1e6)  # however long it has been silent
     await streams(manager, nadi_scope)
-    function = a_function(nadi_scope, "echo")
-    async with running(function, manager):
-        pass
-    now_ms = int(time.time() * 1000)
-    killed = f"{this_instance().rsplit('.', 2)[0]}.{os.getpid()}.1"
-    progress = StoredProgress(manager, nadi_scope, function.name)
-    await progress.report(function, killed, Instance("here", 1, 0, now_ms, "running", ("w1",)), now_ms)
-    shown = await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)
-    assert "running, gone" in shown
-    assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, function.name, "--yes")
+    await write(manager, nadi_scope, 0, 20)
+    async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    group = await manager.reader_group_manager(nadi_scope).get_reader_group("echo")
+    progress = StoredProgress(manager, nadi_scope, "echo")
+    left = set(await group.online_readers())
+    assert left
+    assert await progress.running() == []
+    async with running(delivered(nadi_scope, "echo", "exactly-once"), manager):
+        assert [instance.pid for instance in await progress.running()] == [os.getpid()]
+        shown = await nadi_command(nadi_server, "function", "status", nadi_scope, "echo")
+        assert f"process {os.getpid()}, " in shown
+        assert len(await read(manager, nadi_scope, "out", 20)) == 20
+        assert not left & set(await group.online_readers())
+    assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, "echo", "--yes")
 
 
 async def test_forgetting_commits_what_can_be_committed(
@@ -59,8 +65,8 @@ async def test_forgetting_commits_what_can_be_committed(
     await write(manager, nadi_scope, 0, 20)
     async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
         assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    forget = ("function", "forget", nadi_scope, "echo")
-    assert "forgot 0 outputs" in await nadi_command(nadi_server, *forget, "--redo")
+    settle = ("function", "settle", nadi_scope, "echo")
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, *settle, "--redo")
     assert len(await read(manager, nadi_scope, "out", 20)) == 20
     async with running(a_function(nadi_scope, "echo", output="out", delivery="exactly-once"), manager):
         await until_workers(manager, a_function(nadi_scope, "echo"), 0, 0)
@@ -85,19 +91,9 @@ async def test_what_became_of_an_output_may_be_unknown(
     await reader.record(0, held.block.size_bytes, {f"{nadi_scope}/out": str(uuid4())})
     with pytest.raises(FunctionError, match="can't know whether the output"):
         await serve(function, manager)
-    forget = ("function", "forget", nadi_scope, function.name, *(["--redo"] if redo else []))
-    assert "forgot 1 outputs" in await nadi_command(nadi_server, *forget)
+    settle = ("function", "settle", nadi_scope, function.name, *(["--redo"] if redo else []))
+    assert "forgot 1 outputs" in await nadi_command(nadi_server, *settle)
     assert await recorded_outputs(group) == []
     async with running(function, manager):
         out = await read(manager, nadi_scope, "out", 20 if redo else 15)
     assert out[0] == (b"k0 0" if redo else b"k5 5")
-
-
-def test_another_users_process_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(pid: int, number: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(instances, "_started", lambda pid: "")
-    monkeypatch.setattr(os, "kill", refused)
-    place = this_instance().rsplit(".", 2)[0]
-    assert not is_dead(f"{place}.4242.17.w1.0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nadi.client.readergroup.plan import Completion, Facts, plan
+from nadi.client.readergroup.plan import Facts, plan
 from nadi.client.readergroup.state import GroupState, first_state
 from nadi.client.readergroup.updates import (
     Acquire,
@@ -19,6 +19,7 @@ from nadi.client.readergroup.updates import (
     Reset,
     UndoOutput,
 )
+from nadi.client.reading.read_ahead import Completion
 from nadi.errors import InvalidArgumentError
 from nadi.model.readergroup import NOBODY, NamedRange, RecordedOutput, SegmentState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.functions.handlers.outcome import Failure, Outcome
+from nadi.functions.handlers.event import Failure, Outcome
 from nadi.functions.worker import Pieces, Verdict
 
 FAILURE = Failure(kind="raised", error="ValueError", message="no")

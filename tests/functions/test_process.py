@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nadi.functions import Event
-from nadi.functions.handlers.outcome import Outcome
+from nadi.functions.handlers.event import Outcome
 from nadi.functions.handlers.process import HandlerProcess
 
 from .support import HANDLERS
@@ -47,7 +47,7 @@ async def call(process: HandlerProcess, *data: str) -> Outcome:
         ("without a text", "Mute: without a text (ValueError)"),
         ("half a character", r"ValueError: \udcff"),
         ("half a key", "UnicodeEncodeError: "),
-        ("too much", "nadi.functions.handlers.calling.OutputTooLargeError: 72,000,000 bytes of one call, over"),
+        ("too much", "raised: OutputTooLargeError: 72,000,000 bytes of one call, over"),
     ],
 )
 async def test_whatever_a_handler_raises_is_told_and_costs_no_process(what: str, error: str) -> None:

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,23 @@ from cloudevents.core.base import BaseCloudEvent
 
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError
-from nadi.functions import DeadLetter, Event, Function, FunctionError, FunctionStoppedError, Target
-from nadi.functions.handlers import cloud_events
-from nadi.functions.handlers.outcome import Output
-from nadi.functions.handlers.target import HttpTarget, seconds_of
+from nadi.functions import Event, Function, FunctionError, FunctionStoppedError, Target
+from nadi.functions.handlers.event import Output
+from nadi.functions.handlers.target import (
+    BadReplyError,
+    HttpTarget,
+    batched,
+    binary,
+    cloud_event,
+    outputs_of_reply,
+    seconds_of,
+    structured,
+)
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.field_path import parse_path
 from nadi.model.json_events import known_key_in
 from nadi.naming import parse_segment_name
+from nadi.process import DeadLetter
 
 from .service import Answer, Service, as_bytes, serving
 from .support import in_order, read, read_all, running, streams, until_handled, write
@@ -127,7 +137,7 @@ async def test_what_is_refused_is_a_dead_letter_and_what_fails_is_sent_again(
         (b"k3 3 poison", "HTTP 422", 1),
         (b"k5 5", "HTTP 302", 2),
     ]
-    assert letters[0].message == "no such meter"
+    assert letters[0].reason == "no such meter"
     assert [int(data.split()[1]) for data in service.data()] == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 9, 10, 11]
     assert service.times[8] - service.times[7] >= 0.9  # Retry-After
     assert record.counts.retries == 3
@@ -211,22 +221,22 @@ def test_what_says_it_is_json_and_is_not_is_sent_as_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"null", b"1.50", b"1e999", b'{"a": 1, "a": 2}', b" [1] "])
 def test_json_is_sent_as_it_is_to_the_byte(data: bytes) -> None:
-    event = cloud_events.cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", cloud_events.now())
-    assert b'"data": ' + data + b"}" in cloud_events.structured(event).body
+    event = cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
+    assert b'"data": ' + data + b"}" in structured(event).body
     for document in documents_of(data):
         assert "data_base64" not in document
         assert {"id", "source", "type", "time", "partitionkey", "specversion"} <= document.keys()
 
 
 def documents_of(data: bytes) -> list[dict[str, Any]]:
-    event = cloud_events.cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", cloud_events.now())
-    return [json.loads(cloud_events.structured(event).body), *json.loads(cloud_events.batched([event, event]).body)]
+    event = cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
+    return [json.loads(structured(event).body), *json.loads(batched([event, event]).body)]
 
 
 def test_an_event_without_a_key_is_partitioned_by_its_segment() -> None:
     for key in (None, ""):
-        event = cloud_events.cloud_event(Event(b"", "s/t/0.#epoch.0", 0, key), "t", "text/plain", cloud_events.now())
-        assert cloud_events.binary(event).headers["ce-partitionkey"] == "s/t/0.#epoch.0"
+        event = cloud_event(Event(b"", "s/t/0.#epoch.0", 0, key), "t", "text/plain", datetime.now(UTC))
+        assert binary(event).headers["ce-partitionkey"] == "s/t/0.#epoch.0"
 
 
 async def test_target_that_compresses_its_answer_fails_the_event_and_was_asked_not_to() -> None:
@@ -263,12 +273,12 @@ DATA = [
 def replies(data: bytes, content_type: str | None, member: bytes, **more: str) -> list[list[Output]]:
     """The same event, in each of the forms of an answer. member: of the JSON, its data."""
     given = {} if content_type is None else {"content-type": content_type}
-    binary = cloud_events.outputs_of_reply({**IN_HEADERS, **given, **{f"ce-{k}": v for k, v in more.items()}}, data)
+    binary = outputs_of_reply({**IN_HEADERS, **given, **{f"ce-{k}": v for k, v in more.items()}}, data)
     attributes = {**NEEDED, **more} | ({} if content_type is None else {"datacontenttype": content_type})
     document = json.dumps(attributes).encode()[:-1] + b", " + member + b"}"
-    structured = cloud_events.outputs_of_reply({"content-type": "application/cloudevents+json"}, document)
+    structured = outputs_of_reply({"content-type": "application/cloudevents+json"}, document)
     batch = b" [" + document + b" , " + document + b"]"
-    batched = cloud_events.outputs_of_reply({"content-type": "application/cloudevents-batch+json"}, batch)
+    batched = outputs_of_reply({"content-type": "application/cloudevents-batch+json"}, batch)
     assert batched == structured * 2
     return [binary, structured]
 
@@ -299,7 +309,7 @@ def test_reply_has_its_partition_key_or_its_subject_as_key_whatever_its_form() -
     assert replies(b"1", None, b'"data": 1', partitionkey="", subject="s") == [[("", b"1")]] * 2
     assert replies(b"1", None, b'"data": 1', subject="s") == [[("s", b"1")]] * 2
     quoted = {**IN_HEADERS, "ce-partitionkey": r'"a \"b\" %C3%A4"'}
-    assert cloud_events.outputs_of_reply(quoted, b"") == [('a "b" ä', b"")]
+    assert outputs_of_reply(quoted, b"") == [('a "b" ä', b"")]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +330,8 @@ def test_reply_has_its_partition_key_or_its_subject_as_key_whatever_its_form() -
 def test_reply_that_is_no_cloud_event_says_why(headers: dict[str, str] | None, body: Any, words: str) -> None:
     if isinstance(body, dict):
         body = json.dumps({**NEEDED, **body}).encode()
-    with pytest.raises(cloud_events.BadReplyError, match=words):
-        cloud_events.outputs_of_reply(headers or {"content-type": "application/cloudevents+json"}, body)
+    with pytest.raises(BadReplyError, match=words):
+        outputs_of_reply(headers or {"content-type": "application/cloudevents+json"}, body)
 
 
 def test_keys_are_looked_for_in_anything() -> None:

@@ -102,11 +102,11 @@ class History:
         search.indexes(self.manager, SCOPE).create(STREAM, FIELDS, where=str(self._folder / "shards"))
         engines.defined(self.manager)
         known = {"NADI_CONTROLLER": uri}
-        index = ["nadi", "search", "start", SCOPE, STREAM]
+        index = ["nadi", "search", "run", SCOPE, STREAM]
         main = ["tests.history.writer_main", uri, str(self._folder / "writer"), str(seed), str(rate)]
         parts = [
             Part("writer", main, self._folder, known),
-            Part("lake", ["nadi", "lake", "start", f"{SCOPE}.{STREAM}"], self._folder, known | _LAKE),
+            Part("lake", ["nadi", "lake", "run", SCOPE, STREAM], self._folder, known | _LAKE),
             *(Part(f"indexer {number}", index, self._folder, known | _INDEXER) for number in range(2)),
         ]
         self.parts = {part.name: part for part in parts}

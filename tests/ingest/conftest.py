@@ -1,4 +1,4 @@
-"""A server for all tests of a module, with the scope `in`."""
+"""A server for all tests of data over HTTP, with a client and the scope `in`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ import nadi
 from nadi.standalone.embedded import EmbeddedServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
+    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
         yield server
+
+
+@pytest.fixture(scope="package")
+def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("in")
+        yield manager

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import nadi
-from tests.support.ports import free_port
 
 pytest.importorskip("tantivy", reason="an example searches")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ingest.md"
@@ -28,8 +24,7 @@ def test_the_examples_of_the_guide(tmp_path: Path) -> None:
     steps = [step.partition("\n") for text in blocks for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
     assert len(steps) > 8
     functions = ""  # of the shell, which later steps use
-    port = str(free_port())
-    with nadi.embedded(tmp_path / "data", rest_port=0) as server, ExitStack() as running:
+    with nadi.embedded(tmp_path / "data", rest_port=0) as server:
         env = {
             **os.environ,
             "NADI": server.rest_uri,
@@ -39,10 +34,6 @@ def test_the_examples_of_the_guide(tmp_path: Path) -> None:
             "NADI_SEARCH_CACHE": str(tmp_path / "cache"),
         }
         for command, _, printed in steps:
-            command, printed = (text.replace("5514", port) for text in (command, printed))
-            if command.endswith(" &"):
-                running.enter_context(_in_the_background(command.removesuffix(" &"), env, tmp_path, printed))
-                continue
             if re.match(r"\w+\(\)", command):
                 functions += command + "\n"
                 continue
@@ -50,16 +41,3 @@ def test_the_examples_of_the_guide(tmp_path: Path) -> None:
                 ["bash", "-c", functions + command], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60
             )
             assert (done.stdout + done.stderr).rstrip("\n") == printed.rstrip("\n"), command
-
-
-@contextmanager
-def _in_the_background(command: str, env: dict[str, str], folder: Path, printed: str) -> Iterator[None]:
-    """From when it has printed that until the end."""
-    process = subprocess.Popen(shlex.split(command), env=env, cwd=folder, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in printed.splitlines()] == printed.splitlines(keepends=True), command
-        yield
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)

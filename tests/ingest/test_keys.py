@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -27,19 +27,6 @@ VALUES: dict[str, str] = {
     r'"\u00e4"': "ä",
 }
 REFUSED = ("true", '["a"]', '{"a": 1}')
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
-    with nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield manager
 
 
 def line(value: str) -> str:
@@ -65,11 +52,6 @@ def _write(server: EmbeddedServer, stream: str, lines: list[str], folder: Path) 
     return _command(server, "write", "in", stream, "--key-field", "partitionkey", stdin="\n".join(lines))
 
 
-def _ingest(server: EmbeddedServer, stream: str, lines: list[str], folder: Path) -> str:
-    (folder / "a.log").write_text("\n".join(lines) + "\n")
-    return _command(server, "ingest", "in", stream, str(folder / "a.log"), "--key-field", "partitionkey", "--once")
-
-
 def _import(server: EmbeddedServer, stream: str, lines: list[str], folder: Path) -> str:
     rows = [f'{{"text": {json.dumps(line)}, "key": {line.rpartition("key")[2][3:]}' for line in lines]
     (folder / "a.jsonl").write_text("\n".join(rows))
@@ -92,7 +74,6 @@ def _cloud_events(server: EmbeddedServer, stream: str, lines: list[str], folder:
 
 WAYS: dict[str, Way] = {
     "write": _write,
-    "ingest": _ingest,
     "import": _import,
     "lines": _lines,
     "cloud-events": _cloud_events,
@@ -122,11 +103,8 @@ def test_key_that_can_be_none_is_refused_by_each_way_with_the_name_of_its_field(
 ) -> None:
     stream = f"refused-{way}"
     manager.create_stream("in", stream, 2)
-    lines = [line(value) for value in REFUSED] if way == "ingest" else [line("true")]
-    problem = WAYS[way](server, stream, lines, tmp_path)
-    assert f"the field '{'key' if way == 'import' else 'partitionkey'}' is " in problem.replace("\n", " ")
+    for value in REFUSED:
+        problem = WAYS[way](server, stream, [line(value)], tmp_path)
+        assert f"the field '{'key' if way == 'import' else 'partitionkey'}' is " in problem.replace("\n", " ")
     end = manager.stream_info("in", stream).tail
-    stored = [event.data.decode() for event in manager.read_events("in", stream, end=end)]
-    assert stored == (lines if way == "ingest" else [])  # a log can't be sent again: its lines have their file's key
-    if way == "ingest":
-        assert "3 of the events have the keys of their files" in problem.replace("\n", " ")
+    assert not list(manager.read_events("in", stream, end=end))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -63,19 +62,6 @@ def needs(package: str) -> pytest.MarkDecorator:
     except OSError:
         is_there = False
     return pytest.mark.skipif(not is_there, reason=f"there is no {package} for Node.js in NODE_PATH")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
-    with nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield manager
 
 
 def stored(manager: nadi.StreamManager, stream: str) -> list[bytes]:

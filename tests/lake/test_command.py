@@ -37,37 +37,36 @@ def test_a_lake_from_its_start_to_its_end(
     write(manager, scope, 1, 21, wrong=10)
     properties = [word for key, value in catalog_in(tmp_path).items() for word in ("--catalog", f"{key}={value}")]
     options = ["--table", "home.meters", "--format", "json", "--schema", "wh long", "--dead-letter", "dead"]
-    done = command(uri, "start", f"{scope}.meters", *options, *properties, "--every", "0.1", "--once")
+    done = command(uri, "run", scope, "meters", *options, *properties, "--every", "0.1", "--once")
     assert (done.exit_code, "18 rows, 2 dead letters" in done.stdout) == (0, True), done.stderr
     again = subprocess.Popen(
-        [sys.executable, "-m", "nadi.cli.app", "lake", "start", f"{scope}/meters"],
+        [sys.executable, "-m", "nadi.cli.app", "lake", "run", scope, "meters"],
         env={**os.environ, "NADI_CONTROLLER": uri},
     )
     try:
         until(lambda: [one.state for one in nadi.lake.status(manager, scope, "meters-lake").writers] == ["level"])
         write(manager, scope, 21, 26)
         until(lambda: nadi.lake.status(manager, scope, "meters-lake").rows == 23)
-        refused = command(uri, "forget", f"{scope}.meters", "--yes")
+        refused = command(uri, "delete", scope, "meters-lake", "--yes")
         assert (refused.exit_code, "stop it first" in refused.stderr) == (1, True)
-        assert command(uri, "stop", f"{scope}.meters").exit_code == 0
+        assert command(uri, "stop", scope, "meters-lake").exit_code == 0
         assert again.wait(60) == 0
     finally:
         again.send_signal(signal.SIGTERM)
         again.wait()
-    assert "stopped" in command(uri, "status", f"{scope}.meters").stdout
+    assert "stopped" in command(uri, "status", scope, "meters-lake").stdout
     (row,) = json.loads(command(uri, "list", scope, "--json").stdout)
     assert (row["lake"], row["wanted"], row["writers"]) == ("meters-lake", "no", 0)
-    assert command(uri, "forget", f"{scope}.meters", "--yes").exit_code == 0
+    assert command(uri, "delete", scope, "meters-lake", "--yes").exit_code == 0
     assert "has no lakes" in command(uri, "list", scope).stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["start", "meters"], "names no stream"),
-        (["start", "home.meters", "--catalog", "a=1", "--catalog", "a=2"], "twice"),
-        (["start", "home.meters", "--once", "--define-only"], "exclude each other"),
-        (["status", "home.none"], "no lake"),
+        (["run", "home", "meters", "--catalog", "a=1", "--catalog", "a=2"], "twice"),
+        (["run", "home", "meters", "--once", "--define-only"], "exclude each other"),
+        (["status", "home", "none"], "no lake"),
     ],
 )
 def test_what_cannot_be_meant_is_said(nadi_server: RestartableServer, words: list[str], said: str) -> None:

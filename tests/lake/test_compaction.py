@@ -11,7 +11,7 @@ import nadi
 import nadi.lake
 from nadi.lake import LakeDefinition, LakeWriter
 from nadi.lake.marks import newest_mark, segments_told
-from nadi.lake.table.attempts import commit_replace
+from nadi.lake.table.files import commit_files
 from nadi.testing import RestartableServer
 
 from .test_kills import Killed
@@ -109,9 +109,10 @@ def test_a_commit_meanwhile_wins_and_a_kill_leaves_nothing(
     manager: nadi.StreamManager, scope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = small(manager, scope, tmp_path)
-    where, commit = "nadi.lake.writer.commit_replace", commit_replace
+    where, commit = "nadi.lake.writer.commit_files", commit_files
 
     def late(*given: object) -> object:
+        monkeypatch.setattr(where, commit)
         write(manager, scope, 500, 520)
         catch_up(manager, lake)
         return commit(*given)  # type: ignore[arg-type]

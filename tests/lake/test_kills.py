@@ -149,8 +149,8 @@ def _change(manager: nadi.StreamManager, scope: str, lake: LakeDefinition, numbe
     elif number % 7 == 4:
         manager.scale_stream(scope, "meters", tail, [(0.0, 0.5), (0.5, 1.0)])
     elif number % 7 == 6:
-        from nadi.lake.letters import write_letters  # what was truncated can't be a letter any more
         from nadi.lake.marks import newest_mark
+        from nadi.lake.writer import write_letters  # what was truncated can't be a letter any more
 
         mark = newest_mark(table_of(lake), scope, "meters")
         if mark is not None:

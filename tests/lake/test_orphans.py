@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nadi
 from nadi.lake import LakeWriter
-from nadi.lake.table.attempts import NO_SNAPSHOT, data_file_name, head_of, new_attempt, parent_of
 from nadi.lake.table.catalogs import open_catalog
+from nadi.lake.table.files import NO_SNAPSHOT, data_file_name, head_of, new_attempt, parent_of
 from nadi.lake.writer import sweep
 
 from .world import a_lake, catch_up, files_in, files_named, streams, table_of, write

@@ -14,9 +14,9 @@ import pytest
 import nadi
 import nadi.lake
 from nadi.lake import LakeDefinition
-from nadi.lake.table import files, pieces
-from nadi.lake.table.pieces import FilePiece, dealt, pieces_of
-from nadi.lake.table.reading import TableFiles, files_of
+from nadi.lake.table import files
+from nadi.lake.table import reading as pieces
+from nadi.lake.table.reading import FilePiece, TableFiles, dealt, files_of, pieces_of
 from nadi.limits import LAKE_FILE_PIECES, MIB
 
 from .world import Place, a_lake, catch_up, in_stream, places, streams, table_of, write

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with spark_session("nadi lakes") as session:
+    with spark_session() as session:
         yield session
 
 

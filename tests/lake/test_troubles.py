@@ -17,8 +17,8 @@ from nadi.client.blocking.face import inside
 from nadi.errors import InvalidArgumentError, NadiError, StreamRemadeError, UnavailableError
 from nadi.lake import LakeDefinition, LakeStoppedError, LakeWriter, running
 from nadi.lake import writer as lake_writer
-from nadi.lake.record import StoredLake, WriterReport
-from nadi.lake.table.attempts import data_file_name, new_attempt
+from nadi.lake.record import StoredLake
+from nadi.lake.table.files import data_file_name, new_attempt
 from nadi.testing import RestartableServer
 
 from .test_command import command, nadi_command
@@ -203,8 +203,8 @@ def test_one_that_is_away_is_not_waited_for_without_end_by_a_writer_that_is_to_e
     lake = a_lake(manager, scope, tmp_path, catalog={**catalog_in(tmp_path), "uri": f"sqlite:///{tmp_path}/no/c.db"})
     with pytest.raises(UnavailableError, match="unable to open database file"):
         nadi.lake.run(manager, lake, once=True)
-    (report,) = nadi.lake.status(manager, scope, lake.name).writers
-    assert (report.state, "unable to open" in report.trouble) == ("stopped", True)
+    status = nadi.lake.status(manager, scope, lake.name)
+    assert (status.writers, "unable to open" in status.trouble) == ((), True)
 
 
 # --- options, streams, reports --------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_whoever_has_the_lake_of_a_stream_that_was_made_anew_is_told_to_forget_i
     manager.delete_stream(scope, "meters")
     manager.create_stream(scope, "meters", 2)
     write(manager, scope, 100, 150)
-    advice = "Forget the lake .* start it again with a new table"
+    advice = "Delete the lake .* run it again with a new table"
     for deed in (
         lambda: a_lake(manager, scope, tmp_path, partition="", compact_files=2),
         lambda: LakeWriter(manager, lake).commit(),
@@ -246,7 +246,7 @@ def test_whoever_has_the_lake_of_a_stream_that_was_made_anew_is_told_to_forget_i
     ):
         with pytest.raises(StreamRemadeError, match=advice):
             deed()
-    assert "Forget the lake" in nadi.lake.status(manager, scope, lake.name).trouble
+    assert "Delete the lake" in nadi.lake.status(manager, scope, lake.name).trouble
     nadi.lake.forget(manager, scope, lake.name)
     same = a_lake(manager, scope, tmp_path)
     for deed in (lambda: LakeWriter(manager, same).commit(), lambda: nadi.lake.union(manager, scope, "meters")):
@@ -274,8 +274,8 @@ def test_any_error_ends_a_writer_and_is_reported_and_the_lake_can_be_forgotten(
         with pytest.raises(ZeroDivisionError):
             nadi.lake.run(manager, lake)
     found = nadi.lake.status(manager, scope, lake.name)
-    assert ([one.state for one in found.writers], found.trouble) == (["stopped"], "ZeroDivisionError: odd")
-    assert command(nadi_server.controller_uri, "forget", f"{scope}.meters", "--yes").exit_code == 0
+    assert (found.writers, found.trouble) == ((), "ZeroDivisionError: odd")
+    assert command(nadi_server.controller_uri, "delete", scope, "meters-lake", "--yes").exit_code == 0
 
 
 def test_a_trouble_that_is_over_is_no_longer_shown(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ def test_a_trouble_that_is_over_is_no_longer_shown(manager: nadi.StreamManager, 
         nadi.lake.run(manager, lake, once=True)
     assert "can't be read as json" in nadi.lake.status(manager, scope, lake.name).trouble
     thread, core = inside(manager)
-    now_ms = int(time.time() * 1000)
-    killed = WriterReport("elsewhere", 1, now_ms, now_ms, "waiting", trouble="the catalog was away")
-    thread.run(StoredLake(core, scope, lake.name).report("killed", killed))
-    assert nadi.lake.status(manager, scope, lake.name).trouble == killed.trouble
+    other = thread.result(lambda: StoredLake(core, scope, lake.name).members())
+    thread.run(other.say(0, 0.0, 0, "the catalog was away", "waiting"))
+    assert nadi.lake.status(manager, scope, lake.name).trouble == "the catalog was away"
+    thread.run(other.leave())
     nadi.lake.run(manager, a_lake(manager, scope, tmp_path), once=True)
     found = nadi.lake.status(manager, scope, lake.name)
     assert (found.writers, found.trouble, found.rows) == ((), "", 8)

@@ -53,7 +53,7 @@ def test_the_table_has_each_event_once_and_the_others_are_letters(
     assert letter_places(manager, scope) == wrong
     letter = letters(manager, scope)[0]
     assert letter.data is not None
-    assert (letter.data.startswith(NO_JSON), letter.lake) == (True, "meters-lake")
+    assert (letter.data.startswith(NO_JSON), letter.by) == (True, "lake meters-lake")
     assert "malformed" in letter.reason or "UTF-8" in letter.reason
     cut = manager.stream_info(scope, "meters").tail
     assert table_of(lake).current_snapshot().summary.additional_properties[CUT] == cut.as_text()
@@ -302,7 +302,7 @@ def test_a_catalog_that_is_away_is_waited_for(manager: nadi.StreamManager, scope
 
 
 def _states(manager: nadi.StreamManager, scope: str, lake: LakeDefinition) -> list[str]:
-    return [one.state for one in nadi.lake.lakes_of(manager, scope)[lake.name].writers.values()]
+    return [one.state for one in nadi.lake.status(manager, scope, lake.name).writers]
 
 
 def test_a_table_of_others_and_one_that_is_gone_are_refused(
@@ -363,7 +363,7 @@ def test_what_cannot_be_meant_is_refused(manager: nadi.StreamManager, scope: str
         "is no partition": {"partition": "week(at)"},
         "the lake's own": {"dead_letters": "meters"},
         "no effect without": {"value_format": None, "value_schema": "wh long"},
-        "commits every": {"every_s": 0},
+        "every_s is from 0.05 to": {"every_s": 0},
     }
     for match, options in refused.items():
         with pytest.raises(InvalidArgumentError, match=match):

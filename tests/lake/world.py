@@ -9,7 +9,8 @@ import pyarrow as pa
 
 import nadi
 import nadi.lake
-from nadi.lake import LakeDefinition, LakeLetter, LakeWriter
+from nadi.lake import LakeDefinition, LakeWriter
+from nadi.process import DeadLetter
 
 FIELDS = "meter string, wh long, at timestamp"
 NO_JSON = b"\xff\xfe no json"
@@ -90,9 +91,9 @@ def in_stream(manager: nadi.StreamManager, scope: str, end: Any = None) -> tuple
     return good, sorted((segment, offset) for (segment, offset, _), wrong in zip(rows, is_wrong, strict=True) if wrong)
 
 
-def letters(manager: nadi.StreamManager, scope: str) -> list[LakeLetter]:
+def letters(manager: nadi.StreamManager, scope: str) -> list[DeadLetter]:
     tail = manager.stream_info(scope, "dead").tail
-    return [LakeLetter.decode(event.data) for event in manager.read_events(scope, "dead", end=tail)]
+    return [DeadLetter.decode(event.data) for event in manager.read_events(scope, "dead", end=tail)]
 
 
 def letter_places(manager: nadi.StreamManager, scope: str) -> list[Place]:

@@ -22,7 +22,7 @@ def main(uri: str, scope: str, name: str, step: str, number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with nadi.StreamManager(uri) as manager:
-        nadi.lake.run(manager, nadi.lake.lakes_of(manager, scope)[name].definition, once=True, step=note)
+        nadi.lake.run(manager, nadi.lake.status(manager, scope, name).lake, once=True, step=note)
 
 
 if __name__ == "__main__":

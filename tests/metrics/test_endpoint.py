@@ -131,14 +131,14 @@ def test_promtool_finds_nothing(busy: EmbeddedServer) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_a_thousand_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
+def test_many_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
     with (
         nadi.embedded(tmp_path, rest_port=0, environment={"NADI_LIMITS": "metrics_names_s=60"}) as server,
         StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")
         before = series(parsed(scraped(server.rest_uri)))
-        for number in range(1_000):
+        for number in range(150):
             manager.create_stream("home", f"s{number}", 1)
         with manager.create_writer("home", "s7") as writer:
             writer.write_event(b"a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,16 @@ from nadi.client import StreamManager
 from tests.migration.support import LIMITS
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
+@pytest.fixture(scope="package")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a server that was stopped, to be copied."""
+    folder = tmp_path_factory.mktemp("stopped") / "data"
     with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters")
     return folder
+
+
+@pytest.fixture
+def data(stopped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "data"))

@@ -158,6 +158,8 @@ async def test_what_an_earlier_run_stored_badly_is_copied_again(filled: tuple[Pa
 
 async def test_damage_in_the_source_is_told_and_nothing_is_moved(filled: tuple[Path, Written], tmp_path: Path) -> None:
     data, url = copied(filled, tmp_path / "data"), f"file://{tmp_path}/store"
+    async with StoppedFolder(data) as source:
+        await source.settle()  # so that snapshots name chunks, however far the server was when it was stopped
     for chunk in chunks_in(data / "tier2"):  # some of them may be replaced already, and not be read
         raw = bytearray(chunk.read_bytes())
         raw[1] ^= 1

@@ -61,7 +61,7 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
     assert files(data) == before
     assert not (tmp_path / "store").exists()
     migrate(*to, "--ahead", store=store)
-    assert "has begun, and would go on" in migrate(*to, "--dry-run", store=store)
+    assert "has begun, and would continue" in migrate(*to, "--dry-run", store=store)
     assert "leave it out" in refused(*to, "--dry-run", "--ahead", store=store)
     migrate(*to, store=store)
     assert "was moved to" in refused(*to, "--dry-run", store=store)
@@ -152,7 +152,7 @@ def test_a_folder_that_is_filled_is_not_served(data: Path, tmp_path: Path) -> No
     for new, tier2 in ((tmp_path / "inside", ""), (tmp_path / "outside", chunks)):
         options = ("--tier2", tier2) if tier2 else ()
         migrate(str(data), str(new), *options, "--ahead", store=store)
-        assert "has begun, and would go on" in migrate(str(data), str(new), *options, "--dry-run", store=store)
+        assert "has begun, and would continue" in migrate(str(data), str(new), *options, "--dry-run", store=store)
         for given in ("", chunks):
             with pytest.raises(NadiError, match=r"a migration to .* hasn't ended"), nadi.embedded(new, tier2=given):
                 pass

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from nadi.client.tables.catalog import Record
 from nadi.errors import TruncatedError
 from nadi.search import serve_matcher
-from nadi.search.changes import Changes
 from nadi.search.standing.catalog import StandingQueries
 from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import Records
@@ -77,10 +77,10 @@ class Standing:
         return Records(self.queries._definitions, await self.queries.get("logs"), self.logs.manager)
 
     async def progress(self) -> Progress:
-        return await (await self.changes()).look()
+        return await (await self.changes()).get()
 
-    async def changes(self) -> Changes[Progress]:
-        return (await self.records()).changes()
+    async def changes(self) -> Record[Progress]:
+        return (await self.records()).progress()
 
     async def hits(self) -> list[dict[str, Any]]:
         return [msgspec.json.decode(one) for one in await self.logs.read_all("hits")]

@@ -40,13 +40,13 @@ def test_an_index_at_the_prompt(
     assert "has no search indexes" in shell.run("search", "list", "home").output
     made = ["search", "create", "home", "logs", "--fields", "message:text,level:keyword"]
     made += ["--index", str(tmp_path / "shards")]
-    assert "nadi search start home logs" in shell.run(*made).output
+    assert "nadi search run home logs" in shell.run(*made).output
     assert "already exists" in shell.run(*made, code=1).stderr
     assert "is not a field" in shell.run(*made[:-3], "x", *made[-2:], code=1).stderr
     (row,) = shell.json("search", "list", "home")
     assert (row["stream"], row["fields"], row["stopped"]) == ("logs", "message:text,level:keyword", False)
     environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
-    command = [sys.executable, "-m", "nadi.cli.app", "search", "start", "home", "logs"]
+    command = [sys.executable, "-m", "nadi.cli.app", "search", "run", "home", "logs"]
     indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
@@ -80,7 +80,7 @@ def test_an_index_at_the_prompt(
     finally:
         indexer.kill()
         indexer.wait()
-    shell.run("search", "drop", "home", "logs", "--yes")
+    shell.run("search", "delete", "home", "logs", "--yes")
     assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr
 
 
@@ -100,7 +100,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
             for message in messages:
                 writer.write_event(msgspec.json.encode({"message": message}))
         hint = shell.run("search", "query", "home", "logs", "request").stderr
-        assert "no indexer runs: `nadi search start home logs`" in hint
+        assert "no indexer runs: `nadi search run home logs`" in hint
         for part in search.past_parts(manager, "home", "logs"):
             part.index()
     shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
@@ -108,7 +108,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
     assert lines == ["".join(one if one.isprintable() else " " for one in message) for message in messages]
     assert "no indexer" not in shell.run("search", "query", "home", "logs", "absent").stderr
     assert "no stream home/other" in shell.run("search", "query", "home", "other", code=1).stderr
-    for command in ("query", "status", "stop", "start", "drop"):
+    for command in ("query", "status", "stop", "run", "delete"):
         assert "no scope 'other'" in shell.run("search", command, "other", "logs", code=1).stderr
 
 
@@ -128,7 +128,7 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
         for number in range(20):
             writer.write_event(event(number))
     environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
-    command = [sys.executable, "-m", "nadi.cli.app", *standing, "start", "home", "logs"]
+    command = [sys.executable, "-m", "nadi.cli.app", *standing, "run", "home", "logs"]
     matcher = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         with nadi.StreamManager(server.controller_uri) as manager:
@@ -145,5 +145,5 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
     finally:
         matcher.kill()
         matcher.wait()
-    shell.run(*standing, "drop", "home", "logs", "--yes")
+    shell.run(*standing, "delete", "home", "logs", "--yes")
     assert "has no standing queries" in shell.run(*standing, "status", "home", "logs", code=1).stderr

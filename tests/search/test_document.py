@@ -23,7 +23,7 @@ def test_a_guide(
     monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
     text = (ROOT / "docs" / guide).read_text()
     shown = re.findall(r"^\$ (.*)$", text, re.M)
-    (start,) = (one for one in shown if " start " in one)
+    (start,) = (one for one in shown if " run " in one)
     commands = [one for one in shown if one != start]
     example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]  # Spark's is run in tests/spark
     with nadi.embedded(tmp_path / "data") as server:

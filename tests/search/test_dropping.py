@@ -12,7 +12,6 @@ from nadi.errors import ConflictError, NotFoundError, StoreError, UnavailableErr
 from nadi.search import IndexNotFoundError
 from nadi.search.shards.objects import Shards
 from nadi.testing import RestartableServer
-from nadi.wire.fields import Buffer
 from tests.cli.test_streams import Shell
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 
@@ -62,7 +61,7 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
     for ask in (search.query, logs.search, logs.status, lambda: logs.start()[1], lambda: logs.indexes.stop("logs")):
         with pytest.raises(IndexNotFoundError):
             await ask()
-    with pytest.raises(ConflictError, match="being dropped: finish that with `nadi search drop`"):
+    with pytest.raises(ConflictError, match="being deleted: finish that with `nadi search delete`"):
         await logs.create()
     await logs.indexes.drop("logs")
     assert objects(logs) == []
@@ -75,11 +74,11 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
 
 
 async def test_an_indexer_that_comes_late(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.catalog.SEARCH_GONE_S", 0.3)
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_BEAT_S", 60.0)  # as one that hangs
+    monkeypatch.setattr("nadi.process.members.PROCESS_GONE_S", 0.3)
+    monkeypatch.setattr("nadi.process.worker.PROCESS_BEAT_S", 60.0)  # as one that hangs
     put, is_putting, is_dropped = Shards.put, asyncio.Event(), asyncio.Event()
 
-    async def late(shards: Shards, shard: str, parts: Sequence[Buffer]) -> None:
+    async def late(shards: Shards, shard: str, parts: Sequence[bytes | memoryview]) -> None:
         is_putting.set()
         await is_dropped.wait()
         await put(shards, shard, parts)
@@ -105,16 +104,16 @@ async def test_a_store_that_is_gone(logs: Indexed, nadi_server: RestartableServe
     await logs.create()
     shards.rename(logs.folder / "elsewhere")
     shards.write_bytes(b"")
-    with pytest.raises(StoreError, match="--leave-shards"):
+    with pytest.raises(StoreError, match="--keep-objects"):
         await logs.indexes.drop("logs")
     await logs.manager.seal_stream(logs.scope, "logs")
     shell = Shell(nadi_server.controller_uri)
     done = await asyncio.to_thread(shell.run, "stream", "delete", logs.scope, "logs", "--yes", code=1)
     assert f"deleted stream {logs.scope}/logs" in done.output
-    assert "--leave-shards" in done.stderr
+    assert "--keep-objects" in done.stderr
     (row,) = await asyncio.to_thread(shell.json, "search", "list", logs.scope)
-    assert row["stopped"] == "being dropped"
-    await asyncio.to_thread(shell.run, "search", "drop", logs.scope, "logs", "--yes", "--leave-shards")
+    assert row["stopped"] == "being deleted"
+    await asyncio.to_thread(shell.run, "search", "delete", logs.scope, "logs", "--yes", "--keep-objects")
     assert await logs.indexes.list() == []
 
 

@@ -17,8 +17,8 @@ from nadi.client.places.arrivals import came_by
 from nadi.client.segments.stores import SegmentStores
 from nadi.engines.files import FileEngine
 from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRemadeError, UnavailableError
+from nadi.process.members import Members
 from nadi.search import IndexNotFoundError, past_parts, serve
-from nadi.search.sharing import Sharing
 from nadi.testing import RestartableServer
 from nadi.wire.moments import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
@@ -36,7 +36,7 @@ async def found_once(logs: Indexed, count: int) -> None:
 
 
 async def test_what_comes_is_found(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.sharing.SEARCH_LEAVE_S", 60.0)
+    monkeypatch.setattr("nadi.process.members.PROCESS_LEAVE_S", 60.0)
     await logs.write(map(event, range(500)))
     await logs.create()
     async with logs.running():
@@ -70,7 +70,7 @@ async def test_events_that_do_not_parse_are_set_aside_once(logs: Indexed) -> Non
     letters = [msgspec.json.decode(one) for one in await logs.read_all("unfit")]
     assert sorted(base64.b64decode(one["data"]) for one in letters) == sorted(bad.values())
     assert any("ms is not a whole number" in one["reason"] for one in letters)
-    assert {one["index"] for one in letters} == {f"{logs.scope}/logs"}
+    assert {one["by"] for one in letters} == {f"index {logs.scope}/logs"}
     assert (await logs.status()).unfit == 4
 
 
@@ -243,7 +243,7 @@ async def test_a_stream_that_is_made_anew_under_its_name(
         lambda: search.query(wait_for="tail"),
         lambda: logs.start()[1],
     ):
-        with pytest.raises(StreamRemadeError, match="nadi search drop"):
+        with pytest.raises(StreamRemadeError, match="nadi search delete"):
             await asyncio.wait_for(ask(), 60)
     with nadi.StreamManager(nadi_server.controller_uri) as client, pytest.raises(StreamRemadeError):
         await asyncio.to_thread(past_parts, client, logs.scope, "logs")
@@ -254,15 +254,15 @@ async def test_a_stream_that_is_made_anew_under_its_name(
 
 
 async def test_one_that_was_killed_is_not_shown_as_there(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def killed(sharing: Sharing) -> None:
+    async def killed(sharing: Members) -> None:
         pass
 
     await logs.create()
-    monkeypatch.setattr(Sharing, "leave", killed)
+    monkeypatch.setattr(Members, "leave", killed)
     async with logs.running():
         await logs.caught_up()
     assert len((await logs.status()).indexers) == 1
-    monkeypatch.setattr("nadi.search.sharing.SEARCH_SILENT_S", 0.1)
+    monkeypatch.setattr("nadi.process.members.PROCESS_SILENT_S", 0.1)
     await asyncio.sleep(0.1)
     assert (await logs.status()).indexers == ()
 
@@ -317,7 +317,7 @@ async def test_one_whose_server_is_away_for_longer_than_it_waits(
         monkeypatch.setattr(impatient._controller, "timeout_s", 0.3)  # now that it has begun, which it does once
         await logs.write(map(event, range(100, 150)))
         await asyncio.to_thread(nadi_server.kill)
-        await until_async(lambda: "this indexer is there" in caplog.text)
+        await until_async(lambda: "this worker is there" in caplog.text)
         await asyncio.to_thread(nadi_server.ensure_running)
         await logs.write(map(event, range(150, 200)))
         await found_once(logs, 200)
@@ -328,7 +328,7 @@ async def test_one_whose_server_is_away_for_longer_than_it_waits(
 async def test_one_that_is_told_to_end_while_the_server_is_away(
     logs: Indexed, nadi_server: RestartableServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.2)
+    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.2)
     await logs.create()
     await logs.write(map(event, range(100)))
     stop, task = logs.start()

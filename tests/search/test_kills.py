@@ -21,7 +21,7 @@ from tests.support.waiting import until_async
 pytest.importorskip("tantivy", reason="search needs tantivy")
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.timeout(1_800)]
 KILLS = int(os.environ.get("NADI_SEARCH_KILLS", "50"))
-LIMITS = "search_commit_s=0.05,search_tidy_s=0.5,search_retired_s=2,search_gone_s=1,search_beat_s=0.2"
+LIMITS = "search_commit_s=0.05,search_tidy_s=0.5,search_retired_s=2,process_gone_s=1,process_beat_s=0.2"
 
 
 class Killed:
@@ -87,7 +87,7 @@ async def killing(logs: Indexed, killed: Killed) -> AsyncIterator[asyncio.Task[i
 
 async def test_each_event_is_found_once(logs: Indexed, nadi_server: RestartableServer) -> None:
     await logs.create(FIELDS)
-    killed = Killed(nadi_server.controller_uri, "search", "start", logs.scope, "logs")
+    killed = Killed(nadi_server.controller_uri, "search", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         written = await work
         search = await logs.caught_up()
@@ -102,7 +102,7 @@ async def test_each_hit_is_there_once(logs: Indexed, nadi_server: RestartableSer
     queries = StandingQueries(logs.manager, logs.scope)
     await queries.create("logs", "hits", fields=FIELDS)
     await queries.add("logs", {"threes": "group3", "all": "*"})
-    killed = Killed(nadi_server.controller_uri, "search", "standing", "start", logs.scope, "logs")
+    killed = Killed(nadi_server.controller_uri, "search", "standing", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         await until_async(lambda: killed.kills >= KILLS // 3, 600)
         await queries.add("logs", {"head": "group3"}, since="head")

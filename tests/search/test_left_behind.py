@@ -14,9 +14,9 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
-from nadi.search import labelling, leftover, past_parts
-from nadi.search.remade import check_same
-from nadi.search.shards.names import new_name
+from nadi.process.following import check_same
+from nadi.search import labelling, past_parts
+from nadi.search.shards.manifest import new_name
 from nadi.search.shards.objects import LABELS, Label
 from nadi.testing import RestartableServer
 from tests.cli.test_streams import Shell
@@ -43,8 +43,8 @@ async def some(logs: Indexed, count: int = 20) -> None:
 
 
 async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("indexing.indexer.SEARCH_SCOPE_S", "running.SEARCH_END_S"):
-        monkeypatch.setattr(f"nadi.search.{limit}", 60.0)  # the scope may go long after the stream
+    for limit in ("search.indexing.indexer.SEARCH_SCOPE_S", "process.running.PROCESS_END_S"):
+        monkeypatch.setattr(f"nadi.{limit}", 60.0)  # the scope may go long after the stream
     is_gone = asyncio.Event()
 
     async def later(*args: Any) -> None:
@@ -97,7 +97,7 @@ async def test_nor_that_of_another_server(logs: Indexed, monkeypatch: pytest.Mon
     assert objects(logs) == mine
 
 
-@pytest.mark.parametrize("whose", ["its own", "another server's", "nobody's", "damaged"])
+@pytest.mark.parametrize("whose", ["its own", "another server's", "damaged"])
 async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_s(
     whose: str, logs: Indexed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,19 +113,13 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, server="0")))
     elif whose == "damaged":
         path.write_bytes(b"\xff{")
-    elif whose == "nobody's":
-
-        async def none(_: StreamManager) -> None:
-            """As of an earlier server."""
-
-        monkeypatch.setattr(labelling, "identity", none)
     orphan = logs.folder / "shards" / "search" / whole.folder / new_name()
     orphan.write_bytes(b"x")
     async with logs.running():
         if whose == "its own":
             await until_async(lambda: not orphan.exists())
             return
-        said = {"another server's": "it is another server's", "nobody's": "it has no label", "damaged": "can't be read"}
+        said = {"another server's": "it is another server's", "damaged": "can't be read"}
         await until_async(lambda: said[whose] in caplog.text)
         await asyncio.sleep(0.3)
     assert orphan.exists()
@@ -143,7 +137,7 @@ async def test_what_is_left_is_told_and_deleted(logs: Indexed, nadi_server: Rest
     async with logs.running():
         assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(100, 105))
     where, shell = str(logs.folder / "shards"), Shell(nadi_server.controller_uri)
-    (left,) = await leftover.find(logs.manager, where)
+    (left,) = await labelling.find(logs.manager, where)
     assert (left.scope, left.stream, left.kept) == (logs.scope, "logs", "")
     kept = {path for path in objects(logs) if left.folder not in str(path)}
     assert 0 < left.shards == len(objects(logs)) - len(kept) - 1
@@ -168,11 +162,11 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
         async with StreamManager(other.controller_uri) as manager:
             await manager.create_scope(logs.scope)
             await manager.create_stream(logs.scope, "logs")
-            assert [one.kept for one in await leftover.find(manager, where)] == ["it is another server's"]
-            assert await leftover.remove(manager, where) == []
+            assert [one.kept for one in await labelling.find(manager, where)] == ["it is another server's"]
+            assert await labelling.find(manager, where, delete=True) == []
             assert await labelling.identity(manager) != await labelling.identity(logs.manager)
-    assert await leftover.find(logs.manager, where) == []
-    assert await leftover.remove(logs.manager, where) == []
+    assert await labelling.find(logs.manager, where) == []
+    assert await labelling.find(logs.manager, where, delete=True) == []
     assert objects(logs) == mine
 
     await logs.manager.delete_scope(logs.scope, recursive=True)
@@ -192,13 +186,13 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
         path.unlink()
         if data is not None:
             path.write_bytes(data)
-        (left,) = await leftover.find(logs.manager, where)
+        (left,) = await labelling.find(logs.manager, where)
         assert why in left.kept
-        assert await leftover.remove(logs.manager, where) == []
+        assert await labelling.find(logs.manager, where, delete=True) == []
         assert {one for one in mine if one != path} <= set(objects(logs))
         path.write_bytes(b"")
     path.write_bytes(msgspec.json.encode(whole))
-    assert len(await leftover.remove(logs.manager, where)) == 1
+    assert len(await labelling.find(logs.manager, where, delete=True)) == 1
     assert objects(logs) == [precious / "x"]
 
 
@@ -229,11 +223,11 @@ async def test_what_is_no_shard_is_left_alone(logs: Indexed, tmp_path: Path) -> 
     stranger.write_bytes(b"mine")
     (elsewhere / "0001-precious").write_bytes(b"mine")
     await logs.manager.delete_scope(logs.scope, recursive=True)
-    (left,) = await leftover.find(logs.manager, str(logs.folder / "shards"))
+    (left,) = await labelling.find(logs.manager, str(logs.folder / "shards"))
     assert left.shards == len([*elsewhere.iterdir()]) - 2
-    assert await leftover.remove(logs.manager, str(logs.folder / "shards")) == [left]
+    assert await labelling.find(logs.manager, str(logs.folder / "shards"), delete=True) == [left]
     assert {path.name for path in elsewhere.iterdir()} == {"READ ME.txt", "0001-precious"}
-    assert await leftover.find(logs.manager, str(logs.folder / "shards")) == []
+    assert await labelling.find(logs.manager, str(logs.folder / "shards")) == []
 
 
 async def test_nothing_is_deleted_once_another_server_answers(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,13 +236,17 @@ async def test_nothing_is_deleted_once_another_server_answers(logs: Indexed, mon
     await logs.manager.delete_scope(logs.scope, recursive=True)
     mine = objects(logs)
 
-    async def another(_: StreamManager) -> str:
-        return "0"
+    really, calls = labelling.identity, 0
 
-    monkeypatch.setattr(labelling, "identity", another)
-    for ask in (leftover.find, leftover.remove):
+    async def another_then(manager: StreamManager) -> str:
+        nonlocal calls
+        calls += 1
+        return await really(manager) if calls % 2 else "0"
+
+    monkeypatch.setattr(labelling, "identity", another_then)
+    for delete in (False, True):
         with pytest.raises(UnavailableError, match="another server"):
-            await ask(logs.manager, str(logs.folder / "shards"))
+            await labelling.find(logs.manager, str(logs.folder / "shards"), delete=delete)
     assert objects(logs) == mine
 
 
@@ -259,7 +257,7 @@ async def test_a_misspelt_folder_is_an_error_and_isnt_made(logs: Indexed, nadi_s
     assert not misspelt.exists()
     misspelt.mkdir()
     with pytest.raises(NotFoundError):
-        await leftover.remove(logs.manager, str(misspelt))
+        await labelling.find(logs.manager, str(misspelt), delete=True)
     assert [*misspelt.iterdir()] == []
 
 
@@ -271,11 +269,11 @@ async def test_one_whose_definition_cant_be_read_is_kept(logs: Indexed) -> None:
     assert held is not None
     for value in (b"\xff{", msgspec.json.encode(msgspec.json.decode(held.value) | {"format": 7})):
         await table.put(b"index/logs", value)
-        assert await leftover.find(logs.manager, where) == []
-        assert await leftover.remove(logs.manager, where) == []
+        assert await labelling.find(logs.manager, where) == []
+        assert await labelling.find(logs.manager, where, delete=True) == []
     await table.put(b"index/logs", b"\xff{")
     await logs.indexes.drop("logs", leave_shards=True)
-    assert len(await leftover.remove(logs.manager, where)) == 1
+    assert len(await labelling.find(logs.manager, where, delete=True)) == 1
     assert objects(logs) == []
 
 
@@ -292,14 +290,14 @@ async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(
 
     await asyncio.to_thread(index)
     label(logs).unlink()
-    assert [one.kept[:16] for one in await leftover.find(logs.manager, str(logs.folder / "shards"))] == [
+    assert [one.kept[:16] for one in await labelling.find(logs.manager, str(logs.folder / "shards"))] == [
         "it has no label:"
     ]
     stop, task = logs.start()
     await until_async(lambda: any((logs.folder / "shards" / LABELS).iterdir()))
     stop.set()
     await task
-    assert await leftover.find(logs.manager, str(logs.folder / "shards")) == []
+    assert await labelling.find(logs.manager, str(logs.folder / "shards")) == []
     await logs.indexes.drop("logs")
     assert objects(logs) == []
 

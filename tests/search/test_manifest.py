@@ -7,15 +7,14 @@ from collections import Counter
 
 import pytest
 
+from nadi.errors import EpochGoneError, SegmentGoneError, TruncatedError
 from nadi.model.segments import SegmentRange
+from nadi.process.following import OvertakenError, Reach, gap_end
 from nadi.search.shards.manifest import (
     Manifest,
-    OvertakenError,
-    Reach,
     Shard,
     Step,
     joined,
-    started,
     to_merge,
     unfinished,
 )
@@ -30,7 +29,9 @@ BOTH = SegmentRange(1 << 32, 0.0, 1.0)
 
 
 def test_a_step_is_made_once() -> None:
-    one = started([A, B]).advanced([Step(0, 0, 10, 1), Step(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3)
+    one = Manifest.started([A, B]).advanced(
+        [Step(0, 0, 10, 1), Step(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3
+    )
     assert (one.segments[0].reached, one.segments[1].reached, one.indexed) == (10, 5, 3)
     for wrong in ([Step(0, 0, 10, 1)], [Step(0, 10, 20, 1), Step(1, 0, 5, 1)], [Step(7, 0, 5, 1)]):
         with pytest.raises(OvertakenError):
@@ -43,7 +44,7 @@ def test_a_step_is_made_once() -> None:
 
 
 def test_what_follows_two_segments_is_followed_once() -> None:
-    one = started([A, B]).completed(0, 0, [BOTH])
+    one = Manifest.started([A, B]).completed(0, 0, [BOTH])
     assert one.positions() == {1: 0, BOTH.segment_id: -1}
     one = one.advanced([Step(BOTH.segment_id, 0, 50, 1)], shard("a", (BOTH.segment_id, 0, 50)))
     after = SegmentRange(2 << 32, 0.0, 1.0)
@@ -51,14 +52,14 @@ def test_what_follows_two_segments_is_followed_once() -> None:
     assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the one after waits for both
     one = one.completed(1, 0, [BOTH])
     assert one.segments[BOTH.segment_id].is_done
-    assert [reach.segment_id for reach in one.open] == [after.segment_id]
+    assert [reach.segment_id for reach in one.followed] == [after.segment_id]
     assert one.positions() == {after.segment_id: 0}
     assert list(unfinished(one, {BOTH.segment_id: None, after.segment_id: 0})) == []
     assert list(unfinished(one, {after.segment_id: 1})) == [after.segment_id]
 
 
 def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
-    one = started([A, B]).advanced([Step(0, 0, 10, 1)], shard("a", (0, 0, 10)))
+    one = Manifest.started([A, B]).advanced([Step(0, 0, 10, 1)], shard("a", (0, 0, 10)))
     one = one.completed(0, 10, [BOTH]).completed(1, 0, [BOTH])
     assert set(one.segments) == {0, BOTH.segment_id}  # the first has a shard
     gone = one.truncated({0: None}, 5)
@@ -69,7 +70,7 @@ def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
 
 
 def test_the_past_is_indexed_by_many() -> None:
-    one = started([A]).divided([(0, 0, 10), (0, 10, 20)], [Reach(0, 0.0, 0.5, 20)])
+    one = Manifest.started([A]).divided([(0, 0, 10), (0, 10, 20)], [Reach(0, 0.0, 0.5, 20)])
     assert one.positions() == {0: 0}
     assert list(unfinished(one, {0: 5})) == [0]
     one = one.advanced([Step(0, 20, 30, 1)], shard("new", (0, 20, 30)))
@@ -83,7 +84,7 @@ def test_the_past_is_indexed_by_many() -> None:
 
 
 def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided() -> None:
-    one = started([A, B]).advanced([Step(0, 0, 10, 1)], None)
+    one = Manifest.started([A, B]).advanced([Step(0, 0, 10, 1)], None)
     said = one.lettered([Step(0, 10, 25, 1)]).lettered([Step(0, 10, 20, 1)])
     past = said.divided([(0, 10, 25), (0, 25, 40)], [Reach(0, 0.0, 0.5, 40), B])
     assert [past.letters_of(span) for span in past.past] == [0, None]
@@ -119,17 +120,17 @@ def test_indexers_that_know_too_little(seed: int) -> None:
         1: [BOTH],
         1 << 32: [SegmentRange((2 << 32) | 5, 0.0, 0.4), SegmentRange((2 << 32) | 6, 0.4, 1.0)],
     }
-    newest = started([A, B])
+    newest = Manifest.started([A, B])
     known = [newest] * 3
     for number in range(10_000):
-        if not newest.open:
+        if not newest.followed:
             break
         who = chance.randrange(3)
-        if chance.random() < 0.3 or not known[who].open:
+        if chance.random() < 0.3 or not known[who].followed:
             known[who] = newest
-        if not known[who].open:
+        if not known[who].followed:
             continue
-        reach = chance.choice(known[who].open)
+        reach = chance.choice(known[who].followed)
         segment, at = reach.segment_id, reach.reached
         try:
             if at == lengths[segment]:
@@ -144,8 +145,15 @@ def test_indexers_that_know_too_little(seed: int) -> None:
             some = chance.sample(newest.shards, 3)
             spans = joined(span for one in some for span in one.spans)
             newest = newest.merged([one.id for one in some], Shard(f"m{number}", 1, 1, spans), number)
-    assert not newest.open
+    assert not newest.followed
     covered = Counter(
         (segment, offset) for one in newest.shards for segment, start, end in one.spans for offset in range(start, end)
     )
     assert covered == Counter((segment, offset) for segment, length in lengths.items() for offset in range(length))
+
+
+def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
+    assert gap_end(TruncatedError("home/logs/0.#epoch.0", 5, 70)) == 70
+    assert gap_end(SegmentGoneError("home/logs/0.#epoch.0")) is None
+    with pytest.raises(EpochGoneError):
+        gap_end(EpochGoneError("epoch 0 of home/logs is forgotten"))

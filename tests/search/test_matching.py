@@ -12,11 +12,9 @@ from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.search.analysis import OFFSET, prepared
 from nadi.search.fields import UnfitError, fields_of
-from nadi.search.query.bound import bind
+from nadi.search.query.bound import bind, translated
 from nadi.search.query.parser import parse
-from nadi.search.query.translation import translated
-from nadi.search.shards.building import Stretch, build, work_folder
-from nadi.search.shards.merging import make_empty
+from nadi.search.shards.building import Stretch, build, make_empty, work_folder
 from nadi.search.shards.packing import META, unpack, write_meta
 from nadi.search.standing.matching import Matcher, Query, counted
 from tests.search.support import FIELDS

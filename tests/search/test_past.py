@@ -178,7 +178,7 @@ async def test_a_sealed_stream_at_the_prompt(logs: Indexed, nadi_server: Restart
     with pytest.raises(InvalidArgumentError):
         await parts_of(logs, nadi_server.controller_uri, 0)
     shell = Shell(nadi_server.controller_uri)
-    done = await asyncio.to_thread(shell.run, "search", "past", logs.scope, "logs", "--processes", "2")
+    done = await asyncio.to_thread(shell.run, "search", "backfill", logs.scope, "logs", "--processes", "2")
     assert "in 1 parts" in done.output or "in 2 parts" in done.output
     assert Counter(numbers(await all_hits(await logs.search()))) == Counter(range(100))
     await asyncio.wait_for(logs.start()[1], 60)  # it finds that all is done
@@ -189,7 +189,7 @@ async def test_one_that_is_told_to_end_begins_no_other_part(logs: Indexed, nadi_
     await logs.create()
     await logs.write(map(event, range(2_000)))
     limits = {"NADI_CONTROLLER": nadi_server.controller_uri, "NADI_LIMITS": "search_batch_bytes=1000"}
-    command = [sys.executable, "-m", "nadi", "search", "past", logs.scope, "logs"]
+    command = [sys.executable, "-m", "nadi", "search", "backfill", logs.scope, "logs"]
     past = await asyncio.to_thread(subprocess.Popen, command, env=os.environ | limits, stderr=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(60):

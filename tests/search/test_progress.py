@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.errors import ConflictError
 from nadi.model.segments import SegmentRange
-from nadi.search.shards.manifest import OvertakenError
-from nadi.search.standing.progress import Batch, Counts, HeldError, Place, Progress
+from nadi.process.following import OvertakenError, Reach
+from nadi.search.standing.progress import Batch, Begun, Counts, HeldError, Progress
 
-A, B = Place(0, 0.0, 0.5), Place(1, 0.5, 1.0)
+A, B = Reach(0, 0.0, 0.5), Reach(1, 0.5, 1.0)
 BOTH = SegmentRange(1 << 32, 0.0, 1.0)
-START = Progress(places={0: A, 1: B})
+START = Progress.started([A, B])
 
 
 def test_a_batch_is_begun_and_done_once() -> None:
     one = START.stepped([], [Batch(0, 0, 10)])
-    assert (one.places[0].is_begun, one.positions()) == (True, {0: 10, 1: 0})
+    assert (one.begun, one.positions()) == ({0: Begun(0, 0)}, {0: 10, 1: 0})
     wrong: list[tuple[list[Batch], list[Batch]]] = [
         ([Batch(0, 0, 9)], []),
         ([], [Batch(0, 0, 10)]),
@@ -29,7 +28,7 @@ def test_a_batch_is_begun_and_done_once() -> None:
     with pytest.raises(OvertakenError):
         one.completed(0, 10, [])
     two = one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20), Batch(1, 0, 5)], Counts(3, 1, 0))
-    assert (two.places[0].reached, two.places[0].end, two.events, two.hits) == (10, 20, 3, 1)
+    assert (two.begun[0].start, two.segments[0].reached, two.events, two.hits) == (10, 20, 3, 1)
     with pytest.raises(OvertakenError):
         two.stepped([Batch(0, 0, 10)], [])
 
@@ -40,21 +39,21 @@ def test_a_segment_waits_for_those_before_it() -> None:
     assert one.positions() == {1: 0, BOTH.segment_id: -1}
     two = one.completed(1, 0, [BOTH])
     assert [place.segment_id for place in two.followed] == [BOTH.segment_id]
-    assert set(two.places) == {BOTH.segment_id}
+    assert set(two.segments) == {BOTH.segment_id}
 
 
 def test_a_version_counts_from_what_is_begun_with_it() -> None:
     one = START.stepped([], [Batch(0, 0, 10)]).joined("g", is_held=False)
     assert (one.version, one.groups, one.least_version) == (1, {"g": 1}, 0)
     one = one.stepped([], [Batch(1, 0, 5)])
-    assert [one.places[segment].version for segment in (0, 1)] == [0, 1]
+    assert [one.begun[segment].version for segment in (0, 1)] == [0, 1]
     one = one.stepped([Batch(0, 0, 10)], [])
     assert one.least_version == 1
     one = one.without(["q"])
     assert (one.removed, one.least_version) == ({"q": 2}, 1)
     one = one.stepped([Batch(1, 0, 5)], [])
     assert one.least_version == 2
-    assert one.forgotten(["q"], ["g"]) == Progress(2, one.places)
+    assert one.forgotten(["q"], ["g"]) == Progress(one.segments, version=2)
 
 
 def test_nothing_is_begun_while_a_past_is_left() -> None:
@@ -63,30 +62,22 @@ def test_nothing_is_begun_while_a_past_is_left() -> None:
         one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20)])
     one = one.stepped([Batch(0, 0, 10)], [])
     with pytest.raises(HeldError):
-        one.jumped(0, 10, 20)
-    one = one.released("g").jumped(0, 10, 20)
-    assert (one.places[0].reached, one.places[0].is_begun, one.gaps) == (20, False, 1)
+        one.passed(0, 10, 20)
+    released = one.released("g", 2)
+    assert released is not None
+    assert released.released("g") is None
+    one = released.passed(0, 10, 20)
+    assert (one.segments[0].reached, one.begun, one.gaps) == (20, {}, 3)
 
 
-def test_a_group_is_added_or_given_up() -> None:
-    one = START.announced("g").beaten("g")
-    assert (one.adding, one.has("g")) == ({"g": 1}, False)
-    assert one.added("g", is_led=False) == START.joined("g", is_held=False)
-    led = one.added("g", is_led=True)
-    assert (led.adding, led.led, led.version, led.catching_up, led.has("g")) == ({}, ["g"], 0, ["g"], True)
-    held = led.joined("g", is_held=True)
+def test_a_group_is_added_and_led_and_held() -> None:
+    assert START.added("g", is_led=False) == START.joined("g", is_held=False)
+    led = START.added("g", is_led=True)
+    assert (led.led, led.version, led.catching_up, led.has("g")) == (["g"], 0, ["g"], True)
+    held = led.joined_from_past("g")
+    assert held is not None
     assert (held.led, held.held, held.groups, held.catching_up) == ([], ["g"], {"g": 1}, ["g"])
-    assert led.given_up("g") is None
-    assert one.cleared("g") is None
-    gone = one.given_up("g")
-    assert gone is not None
-    assert gone.given_up("g") is None
-    for late in (gone, START):
-        with pytest.raises(ConflictError):
-            late.beaten("g")
-        with pytest.raises(ConflictError):
-            late.added("g", is_led=True)
-    assert gone.cleared("g") == START
+    assert held.joined_from_past("g") is None
 
 
 def test_done_is_what_is_written() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import nadi
+from nadi.client.tables.catalog import entries_of
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from nadi.naming import segment_name
 from nadi.search import standing_queries
@@ -56,8 +57,8 @@ async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
         with pytest.raises(ConnectionError):
             await watched.start(on_step=crash)[1]
         await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than what is begun
-        places = (await watched.progress()).places.values()
-        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.end for one in places}
+        reaches = (await watched.progress()).segments.values()
+        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.reached for one in reaches}
     async with watched.running():
         await write(logs, 150, 200)
         await watched.matched()
@@ -120,11 +121,8 @@ async def _write_slowly(logs: Indexed, first: int, last: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_who_leads_a_query_through_the_past_is_killed(
-    watched: Standing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_who_leads_a_query_through_the_past_is_killed(watched: Standing) -> None:
     logs = watched.logs
-    monkeypatch.setattr("nadi.search.standing.past._KEPT_S", 0.0)
     await write(logs, 0, 300)
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
@@ -171,6 +169,9 @@ async def test_a_sealed_stream_is_matched_to_its_end(watched: Standing) -> None:
     await logs.manager.seal_stream(logs.scope, "logs")
     await asyncio.wait_for(watched.start()[1], 60)
     check(await watched.found("threes"), [3, 13, 23])
+    await watched.queries.add("logs", {"fours": "group4"}, since="head")
+    await asyncio.wait_for(asyncio.gather(watched.start()[1], watched.start()[1]), 60)
+    check(await watched.found("fours"), [4, 14, 24])
 
 
 async def test_stopped_and_dropped(watched: Standing) -> None:
@@ -189,7 +190,9 @@ async def test_stopped_and_dropped(watched: Standing) -> None:
     check(await watched.found("threes"), [3, 13])
     with pytest.raises(NotFoundError, match="no standing queries"):
         await watched.queries.status("logs")
-    assert [key async for key, _ in watched.queries._definitions.entries(b"standing")] == []
+    definitions = watched.queries._definitions
+    left = entries_of(definitions.stores, definitions.scope, definitions.table, b"standing")
+    assert [entry async for entry in left] == []
 
 
 async def test_large_events_and_many_hits(watched: Standing) -> None:

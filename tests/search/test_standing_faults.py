@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nadi.client.reading import segment_range
+from nadi.client.tables.catalog import Record
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,9 +19,9 @@ from nadi.errors import (
     StreamRemadeError,
     UnavailableError,
 )
-from nadi.search.changes import Changes
-from nadi.search.sharing import Sharing
-from nadi.search.standing import adding, hits, matcher, past, removing
+from nadi.naming import segment_name
+from nadi.process.members import Members
+from nadi.search.standing import adding, matcher, matching
 from nadi.search.standing.records import Records, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
 from tests.support.waiting import until_async
@@ -42,10 +43,11 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 
 async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes all segments for its own: one of them does a batch that the other has begun."""
     logs = watched.logs
-    monkeypatch.setattr(Sharing, "is_first", True)
+    monkeypatch.setattr(Members, "mine", lambda _, segments: list(segments))
     reached, go_on, calls = threading.Event(), threading.Event(), 0
-    match = hits.match
+    match = matching.match
 
     def slow_at_first(*args: Any) -> Any:
         nonlocal calls
@@ -55,7 +57,7 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
             assert go_on.wait(LIMIT_S)
         return match(*args)
 
-    monkeypatch.setattr(past, "match", slow_at_first)
+    monkeypatch.setattr(matcher, "match", slow_at_first)
     await write(logs, 0, 100)
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
@@ -74,6 +76,70 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
     check(await watched.found("next"), list(range(220)))
 
 
+@pytest.mark.parametrize("is_truncated", [False, True])
+async def test_what_comes_while_a_group_is_led_is_led_too(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch, is_truncated: bool
+) -> None:
+    """Between where the group has come, by events or by a gap, and where the live stream is held for it."""
+    logs, near, turns = watched.logs, matcher.PastMatcher._is_near, 0
+
+    async def live_goes_on(self: Any, newest: Any) -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            await write(logs, 50, 100)
+            await until_so(lambda: _are_matched(watched, 50))
+        return await near(self, newest)
+
+    monkeypatch.setattr(matcher.PastMatcher, "_is_near", live_goes_on)
+    await write(logs, 0, 50)
+    await watched.create()
+    await watched.queries.add("logs", {"head": "*"}, since="head")
+    if is_truncated:
+        await logs.manager.truncate_stream((await logs.manager.stream_info(logs.scope, "logs")).tail)
+    async with watched.running():
+        await watched.matched()
+        await write(logs, 100, 120)
+        await watched.matched()
+    assert turns >= 1
+    check(await watched.found("head"), list(range(50 if is_truncated else 0, 120)))
+
+
+async def _are_matched(watched: Standing, events: int) -> bool:
+    return (await watched.progress()).events >= events
+
+
+async def test_a_group_that_begins_ahead_of_the_live_stream_waits_for_it(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, complete, looked, turns = matcher.LiveMatcher._handle, matcher.PastMatcher._is_complete, asyncio.Event(), 0
+
+    async def handle_late(self: Any, *args: Any) -> None:
+        await looked.wait()
+        await handle(self, *args)
+
+    async def is_complete(self: Any) -> bool:
+        nonlocal turns
+        turns += 1
+        is_done = await complete(self)
+        if is_done or turns > 2:
+            looked.set()
+        return is_done
+
+    monkeypatch.setattr(matcher.LiveMatcher, "_handle", handle_late)
+    monkeypatch.setattr(matcher.PastMatcher, "_is_complete", is_complete)
+    monkeypatch.setattr(matcher, "_ROUNDS", 0)  # however far apart they are
+    await write(watched.logs, 0, 50)
+    await watched.create(start="head")
+    await watched.queries.add("logs", {"all": "*"})
+    await watched.queries.add("logs", {"late": "*"}, since="tail")
+    await write(watched.logs, 50, 80)
+    async with watched.running():
+        await watched.matched()
+    check(await watched.found("all"), list(range(80)))
+    check(await watched.found("late"), list(range(50, 80)))
+
+
 async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"one": "absent", "two": "*"})
@@ -86,14 +152,14 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
         nonlocal is_first
         if is_first:
             is_first = False
-            await removing.sweep(records, others)
+            await adding.sweep(records, others)
             await watched.queries.add("logs", {"one": "*"})
         await forget(self, what)
 
     others = await watched.changes()
-    await others.look()
+    await others.get()
     monkeypatch.setattr(Records, "forget", slow_at_first)
-    await removing.sweep(records, changes)
+    await adding.sweep(records, changes)
     assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
     async with watched.running():
         await write(watched.logs, 0, 20)
@@ -101,7 +167,7 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
     check(await watched.found("one"), list(range(20)))
 
 
-async def test_a_name_is_free_once_no_batch_needs_what_had_it(
+async def test_a_name_is_free_while_a_batch_needs_what_had_it(
     watched: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nadi.search.standing.catalog._SWEEP_S", 0.0)
@@ -111,23 +177,29 @@ async def test_a_name_is_free_once_no_batch_needs_what_had_it(
     with pytest.raises(ConnectionError):
         await watched.start(on_step=crash_at("begun"))[1]
     await watched.queries.remove("logs", ["one"])
-    with monkeypatch.context() as patched:
-        patched.setattr(adding, "_REMOVED_S", 0.3)
-        with pytest.raises(ConflictError, match="start a matcher"):
-            await watched.queries.add("logs", {"one": "*"})
-    again = asyncio.create_task(watched.queries.add("logs", {"one": "*"}))
+    await watched.queries.add("logs", {"one": "*"})
+    assert await watched.stored() == ["one", "one"]
+    progress = await watched.progress()
+    scope = watched.logs.scope
+    ends = {segment_name(scope, "logs", segment): progress.segments[segment].reached for segment in progress.begun}
     async with watched.running():
-        await asyncio.wait_for(again, LIMIT_S)
         await write(watched.logs, 50, 70)
         await watched.matched()
-    found = await watched.found("one")
-    check(found, [*(number for number in found if number < 50), *range(50, 70)])
-    assert {number % 10 for number in found if number < 50} == {3}
+        await until_so(lambda: _is_stored_alone(watched, "one"))
+    hits = await watched.hits()
+    early = [hit for hit in hits if hit["offset"] < ends.get(hit["segment"], 0)]
+    assert {hit["event"]["ms"] % 10 for hit in early} == {3}
+    late = [hit["event"]["ms"] for hit in hits if hit not in early]
+    assert len(late) == len(set(late))
+    assert set(late) >= set(range(50, 70))
+
+
+async def _is_stored_alone(watched: Standing, name: str) -> bool:
+    return await watched.stored() == [name]
 
 
 async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
     put = Records.put
     with monkeypatch.context() as patched:
 
@@ -145,18 +217,14 @@ async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyP
     with pytest.raises(NotFoundError):
         await watched.queries.remove("logs", ["qNone"])
     await watched.queries.add("logs", {"qNone": "*"})
-    monkeypatch.setattr(past, "_ABANDONED_S", 0.3)
+    monkeypatch.setattr(adding, "_ABANDONED_S", 0.0)
     async with watched.running():
         await write(watched.logs, 0, 20)
         await watched.matched()
-        await until_so(lambda: _none_are_added(watched))
-    assert await watched.stored() == ["qNone"]
+        await until_so(lambda: _is_stored_alone(watched, "qNone"))
     check(await watched.found("qNone"), list(range(20)))
     assert await watched.found("qhead") == []
-
-
-async def _none_are_added(watched: Standing) -> bool:
-    return not (await watched.progress()).adding
+    assert (await watched.progress()).removed == {}
 
 
 async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,31 +243,54 @@ async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: py
     with pytest.raises(AlreadyExistsError, match="a standing query c"):
         await watched.queries.add("logs", dict.fromkeys("abcd", "group3"))
     assert await watched.stored() == ["c"]
-    assert (await watched.progress()).adding == {}
+    assert (await watched.progress()).removed == {}
     await watched.queries.add("logs", dict.fromkeys("abd", "group3"))
     assert [one.name for one in await watched.queries.list("logs")] == ["a", "b", "c", "d"]
 
 
-async def test_one_who_adds_for_too_long_is_told(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_who_add_a_name_at_once_one_does(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is added between the look for the name and the change."""
     await watched.create()
-    monkeypatch.setattr(adding, "SEARCH_GONE_S", 0.3)
-    put, go_on, is_first = Records.put, asyncio.Event(), True
+    check_names, calls = adding._check, 0
 
-    async def slow_at_first(self: Records, queries: Sequence[StandingQuery]) -> None:
-        nonlocal is_first
-        was_first, is_first = is_first, False
-        await put(self, queries[:1] if was_first else queries)
-        if was_first:
-            await go_on.wait()
-            await put(self, queries[1:])
+    async def other_after_check(*args: Any, **more: Any) -> None:
+        nonlocal calls
+        await check_names(*args, **more)
+        calls += 1
+        if calls == 2:  # with all stored
+            await watched.queries.add("logs", {"a": "*"})
 
-    monkeypatch.setattr(Records, "put", slow_at_first)
-    slow = asyncio.create_task(watched.queries.add("logs", {"a": "group3", "b": "group3"}))
-    await until_so(watched.stored)
-    await watched.queries.add("logs", {"a": "*"})
-    go_on.set()
+    monkeypatch.setattr(adding, "_check", other_after_check)
+    with pytest.raises(AlreadyExistsError, match="a standing query a"):
+        await watched.queries.add("logs", {"a": "group3", "b": "group3"})
+    assert [(one.name, one.text) for one in await watched.queries.list("logs")] == [("a", "*")]
+    assert await watched.stored() == ["a"]
+
+
+@pytest.mark.parametrize("is_swept", [True, False])
+async def test_one_who_adds_for_too_long_is_told(
+    watched: Standing, monkeypatch: pytest.MonkeyPatch, is_swept: bool
+) -> None:
+    """Whether what it stored is gone by then, or about to go."""
+    await watched.create()
+    put, sweep = Records.put, adding.sweep
+
+    async def slow(self: Records, queries: Sequence[StandingQuery]) -> None:
+        await put(self, queries[:1])
+        monkeypatch.setattr(adding, "_ABANDONED_S", -60.0)
+        monkeypatch.setattr(adding, "sweep", sweep if is_swept else later)
+        await adding.abandon_old(await watched.records(), await watched.changes())
+        monkeypatch.setattr(adding, "sweep", sweep)
+        await put(self, queries[1:] if is_swept else queries)
+
+    async def later(*args: Any) -> None: ...
+
+    monkeypatch.setattr(Records, "put", slow)
     with pytest.raises(ConflictError, match="add them again"):
-        await slow
+        await watched.queries.add("logs", {"a": "group3", "b": "group3"})
+    assert await watched.queries.list("logs") == []
+    monkeypatch.undo()
+    await watched.queries.add("logs", {"a": "*"})
     assert [(one.name, one.text) for one in await watched.queries.list("logs")] == [("a", "*")]
     assert await watched.stored() == ["a"]
 
@@ -237,7 +328,7 @@ async def test_a_batch_that_was_begun_is_damaged(watched: Standing, monkeypatch:
             yield block
 
     monkeypatch.setattr(matcher, "read_segment_range", damaged)
-    begun = sum(place.is_begun for place in (await watched.progress()).places.values())
+    begun = len((await watched.progress()).begun)
     async with watched.running():
         await watched.matched()
     found = await watched.found("all")
@@ -276,12 +367,12 @@ async def test_a_group_that_fails_holds_up_no_other(
     (bad,) = (await watched.progress()).led
     of, failed = Records.past, 0
 
-    async def failing(self: Records, group: str) -> Any:
+    def failing(self: Records, group: str) -> Any:
         nonlocal failed
         if group == bad:
             failed += 1
             raise UnavailableError("not now")
-        return await of(self, group)
+        return of(self, group)
 
     with monkeypatch.context() as patched:
         patched.setattr(Records, "past", failing)
@@ -304,7 +395,7 @@ async def test_all_is_truncated_while_all_wait_for_a_group(watched: Standing, mo
     await watched.queries.add("logs", {"late": "*"}, since="head")
     group, changes = (await watched.progress()).led[0], await watched.changes()
     await write(logs, 20, 40)
-    await changes.change(lambda newest: newest.joined(group, is_held=True))  # and killed
+    await changes.change(lambda newest: newest.joined_from_past(group))  # and killed
     current = await manager.current_segments(scope, "logs")
     for count in (3, 2, 3):
         ranges = [(number / count, (number + 1) / count) for number in range(count)]
@@ -362,7 +453,7 @@ async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     await manager.create_stream(scope, "logs", 2)
     await write(logs, 20, 40)
     for refused in (watched.start()[1], watched.queries.status("logs"), watched.queries.add("logs", {"more": "*"})):
-        with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+        with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
             await asyncio.wait_for(refused, LIMIT_S)
     await watched.queries.drop("logs")
     await watched.queries.create("logs", "hits", fields="ms:long", start="head")
@@ -376,16 +467,20 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
     await watched.create()
     await write(logs, 0, 20)
-    start = matcher.LiveMatcher._start
+    say, is_lost = matcher.LiveMatcher._say, False
 
-    async def start_and_lose(self: Any) -> None:
-        await start(self)
+    async def say_and_lose(self: Any) -> None:
+        nonlocal is_lost
+        await say(self)
+        if is_lost:
+            return
+        is_lost = True
         await manager.seal_stream(scope, "logs")
         await manager.delete_stream(scope, "logs")
         await manager.create_stream(scope, "logs", 2)
 
-    monkeypatch.setattr(matcher.LiveMatcher, "_start", start_and_lose)
-    with pytest.raises(StreamRemadeError, match="nadi search standing drop"):
+    monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
+    with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
         await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
 
@@ -399,9 +494,9 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
     await manager.seal_stream(scope, "hits")
     await manager.delete_stream(scope, "hits")
     await write(logs, 20, 40)
-    for matching in (task, watched.start()[1]):
+    for work in (task, watched.start()[1]):
         with pytest.raises(NotFoundError, match=f"the stream for hits, {scope}/hits, is gone"):
-            await asyncio.wait_for(matching, LIMIT_S)
+            await asyncio.wait_for(work, LIMIT_S)
     await manager.create_stream(scope, "hits", 1)
     async with watched.running():
         await watched.matched()
@@ -411,9 +506,9 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
 async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr("nadi.search.running.SEARCH_END_S", 0.3)
+    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.3)
     is_away = False
-    change = Changes.change
+    change = Record.change
 
     async def changed(self: Any, *args: Any) -> Any:
         if is_away:
@@ -424,7 +519,7 @@ async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, m
         nonlocal is_away
         is_away = step == "written"
 
-    monkeypatch.setattr(Changes, "change", changed)
+    monkeypatch.setattr(Record, "change", changed)
     stop, task = watched.start(on_step=go_away)
     await write(watched.logs, 0, 20)
     await until_async(lambda: is_away)

@@ -16,7 +16,7 @@ from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundEr
 from nadi.search import IndexNotFoundError, indexes, run
 from nadi.search.asking.local import Cached
 from nadi.search.definition import Definitions, _packed
-from nadi.search.shards.names import folder_of_index, new_index, new_name
+from nadi.search.shards.manifest import folder_of_index, new_index, new_name
 from nadi.web.searching import _forget, _Kept
 from tests.search.support import Indexed, event, numbers
 from tests.web.support import error_of
@@ -52,14 +52,14 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
     await some(logs)
     definitions = Definitions(logs.manager, logs.scope)
     known = await definitions.get("logs")
-    manifest, _ = await definitions.manifest(known)
+    manifest = await definitions.manifest(known).get()
     precious = logs.folder / "precious"
     precious.mkdir()
     (precious / "old").write_text("mine")
     os.utime(precious / "old", (1, 1))
     for wrong in (str(precious), "../precious", known.id + "\n", known.id.upper() + "A", ""):
         await rewritten(logs, id=wrong)
-        with pytest.raises(ProtocolError, match="definition can't be read"):
+        with pytest.raises(ProtocolError, match=r"the search index of .* can't be read"):
             await logs.search()
     await rewritten(logs, id=known.id, stream="unfit")
     with pytest.raises(ProtocolError, match="who wrote that"):
@@ -72,15 +72,15 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
         msgspec.structs.replace(manifest, segments={}),
         msgspec.structs.replace(manifest, past=[(7, 0, 5)]),
     ):
-        await definitions.changes(known).change(lambda _, made=made: made)  # type: ignore[misc]
-        with pytest.raises(ProtocolError, match=r"the manifest (can't be read|names segments)"):
+        await definitions.manifest(known).change(lambda _, made=made: made)  # type: ignore[misc]
+        with pytest.raises(ProtocolError, match=r"the manifest of .* can't be read"):
             await (await logs.search()).query("")
         table = logs.manager.table(logs.scope, "_search")
         await table.remove(f"manifest/logs/{known.id}".encode())
         await table.put(f"manifest/logs/{known.id}".encode(), _packed(manifest))
     assert (precious / "old").read_text() == "mine"
     await logs.manager.table(logs.scope, "_search").put(b"index/logs", b'{"stream": "\xff"}')
-    with pytest.raises(ProtocolError, match="definition can't be read"):
+    with pytest.raises(ProtocolError, match=r"the search index of .* can't be read"):
         await logs.search()
 
 
@@ -263,7 +263,7 @@ def test_a_server_keeps_to_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert manifest is not None
         table.put(b"index/logs", held.value.replace(made.id.encode(), str(victim).encode()))
         table.put(f"manifest/logs/{victim}".encode(), manifest.value)
-        assert "definition can't be read" in error_of(rest.get(path), 500)
+        assert "the search index of home/logs can't be read" in error_of(rest.get(path), 500)
         assert (victim / "old").read_text() == "mine"
         table.put(b"index/logs", held.value)
         assert rest.get(path).json()["count"] == 1

@@ -50,7 +50,7 @@ async def test_an_index(logs: Indexed, nadi_server: RestartableServer, says_wher
     assert [one.stream for one in await logs.indexes.list()] == ["unfit"]
     (bad,) = await logs.indexes.unreadable()
     assert bad.name == "logs"
-    assert f"`nadi search drop {logs.scope} logs`" in bad.problem
+    assert f"`nadi search delete {logs.scope} logs`" in bad.problem
     shell = Shell(nadi_server.controller_uri)
     rows = await asyncio.to_thread(shell.json, "search", "list", logs.scope)
     assert [(row["stream"], row["problem"]) for row in rows] == [("unfit", None), ("logs", bad.problem)]
@@ -58,11 +58,11 @@ async def test_an_index(logs: Indexed, nadi_server: RestartableServer, says_wher
         with pytest.raises(ProtocolError, match="can't be read"):
             await ask()
     if not says_where:
-        with pytest.raises(StoreError, match="--leave-shards"):
+        with pytest.raises(StoreError, match="--keep-objects"):
             await logs.indexes.drop("logs")
     assert objects(logs) != []
-    leave = [] if says_where else ["--leave-shards"]
-    await asyncio.to_thread(shell.run, "search", "drop", logs.scope, "logs", "--yes", *leave)
+    leave = [] if says_where else ["--keep-objects"]
+    await asyncio.to_thread(shell.run, "search", "delete", logs.scope, "logs", "--yes", *leave)
     await asyncio.wait_for(task, 60)  # one that ran goes on until then
     if not says_where:  # what the one that ran hasn't deleted
         clean = ["search", "clean", "--index", f"file://{logs.folder}/shards", "--yes"]
@@ -97,8 +97,8 @@ async def test_standing_queries(logs: Indexed, nadi_server: RestartableServer) -
     queries = StandingQueries(logs.manager, logs.scope)
     await logs.manager.create_stream(logs.scope, "hits")
     found = await queries.create("logs", "hits", fields="message:text")
-    await queries.add("logs", {"one": "a", "two": "b"})
-    await changed(logs, f"standing-query/logs/{found.id}/two".encode(), b"\x81\xa1a\x01")
+    two = (await queries.add("logs", {"one": "a", "two": "b"}))[1]
+    await changed(logs, f"standing-query/logs/{found.id}/{two.key}".encode(), b"\x81\xa1a\x01")
     assert [one.name for one in await queries.list("logs")] == ["one"]
     assert (await queries.status("logs")).queries == 2
     (bad,) = await queries.unreadable("logs")
@@ -106,7 +106,7 @@ async def test_standing_queries(logs: Indexed, nadi_server: RestartableServer) -
     assert f"`nadi search standing remove {logs.scope} logs two`" in bad.problem
     await logs.write(map(event, range(10)))
     for ask in (lambda: serve_matcher(logs.manager, logs.scope, "logs"), lambda: queries.add("logs", {"three": "c"})):
-        with pytest.raises(ProtocolError, match=r"two of .* can't be read"):
+        with pytest.raises(ProtocolError, match=r"the standing query .*/two/.* can't be read"):
             await asyncio.wait_for(ask(), 60)
     shell = Shell(nadi_server.controller_uri)
     rows = await asyncio.to_thread(shell.json, "search", "standing", "list", logs.scope, "logs")
@@ -124,12 +124,12 @@ async def test_a_set_of_standing_queries(logs: Indexed, nadi_server: Restartable
     await queries.add("logs", {"one": "a"})
     await changed(logs, b"standing/logs", b"\xc1")
     for ask in (queries.get, queries.list, queries.status, queries.stop):
-        with pytest.raises(ProtocolError, match="nadi search standing drop"):
+        with pytest.raises(ProtocolError, match="nadi search standing delete"):
             await ask("logs")
     with pytest.raises(AlreadyExistsError):
         await queries.create("logs", "hits", fields="message:text")
     shell = Shell(nadi_server.controller_uri)
-    await asyncio.to_thread(shell.run, "search", "standing", "drop", logs.scope, "logs", "--yes")
+    await asyncio.to_thread(shell.run, "search", "standing", "delete", logs.scope, "logs", "--yes")
     table = logs.manager.table(logs.scope, "_search")
     assert await table.get(b"standing/logs") is None
     await queries.create("logs", "hits", fields="message:text")

@@ -245,7 +245,7 @@ async def found_in(store: SegmentStore, peer: Peer) -> dict[str, tuple[bytes, bo
     return found
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 10))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))])
 async def test_appends_in_any_order_and_shape(tmp_path: Path, seed: int) -> None:
     chance = Chance(seed)
     model = Model()

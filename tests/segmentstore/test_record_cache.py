@@ -147,7 +147,7 @@ class Story:
         self.replies.append(reply)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_few_records_in_memory_answer_as_many_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     few, many = Story(seed), Story(seed)
     with monkeypatch.context() as tight:

@@ -136,7 +136,7 @@ async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_pa
         await assert_read(store, S, writer.data)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 12))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Appends of all sizes to segments and transactions, merges, truncations, moves to tier 2, checkpoints, restarts,
     kills: what is read is what was appended."""

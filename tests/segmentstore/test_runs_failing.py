@@ -137,7 +137,7 @@ class World:
                 await self.reconnect()
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 6))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 async def test_a_disk_that_fails_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))

@@ -1,4 +1,4 @@
-"""Fifty seeds of a server whose days are short and bad, in every run of the tests; of a cluster, forty."""
+"""Fifty seeds of a server whose days are short and bad, in every run of the tests; of a cluster, twenty."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)  # looking for work is most of an idle hour
     monkeypatch.setattr(limits, "TXN_TICK_MS", 2_000)
@@ -41,13 +42,13 @@ def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: 
     assert outcome.watermarks > 10
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_killed_every_minute_a_server_keeps_its_word(seed: int) -> None:
     assert simulate(seed, 300.0).kills >= 2
 
 
 def test_the_same_seed_does_the_same_in_every_process() -> None:
-    code = "import sys; from tests.simulation.work import simulate; print(simulate(sys.argv[1], 60.0).trace)"
+    code = "import sys; from tests.simulation.work import simulate; print(simulate(sys.argv[1], 20.0).trace)"
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
 
     def trace(seed: int, hashing: int) -> str:

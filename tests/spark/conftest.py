@@ -36,7 +36,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with spark_session("nadi tests", "local[2,2]") as session:
+    with spark_session() as session:
         yield session
 
 

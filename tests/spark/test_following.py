@@ -140,6 +140,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    if (shared := SparkSession.getActiveSession()) is not None:
+        shared.stop()
     builder = tuned(SparkSession.builder.master("local-cluster[2,1,600]").appName("nadi executors"))
     builder.config("spark.executor.cores", "1").config("spark.executor.memory", "512m")
     session = builder.getOrCreate()

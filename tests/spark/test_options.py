@@ -15,8 +15,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import RetentionPolicy, ScalingPolicy
 from nadi.errors import InvalidArgumentError
-from nadi.spark.options.admission import Admission
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import Admission, ReadOptions
 from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use, markdown
 from nadi.spark.options.write import WriteOptions
 
@@ -84,7 +83,7 @@ def test_a_value(given: dict[str, Any], field: str, value: Any) -> None:
         ({"startAt": "last-committed"}, "'startAt' needs 'groupId'"),
         ({"startAt": "noon", "groupId": "g"}, "it must be last-committed"),
         ({"startAt": "last-committed", "groupId": "g", "start": "head"}, "'startAt' and 'start' exclude each other"),
-        ({"maxTriggerDelay": "15m"}, "'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger'"),
+        ({"maxTriggerDelay": "15m"}, "'maxTriggerDelay' needs 'minOffsetsPerTrigger'"),
         ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "'maxTriggerDelay' is 'soon': it must be a time"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, more than 'maxOffsetsPerTrigger', 4"),
         ({"approx_bytes_per_trigger": "1", "max_bytes_per_trigger": "1"}, "mean the same: give one of them"),

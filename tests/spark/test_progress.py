@@ -1,6 +1,6 @@
 """Streaming queries over random streams, planned by the code that Spark runs, against a plain model.
 
-NADI_STREAM_EXAMPLES says how many (2,000 unless given); NADI_STREAM_SEED is the first one's seed.
+NADI_STREAM_EXAMPLES says how many (500 unless given); NADI_STREAM_SEED is the first one's seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nadi.spark.reading.query.offsets import Offset
 from nadi.spark.reading.query.progress import Progress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
-EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "500"))
 SEED = int(os.environ.get("NADI_STREAM_SEED", "0"))
 _Result = TypeVar("_Result")
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import nadi
 from nadi.client import RetentionPolicy
 from nadi.errors import ConflictError, InvalidArgumentError, ReaderGroupNotFoundError, TransactionFailedError
-from nadi.spark.intents import TABLE
+from nadi.spark.ledger import TABLE
 from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.sink import StreamWriter, Written
@@ -181,10 +181,10 @@ def test_a_query_without_its_checkpoint_goes_on_where_its_output_ends(
     txn_id = begun(home, f"{name}-out", first.batches[-1])
     if died in ("after the record", "lost its transactions"):
         table = home.manager.table("home", TABLE)
-        held = table.get(f"first/{name}-out".encode())
+        held = table.get(f"sink/first/{name}-out".encode())
         assert held is not None
         intent = f'{{"batch":2,"transactions":["{txn_id}"],"done":false}}'
-        table.put(f"first/{name}-out".encode(), intent.encode(), held.version)
+        table.put(f"sink/first/{name}-out".encode(), intent.encode(), held.version)
     if died == "lost its transactions":
         with home.manager.create_transaction_writer("home", f"{name}-out") as writer:
             writer.get_txn(txn_id).abort(wait=True)
@@ -290,7 +290,7 @@ def test_a_commit_that_nobody_remembers_is_told(home: Home, batch: list[tuple[st
     first.trigger()
     home.manager.table("home", TABLE).create()
     intent = f'{{"batch":0,"transactions":["{UUID(int=99)}"],"done":false}}'
-    home.manager.table("home", TABLE).put(b"first/forgotten-out", intent.encode())
+    home.manager.table("home", TABLE).put(b"sink/first/forgotten-out", intent.encode())
     with pytest.raises(TransactionFailedError, match="batch 0 of query first may be in home/forgotten-out or not"):
         Query(home, **exact("forgotten"))
     with pytest.raises(TransactionFailedError, match="may be in home/forgotten-out or not"):

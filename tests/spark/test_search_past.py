@@ -66,7 +66,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
         return os.getpid(), is_new
 
     environment = {**os.environ, "NADI_CONTROLLER": world.uri}
-    command = [sys.executable, "-m", "nadi", "search", "start", "home", "logs"]
+    command = [sys.executable, "-m", "nadi", "search", "run", "home", "logs"]
     indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         done = world.spark.sparkContext.parallelize(parts, len(parts)).map(indexed).collect()

@@ -16,7 +16,8 @@ from nadi.client.scan.connection import Connection
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
 from nadi.spark.connections import client_of
 from nadi.spark.formats import Source
-from nadi.spark.intents import TABLE, SinkRecord, application
+from nadi.spark.intents import Intent, SinkRecord, application
+from nadi.spark.ledger import TABLE
 from nadi.spark.options.table import Format
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.sink import BatchWriter, Written
@@ -113,11 +114,8 @@ def test_an_applications_version_that_was_cut_off_is_finished(home: Home) -> Non
     record = SinkRecord(client.manager, options, application("job"), skips=True)
 
     async def only_record() -> None:
-        from nadi.spark.intents import Intent
-
-        await record.last()
-        former = writer._plan.former
-        await record._put(Intent(1, [messages[0].transaction], False, former=former.as_text()), -2)
+        intent = Intent(1, [messages[0].transaction], False, former=writer._plan.former.as_text())
+        await record._record.put(lambda _: intent)
 
     client.run(only_record())
     home.write(stream, "ab", overwrite=True, truncate="true", **once)
@@ -192,7 +190,7 @@ def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> N
     written = writer.write(iter([rows("a")]))
     intent = f'{{"batch":0,"transactions":["{written.transaction}"],"done":false}}'
     home.manager.table("home", TABLE).create()
-    home.manager.table("home", TABLE).put(f"application job/{stream}".encode(), intent.encode())
+    home.manager.table("home", TABLE).put(f"sink/application job/{stream}".encode(), intent.encode())
     with home.manager.create_transaction_writer("home", stream) as transactions:
         transactions.get_txn(written.transaction).abort(wait=True)  # as if it had timed out
     with pytest.raises(TransactionFailedError, match=r"can't be committed to home/lost: .* written again"):
@@ -219,8 +217,8 @@ def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> Non
     [
         ({"save_mode": "overwrite"}, "must be append, errorifexists, ignore"),
         ({"truncate": "true"}, "no effect without mode"),
-        ({"txnAppId": "a"}, "'txnVersion' is missing"),
-        ({"txnVersion": "1"}, "'txnAppId' is missing"),
+        ({"txnAppId": "a"}, "needs 'txnVersion'"),
+        ({"txnVersion": "1"}, "needs 'txnAppId'"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' is '-1': it must be a number from 0"),
         ({"txnAppId": "a" * 300, "txnVersion": "1"}, "has over 256 bytes"),
         ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'delivery'"),

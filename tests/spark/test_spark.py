@@ -18,7 +18,8 @@ from nadi.client.scan.connection import Connection
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
 from nadi.naming import segment_id
 from nadi.spark.connections import client_of
-from nadi.spark.intents import TABLE, SinkRecord
+from nadi.spark.intents import SinkRecord
+from nadi.spark.ledger import TABLE
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.sink import StreamWriter, Written
@@ -314,7 +315,7 @@ def test_a_recorded_batch_is_rolled_forward(world: World) -> None:
     table = world.manager.table("home", TABLE)
     table.create()
     text = f'{{"batch":7,"transactions":["{recorded[0]}","{recorded[1]}"],"done":false}}'
-    table.put(b"query/forward", text.encode(), ABSENT)
+    table.put(b"sink/query/forward", text.encode(), ABSENT)
     writer = sink(world, "forward")
     writer.abort([Written(recorded[0], "query")], 7)  # touches nothing that is recorded
     writer.commit([Written(begun(world, "forward", b"other a"), "query")], 7)

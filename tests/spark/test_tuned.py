@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nadi.cli.spark.archiving import delete_archive, write_archive
+from nadi.cli.spark.commands import delete_archive, write_archive
 from nadi.errors import NadiError
 from nadi.spark import archive, tuned
 

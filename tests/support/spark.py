@@ -1,4 +1,4 @@
-"""A session of Spark for a test, whose Java compiles less: it lives for a minute, and beside others.
+"""The session of Spark that all tests of a process share; its Java compiles less, as it lives for minutes.
 
 The variable NADI_SPARK_CONF adds settings, as "spark.sql.ansi.enabled=false;spark.sql.caseSensitive=true": so the whole
 suite runs under settings that users have.
@@ -15,13 +15,13 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
 @contextmanager
-def spark_session(name: str, master: str = "local[2]") -> Iterator[Any]:
-    """It ends with the block, its Java with this process."""
+def spark_session() -> Iterator[Any]:
+    """Its queries and views end with the block, it with this process: a start costs as much as ten tests."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
 
-    builder = tuned(SparkSession.builder.master(master).appName(name), java_options=JAVA_OPTIONS)
+    builder = tuned(SparkSession.builder.master("local[2,2]").appName("nadi tests"), java_options=JAVA_OPTIONS)
     for setting in filter(None, os.environ.get("NADI_SPARK_CONF", "").split(";")):
         builder.config(*setting.split("=", 1))
     session = builder.getOrCreate()
@@ -29,7 +29,11 @@ def spark_session(name: str, master: str = "local[2]") -> Iterator[Any]:
     try:
         yield session
     finally:
-        session.stop()
+        for query in session.streams.active:
+            query.stop()
+        for table in session.catalog.listTables():
+            if table.isTemporary:
+                session.catalog.dropTempView(table.name)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ with a leading underscore; unknown names are for the server alone too.
     the state of a Java reader group: its readers write and truncate it _RG<group>_kvtable   the state of nadi's: its
     readers write it, and whoever creates the group creates it <name>_kvtable       a table: of a user, of Python's
     reader groups, a partition of a key-value table _bookmarks_kvtable   a table that nadi's clients share in a scope,
-    as are _schemas_kvtable and _search_kvtable; deleted with the scope _system/...          the controller's tables
+    as are the others of CLIENT_TABLES; deleted with the scope _system/...          the controller's tables
     _cluster/scrub       what the server does as a whole, the scrub: for callers that may create scopes
 
 The segment of a transaction, or of a large event in flight, has its stream's name with a suffix. Callers that may only

@@ -1,10 +1,11 @@
-"""Retention policies as people write them: an age or a size, such as `7d` or `10GiB`.
+"""Retention and scaling policies as people write them: an age or a size, such as `7d` or `10GiB`, a rate, a number.
 
->>> policy_of("7d", None).minimum == 7 * 24 * 3600 * 1000
+>>> policy = retention_of(None, "7d", None)
+>>> policy.minimum == 7 * 24 * 3600 * 1000
 True
->>> policy_of("500MB", "2GB").maximum
+>>> retention_of(None, "500MB", "2GB").maximum
 2000000000
->>> policy_of("7d", "2GB")
+>>> retention_of(policy, None, "2GB")
 Traceback (most recent call last):
     ...
 nadi.errors.InvalidArgumentError: one of '7d' and '2GB' is an age: give two ages, or two sizes
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.client import RetentionPolicy
+    from nadi.client import RetentionPolicy, ScalingPolicy
 
 _AGES_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
 _SIZES = {"B": 1} | {
@@ -30,15 +31,35 @@ _BY_AGE = 1  # the kind of a policy
 _AMOUNT = re.compile(r"([0-9]{1,18})([A-Za-z]+)", re.ASCII)
 
 
-def policy_of(
-    least: str, most: str | None, *, over_bookmarks: bool = False, by_event_time: bool = False
+def retention_of(
+    old: RetentionPolicy | None,
+    least: str | None,
+    most: str | None,
+    over_bookmarks: bool | None = None,
+    by_event_time: bool | None = None,
 ) -> RetentionPolicy:
-    """The policy that keeps at least the one, and at most the other; InvalidArgumentError if they are neither ages nor
-    sizes, or sizes by event time."""
+    """The old policy but for what is given; InvalidArgumentError if that is neither ages nor sizes, or sizes by event
+    time.
+
+    >>> old = retention_of(None, "7d", "30d")
+    >>> retention_text(retention_of(old, None, "60d", True)), retention_text(retention_of(old, "10GiB", None))
+    ('7d to 60d over bookmarks', '10GiB')
+    """
     from nadi.client import RetentionPolicy
 
+    is_over = over_bookmarks if over_bookmarks is not None else old is not None and old.over_bookmarks
+    is_own = by_event_time if by_event_time is not None else old is not None and old.by_event_time
+    if least is None:
+        if old is None:
+            raise InvalidArgumentError("the stream keeps everything: give with --retention what it keeps at least")
+        least, old_most = _texts(old)
+        most = most or old_most
+    elif old is not None:
+        is_own = is_own and (_amount(least)[0] or by_event_time is True)
+        if most is None and (old.kind == _BY_AGE) == _amount(least)[0]:
+            _, most = _texts(old)
     is_age, amount = _amount(least)
-    if by_event_time and not is_age:
+    if is_own and not is_age:
         raise InvalidArgumentError(f"{least!r} is a size: by event time a stream keeps ages, such as 90d")
     amounts = [amount]
     if most is not None:
@@ -47,35 +68,8 @@ def policy_of(
             raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
         amounts.append(other)
     if is_age:
-        return RetentionPolicy.by_time(*amounts, over_bookmarks=over_bookmarks, by_event_time=by_event_time)
-    return RetentionPolicy.by_size(*amounts, over_bookmarks=over_bookmarks)
-
-
-def changed_policy(
-    old: RetentionPolicy | None,
-    least: str | None,
-    most: str | None,
-    over_bookmarks: bool | None,
-    by_event_time: bool | None = None,
-) -> RetentionPolicy:
-    """The old policy but for what is given.
-
-    >>> old = policy_of("7d", "30d")
-    >>> policy_text(changed_policy(old, None, "60d", True)), policy_text(changed_policy(old, "10GiB", None, None))
-    ('7d to 60d over bookmarks', '10GiB')
-    """
-    is_over = over_bookmarks if over_bookmarks is not None else old is not None and old.over_bookmarks
-    is_own = by_event_time if by_event_time is not None else old is not None and old.by_event_time
-    if least is not None:
-        least_is_age, _ = _amount(least)
-        if most is None and old is not None and (old.kind == _BY_AGE) == least_is_age:
-            _, most = _texts(old)
-        is_own = is_own and (least_is_age or by_event_time is True)
-        return policy_of(least, most, over_bookmarks=is_over, by_event_time=is_own)
-    if old is None:
-        raise InvalidArgumentError("the stream keeps everything: say with --retention what it is to keep at least")
-    least, known_most = _texts(old)
-    return policy_of(least, most or known_most, over_bookmarks=is_over, by_event_time=is_own)
+        return RetentionPolicy.by_time(*amounts, over_bookmarks=is_over, by_event_time=is_own)
+    return RetentionPolicy.by_size(*amounts, over_bookmarks=is_over)
 
 
 def age_s(text: str) -> float:
@@ -114,22 +108,33 @@ def _amount(text: str) -> tuple[bool, int]:
     )
 
 
-def policy_text(policy: RetentionPolicy | None) -> str:
+def retention_text(policy: RetentionPolicy | None) -> str:
     """The policy for people, in the largest units that it is whole in."""
     if policy is None:
-        return "keeps everything"
+        return "everything"
     least, most = _texts(policy)
     clock = " by event time" * policy.by_event_time
     return f"{least}{f' to {most}' if most else ''}{clock}{' over bookmarks' * policy.over_bookmarks}"
 
 
 def _texts(policy: RetentionPolicy) -> tuple[str, str | None]:
-    """Its least and its most."""
+    """Its minimum and its maximum."""
     units = _AGES_MS if policy.kind == _BY_AGE else _SIZES
-    most = None if policy.maximum in (0, (1 << 63) - 1) else _text(policy.maximum, units)
-    return _text(policy.minimum, units), most
+
+    def text(amount: int) -> str:
+        unit = max((unit for unit in units if amount % units[unit] == 0), key=lambda unit: units[unit])
+        return f"{amount // units[unit]}{unit}"
+
+    return text(policy.minimum), None if policy.maximum in (0, (1 << 63) - 1) else text(policy.maximum)
 
 
-def _text(amount: int, units: dict[str, int]) -> str:
-    unit = max((unit for unit in units if amount % units[unit] == 0), key=lambda unit: units[unit])
-    return f"{amount // units[unit]}{unit}"
+def scaling_text(policy: ScalingPolicy) -> str:
+    """The policy in words: `1,000 events/s a segment, at least 4 segments, …`."""
+    from nadi.client.control.policy import BY_EVENTS, FIXED
+
+    several = f"{policy.min_segments:,} segment{'s' if policy.min_segments > 1 else ''}"
+    if policy.kind == FIXED:
+        return f"{several}, fixed"
+    unit = "events/s" if policy.kind == BY_EVENTS else "KiB/s"
+    pieces = max(2, policy.scale_factor)
+    return f"{policy.target_rate:,} {unit} a segment, at least {several}, split into up to {pieces:,} at once"

@@ -40,74 +40,81 @@ class _Commands(UserDict[str, Any]):
     """Commands by name, each imported and built when it is looked up: one command needs no other's modules."""
 
     def __getitem__(self, name: str) -> Any:
-        if isinstance(command := self.data[name], str):
-            command = self.data[name] = _built(name, command)
-        return command
+        if isinstance(home := self.data[name], str):
+            self.data[name] = _built(name, home)
+        return self.data[name]
 
 
 def _built(name: str, home: str) -> Any:
     """A command, or a group of them, from its function or Typer."""
     module, _, attribute = home.rpartition(".")
-    found = getattr(import_module(f"nadi.cli.{module}"), attribute)
+    made = getattr(import_module(f"nadi.cli.{module}"), attribute)
     one = typer.Typer(add_completion=False, callback=lambda: None)  # with a callback it is a group in any case
-    if isinstance(found, typer.Typer):
-        one.add_typer(found, name=name)
+    if isinstance(made, typer.Typer):
+        one.add_typer(made, name=name, help=_COMMANDS[name][1])
     else:
-        one.command(name)(found)
-    _refuse_empty_text(one)
+        one.command(name)(made)
+    _prepare(one)
     return typer.main.get_command(one).commands[name]  # type: ignore[attr-defined]
 
 
-def _refuse_empty_text(commands: typer.Typer) -> None:
+def _prepare(commands: typer.Typer) -> None:
+    from nadi.cli.session import prepared
+
     for command in commands.registered_commands:
-        command.cls = _Command
+        assert command.callback is not None, "each has a function"
+        command.cls, command.callback = _Command, prepared(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
-            _refuse_empty_text(group.typer_instance)
+            _prepare(group.typer_instance)
+
+
+# in the order of the help, which says what they do without importing them
+_COMMANDS = {
+    "up": ("admin.up.up", "Serve a data folder, or a part of a cluster's store."),
+    "check": ("admin.repair.check", "Check every byte of a stopped data folder."),
+    "repair": ("admin.repair.repair", "Repair a damaged data folder."),
+    "migrate": ("admin.migrate.migrate", "Move everything of a data folder, or of a cluster's store."),
+    "passwd": ("admin.passwd.passwd", "Add or change a user in a users file."),
+    "scrub": ("scrub.scrub", "Have the server read and check all stored data."),
+    "doctor": ("doctor.doctor", "Check this machine, the disk and the server."),
+    "write": ("events.write.write", "Write events from standard input or files."),
+    "read": ("events.read.read", "Print the events of a stream, a slice or splits."),
+    "tail": ("events.read.tail", "Print the last events of a stream, and new ones."),
+    "splits": ("events.read.splits", "Divide a range of a stream among readers."),
+    "sql": ("sql.command.sql", "Query streams by SQL."),
+    "export": ("files.importing.export", "Write a range of a stream into a file."),
+    "import": ("files.importing.import_file", "Write the events of a file into a stream."),
+    "scope": ("streams.scope_app", "Scopes: the namespaces of streams."),
+    "stream": ("streams.stream_app", "Streams, their segments, scaling and retention."),
+    "bookmark": ("bookmarks.bookmark_app", "Bookmarks: names for cuts of streams."),
+    "slice": ("bookmarks.slice_app", "Slices: names for the events between two cuts."),
+    "group": ("groups.group_app", "Reader groups, their lag and checkpoints."),
+    "table": ("tables.table_app", "Key-value tables, their keys and entries."),
+    "stream-table": ("stream_tables.stream_table_app", "Stream tables: streams read as tables."),
+    "transaction": ("transactions.transaction_app", "Transactions, by their ids."),
+    "function": ("functions.function_app", "Functions that streams trigger."),
+    "lake": ("lake.lake_app", "Iceberg tables that are kept level with streams."),
+    "search": ("search.search_app", "Full-text search, and standing queries."),
+    "spark": ("spark.commands.spark_app", "Streams in Spark."),
+    "cluster": ("cluster.commands.cluster_app", "The servers of a cluster, and its store."),
+    "tier2": ("admin.repair.tier2_app", "Where a stopped data folder keeps its chunks."),
+}
 
 
 class _Group(TyperGroup):
-    """All commands, in the order of the help."""
+    """All commands. Its help is plain: it is asked for often, and the library that draws the others' takes a while."""
 
     def __init__(self, **given: Any) -> None:
-        commands = _Commands(
-            {
-                "up": "admin.up.up",
-                "check": "admin.repair.check",
-                "repair": "admin.repair.repair",
-                "migrate": "admin.migrate.migrate",
-                "passwd": "admin.passwd.passwd",
-                "scrub": "scrub.scrub",
-                "doctor": "machine.top.doctor",
-                "bench": "machine.bench.bench",
-                "top": "machine.top.top",
-                "write": "events.write.write",
-                "read": "events.read.read",
-                "tail": "events.tail.tail",
-                "splits": "events.splits.splits",
-                "read-split": "events.splits.read_split",
-                "sql": "sql.command.sql",
-                "export": "files.importing.export",
-                "import": "files.importing.import_file",
-                "ingest": "ingest.files.ingest",
-                "ingest-syslog": "ingest.syslog.ingest_syslog",
-                "scope": "streams.scope_app",
-                "stream": "streams.stream_app",
-                "bookmark": "bookmarks.bookmark_app",
-                "slice": "bookmarks.slice_app",
-                "group": "groups.group_app",
-                "table": "tables.table_app",
-                "stream-table": "stream_tables.stream_table_app",
-                "txn": "transactions.txn_app",
-                "function": "following.functions.function_app",
-                "lake": "following.lake.lake_app",
-                "search": "search.indexes.search_app",
-                "spark": "spark.commands.spark_app",
-                "cluster": "cluster.commands.cluster_app",
-                "tier2": "admin.tier2.tier2_app",
-            }
-        )
+        commands = _Commands({name: home for name, (home, _) in _COMMANDS.items()})
         super().__init__(**(given | {"commands": commands}))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
 
 
 app = typer.Typer(
@@ -131,7 +138,10 @@ def options(
 
 
 def main() -> None:
-    _open_standard_files()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # it is closed: else the first connection would be taken for it
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
             signal.signal(number, _end)
@@ -150,31 +160,22 @@ def main() -> None:
         sys.exit(1)
 
 
-def _open_standard_files() -> None:
-    """Nothing, for those that are closed: else the first connection would be taken for one of them."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
-            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
-
-
 def _end(number: int, _: object) -> None:
-    """Leave as after Ctrl-C: what was begun is put away, and what is stored is said."""
+    """Exit as on Ctrl-C: clean up, and report what is stored."""
     raise SystemExit(128 + number)
 
 
 def _end_again(ignored: sys.UnraisableHookArgs) -> None:
-    """An end that was told while an object was thrown away, which Python ignores there, is told again soon."""
+    """Repeat soon an end that came while an object was deleted, where Python ignores it."""
     end = ignored.exc_value
     if not isinstance(end, SystemExit | KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
-    kind, arguments = type(end), end.args
 
-    def tell(_number: int, _frame: object) -> None:
-        raise kind(*arguments)
+    def repeat(_number: int, _frame: object) -> None:
+        raise type(end)(*end.args)
 
-    signal.signal(signal.SIGALRM, tell)
+    signal.signal(signal.SIGALRM, repeat)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 

@@ -1,103 +1,109 @@
-"""`nadi bookmark` and `nadi slice`: names for cuts and for what lies between two of them."""
+"""`nadi bookmark` and `nadi slice`: names for cuts, and for the events between two of them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.printing import Form, say, say_gone, show, show_with
-from nadi.cli.session import connected
+from nadi.cli.options import POSITION, SEVERAL, By, Clock, Name, Note, OfStream, OfTag, Scope, Stream, Tags, cut_at
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import Resource, Row
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.client import Bookmark, NamedSlice, StreamCuts, StreamManager
+    from nadi.client import Bookmark, NamedSlice, StreamManager
     from nadi.client.blocking.cuts import Bookmarks, NamedSlices
-    from nadi.model.streamcut import StreamCut
 
-bookmark_app = typer.Typer(help="Bookmarks: names for places in streams.", no_args_is_help=True)
-slice_app = typer.Typer(help="Slices: names for the events between two places in a stream.", no_args_is_help=True)
-Scope = Annotated[str, typer.Argument(help="The scope.")]
-Stream = Annotated[str, typer.Argument(help="The stream.")]
-Name = Annotated[str, typer.Argument(help="The name: letters, digits, '.' and '-'.")]
 NewName = Annotated[str, typer.Argument(help="The new name.")]
-Note = Annotated[str, typer.Option(help="A few words on what it is for.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be given several times.")]
-Untags = Annotated[list[str] | None, typer.Option("--remove", help="A tag to remove; may be given several times.")]
-OfStream = Annotated[str | None, typer.Option("--stream", help="Only those of this stream.")]
-OfTag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
-PLACE = "head, tail, a bookmark's name, a cut's text, a time (2026-11-14T00:00+01:00), or -5min: so long ago"
-_COLUMNS = ["name", "stream", "made at", "tags", "note"]
+Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"A tag to remove; {SEVERAL}.")]
 
 
-class Clock(StrEnum):
-    """By what a time in an option or argument is meant."""
-
-    ARRIVAL = "arrival"
-    EVENT_TIME = "event-time"
-
-
-By = Annotated[Clock, typer.Option("--by", help="Whether times are when events came, or the events' own.")]
+def _row(named: Bookmark | NamedSlice) -> Row:
+    made_at = named.made_at.strftime("%Y-%m-%d %H:%M:%SZ")
+    row = {"name": named.name, "stream": named.stream, "made at": made_at, "tags": named.tags, "note": named.note}
+    cuts = {name: getattr(named, name, None) for name in ("cut", "start", "end")}
+    return row | {name: cut.as_text() for name, cut in cuts.items() if cut is not None}
 
 
-def place(cuts: StreamCuts, text: str, by: Clock = Clock.ARRIVAL, *, end: bool = False) -> StreamCut:
-    """The cut that an option or argument names. end: something ends there."""
-    from nadi.cli.amounts import age_s
-    from nadi.client.places.moments import BY_EVENT_TIME, is_time
+def _app(
+    noun: str,
+    catalog: Callable[[StreamManager, str], Bookmarks | NamedSlices],
+    show_one: Callable[..., Row] | None = None,
+) -> typer.Typer:
+    """The commands that bookmarks and slices have alike."""
 
-    if text.startswith("-"):
-        text = datetime.fromtimestamp(max(0.0, time.time() - age_s(text[1:])), UTC).isoformat()
-    if by is Clock.EVENT_TIME and is_time(text):
-        text = BY_EVENT_TIME + text
-    return cuts.named(text, end=end)
+    def rows(manager: StreamManager, scope: str, **filters: Any) -> Any:
+        records, unreadable = catalog(manager, scope).list_with_unreadable(**filters)
+        return map(_row, records), unreadable
+
+    app = Resource(
+        noun=noun,
+        names={"scope": Scope, "name": Name},
+        columns=["name", "stream", "made at", "tags", "note"],
+        rows=rows,
+        filters={"stream": OfStream, "tag": OfTag},
+        show=show_one,
+        delete=lambda manager, scope, name: catalog(manager, scope).delete(name),
+        stays="; the events stay",
+    ).app()
+
+    @app.command("tag", help=f"Add tags to a {noun}, or remove some.")
+    def tag(manager: StreamManager, scope: Scope, name: Name, add: Tags = None, remove: Untags = None) -> None:
+        tags = catalog(manager, scope).tag(name, add or (), remove or ()).tags
+        say(f"{noun} {name} has the tags: {', '.join(tags)}" if tags else f"{noun} {name} has no tags")
+
+    @app.command("rename", help=f"Rename a {noun}.")
+    def rename(manager: StreamManager, scope: Scope, name: Name, new_name: NewName) -> None:
+        catalog(manager, scope).rename(name, new_name)
+        say(f"renamed {noun} {name} to {new_name}")
+
+    return app
+
+
+bookmark_app = _app("bookmark", lambda manager, scope: manager.bookmarks(scope))
 
 
 @bookmark_app.command("create")
-@connected
 def create_bookmark(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
     name: Name,
-    at: Annotated[str, typer.Option(help=f"Where: {PLACE}.")] = "tail",
+    at: Annotated[str, typer.Option(help=f"Where: {POSITION}.")] = "tail",
     by: By = Clock.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
-    """Bookmark a place in a stream, by default its current end."""
-    cut = place(manager.cuts(scope, stream), at, by)
+    """Bookmark a cut of a stream, by default its current end."""
+    cut = cut_at(manager.cuts(scope, stream), at, by)
     manager.bookmarks(scope).create(name, cut, note=note, tags=tag or ())
     say(f"created bookmark {name} of {scope}/{stream}")
 
 
-@bookmark_app.command("list")
-@connected
-def list_bookmarks(
-    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
-) -> None:
-    """List a scope's bookmarks."""
-    marks, unreadable = manager.bookmarks(scope).list_with_unreadable(stream=stream, tag=tag)
-    rows = [_bookmark_row(found) for found in marks]
-    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such bookmark.")
-
-
 @bookmark_app.command("show")
-@connected
 def show_bookmark(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
     """Print the text of a bookmark's cut, which any Pravega client can read; as JSON or CSV, all of the bookmark."""
-    found = manager.bookmarks(scope).get(name)
+    row = _row(manager.bookmarks(scope).get(name))
     if form is Form.TABLE:
-        say(found.cut.as_text())
+        say(row["cut"])
     else:
-        show([_bookmark_row(found)], _COLUMNS, form=form, empty="")
+        show([row], form=form)
+
+
+def _slice(manager: StreamManager, scope: str, name: str) -> Row:
+    """With its size, for which the slice is read."""
+    named = manager.slices(scope).get(name)
+    cuts = manager.cuts(scope, named.stream)
+    size = {"bytes": cuts.bytes_between(named.start, named.end), "events": cuts.events_between(named.start, named.end)}
+    return _row(named) | size
+
+
+slice_app = _app("slice", lambda manager, scope: manager.slices(scope), _slice)
 
 
 @slice_app.command("create")
-@connected
 def create_slice(
     manager: StreamManager,
     scope: Scope,
@@ -105,93 +111,26 @@ def create_slice(
         list[str],
         typer.Argument(metavar="[STREAM] NAME", help="The stream, unless a bookmark says which, and the slice's name."),
     ],
-    start: Annotated[str, typer.Option("--from", help=f"Where it starts: {PLACE}.")] = "head",
-    end: Annotated[str, typer.Option("--to", help=f"Where it ends: {PLACE}.")] = "tail",
+    start: Annotated[str, typer.Option("--from", help=f"Where it starts: {POSITION}.")] = "head",
+    end: Annotated[str, typer.Option("--to", help=f"Where it ends: {POSITION}.")] = "tail",
     by: By = Clock.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
-    """Name the slice between two places in a stream."""
+    """Name the slice between two cuts of a stream."""
     if len(words) > 2:
         raise InvalidArgumentError(f"'{' '.join(words)}' is more than a stream and a name: quote each")
-    name = words[-1]
-    stream = words[0] if len(words) == 2 else _stream_of(manager.bookmarks(scope), start, end)
+    stream, name = words[0], words[-1]
+    if len(words) == 1:
+        marks = manager.bookmarks(scope).list()
+        streams = sorted({bookmark.stream for bookmark in marks if bookmark.name in (start, end)})
+        if len(streams) != 1:
+            why = f"they have bookmarks of {' and '.join(streams)}" if streams else "neither is a bookmark"
+            raise InvalidArgumentError(
+                f"--from and --to don't say which stream is meant ({why}): name it before the slice"
+            )
+        (stream,) = streams
     cuts = manager.cuts(scope, stream)
-    first, last = place(cuts, start, by), place(cuts, end, by, end=True)
+    first, last = cut_at(cuts, start, by), cut_at(cuts, end, by, end=True)
     manager.slices(scope).create(name, first, last, note=note, tags=tag or ())
-    size_bytes = cuts.bytes_between(first, last)
-    say(f"created slice {name} of {scope}/{stream}: {size_bytes:,} bytes")
-
-
-def _stream_of(bookmarks: Bookmarks, *places: str) -> str:
-    """The stream of the bookmarks among these."""
-    streams = sorted({one.stream for one in bookmarks.list() if one.name in places})
-    if len(streams) != 1:
-        found = f"they have bookmarks of {' and '.join(streams)}" if streams else "neither is a bookmark"
-        raise InvalidArgumentError(
-            f"--from and --to don't say which stream is meant ({found}): name it before the slice"
-        )
-    return streams[0]
-
-
-@slice_app.command("list")
-@connected
-def list_slices(
-    manager: StreamManager, scope: Scope, stream: OfStream = None, tag: OfTag = None, form: Form = Form.TABLE
-) -> None:
-    """List a scope's named slices."""
-    slices, unreadable = manager.slices(scope).list_with_unreadable(stream=stream, tag=tag)
-    rows = [_slice_row(found) for found in slices]
-    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such slice.")
-
-
-@slice_app.command("show")
-@connected
-def show_slice(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
-    """Show a slice and its size in bytes and events; this reads the slice."""
-    found = manager.slices(scope).get(name)
-    cuts = manager.cuts(scope, found.stream)
-    row = _slice_row(found) | {
-        "bytes": cuts.bytes_between(found.start, found.end),
-        "events": cuts.events_between(found.start, found.end),
-    }
-    show([row], ["name", "stream", "bytes", "events", "tags", "note"], form=form, empty="")
-
-
-def _add_changes(app: typer.Typer, what: str, of: Callable[[StreamManager, str], Bookmarks | NamedSlices]) -> None:
-    """The commands that change what has a name, and are the same for both kinds."""
-
-    @app.command(help=f"Add tags to a {what}, or remove some.")
-    @connected
-    def tag(manager: StreamManager, scope: Scope, name: Name, add: Tags = None, remove: Untags = None) -> None:
-        tags = of(manager, scope).tag(name, add or (), remove or ()).tags
-        say(f"{what} {name} has the tags: {', '.join(tags)}" if tags else f"{what} {name} has no tags")
-
-    @app.command(help=f"Rename a {what}.")
-    @connected
-    def rename(manager: StreamManager, scope: Scope, name: Name, new_name: NewName) -> None:
-        of(manager, scope).rename(name, new_name)
-        say(f"renamed {what} {name} to {new_name}")
-
-    @app.command(help=f"Delete a {what}; the events stay.")
-    @connected
-    def delete(manager: StreamManager, scope: Scope, name: Name) -> None:
-        gone = of(manager, scope).delete(name)
-        say_gone(gone, f"deleted {what} {name}", f"{what} {name}")
-
-
-_add_changes(bookmark_app, "bookmark", lambda manager, scope: manager.bookmarks(scope))
-_add_changes(slice_app, "slice", lambda manager, scope: manager.slices(scope))
-
-
-def _common(found: Bookmark | NamedSlice) -> dict[str, Any]:
-    made_at = found.made_at.strftime("%Y-%m-%d %H:%M:%SZ")
-    return {"name": found.name, "stream": found.stream, "made at": made_at, "tags": found.tags, "note": found.note}
-
-
-def _bookmark_row(found: Bookmark) -> dict[str, Any]:
-    return _common(found) | {"cut": found.cut.as_text()}
-
-
-def _slice_row(found: NamedSlice) -> dict[str, Any]:
-    return _common(found) | {"start": found.start.as_text(), "end": found.end.as_text()}
+    say(f"created slice {name} of {scope}/{stream}: {cuts.bytes_between(first, last):,} bytes")

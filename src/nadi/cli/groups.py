@@ -1,18 +1,20 @@
-"""`nadi group`: the reader groups of a scope, how far each is behind the tails of its streams, and where they go on.
+"""`nadi group`: the reader groups of a scope, their lag, and where they continue.
 
-Places are given as everywhere, `head`, a bookmark, a time; for groups of several streams also one by one, as
-`STREAM=PLACE`.
+Positions are given as everywhere, `head`, a bookmark, a time; for groups of several streams also one by one, as
+`STREAM=POSITION`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, By, Clock, Scope, place
-from nadi.cli.printing import Form, say, say_gone, show
-from nadi.cli.session import Yes, connected
+from nadi.cli.options import POSITION, By, Clock, Scope, Yes, cut_at
+from nadi.cli.printing import Form, say, show
+from nadi.cli.session import Resource, Row
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -20,24 +22,69 @@ if TYPE_CHECKING:
     from nadi.model.reports import GroupLagReport
     from nadi.model.streamcut import StreamCut
 
-group_app = typer.Typer(
-    help="Reader groups: create, list, show how far they are behind, reset, checkpoint, delete.", no_args_is_help=True
-)
 Group = Annotated[str, typer.Argument(help="The reader group.")]
 
 
+def _rows(manager: StreamManager, scope: str) -> Any:
+    """All streams of each together; unknown if it is for one of them."""
+    from nadi.errors import ReaderGroupNotFoundError
+
+    def total(values: list[Any], of: Callable[[list[Any]], Any]) -> Any:
+        return of(values) if values and None not in values else None
+
+    groups, rows = manager.reader_group_manager(scope), []
+    for name in groups.list_reader_groups():
+        with suppress(ReaderGroupNotFoundError):  # deleted meanwhile
+            lags = groups.lag(name)
+            row = {
+                "group": name,
+                "streams": [lag.stream for lag in lags],
+                "readers": lags[0].readers if lags else None,
+                "bytes": total([lag.bytes_behind for lag in lags], sum),
+                "events": total([lag.events_behind for lag in lags], sum),
+                "seconds": total([lag.seconds_behind for lag in lags], max),
+            }
+            rows.append(row)
+    return rows, ()
+
+
+def _for_people(row: Row) -> Row:
+    """With a dash where something is unknown, and whole seconds."""
+
+    def text(key: str, value: Any) -> Any:
+        if value is None:
+            return "-"
+        if key == "events":
+            return f"~{value:,}" if value else 0  # an estimate, unless there is none
+        return round(value) if key == "seconds" else value
+
+    return {key: text(key, value) for key, value in row.items()}
+
+
+group_app = Resource(
+    noun="reader group",
+    names={"scope": Scope, "group": Group},
+    columns=["group", "streams", "readers", "bytes", "events", "seconds"],
+    rows=_rows,
+    for_people=_for_people,
+    delete=lambda manager, scope, group: manager.reader_group_manager(scope).delete_reader_group(group),
+    question=" and its positions?",
+).app()
+
+
 @group_app.command("create")
-@connected
 def create_group(
     manager: StreamManager,
     scope: Scope,
     group: Group,
     streams: Annotated[list[str], typer.Argument(help="What it reads: streams of the scope, or SCOPE/STREAM.")],
     start: Annotated[
-        list[str] | None, typer.Option("--from", help=f"Where it begins: {PLACE}; or STREAM=PLACE. [default: head]")
+        list[str] | None,
+        typer.Option("--from", help=f"Where it begins: {POSITION}; or STREAM=POSITION. [default: head]"),
     ] = None,
     end: Annotated[
-        list[str] | None, typer.Option("--to", help=f"Where it ends: {PLACE}; or STREAM=PLACE. [default: nowhere]")
+        list[str] | None,
+        typer.Option("--to", help=f"Where it ends: {POSITION}; or STREAM=POSITION. [default: nowhere]"),
     ] = None,
     by: By = Clock.ARRIVAL,
     checkpoint_every: Annotated[
@@ -69,33 +116,22 @@ def create_group(
     say(f"created reader group {scope}/{group}" if made else f"reader group {scope}/{group} already exists")
 
 
-@group_app.command("delete")
-@connected
-def delete_group(manager: StreamManager, scope: Scope, group: Group, yes: Yes = False) -> None:
-    """Delete a reader group, and with it its positions; its readers end with an error."""
-    if not yes:
-        typer.confirm(f"Delete reader group {scope}/{group} and its positions?", abort=True)
-    gone = manager.reader_group_manager(scope).delete_reader_group(group)
-    say_gone(gone, f"deleted reader group {scope}/{group}", f"reader group {scope}/{group}")
-
-
 @group_app.command("reset")
-@connected
 def reset_group(
     manager: StreamManager,
     scope: Scope,
     group: Group,
-    to: Annotated[list[str] | None, typer.Option(help=f"Where to go on: {PLACE}; or STREAM=PLACE.")] = None,
+    to: Annotated[list[str] | None, typer.Option(help=f"Where to continue: {POSITION}; or STREAM=POSITION.")] = None,
     by: By = Clock.ARRIVAL,
-    checkpoint: Annotated[str | None, typer.Option(help="Go on at this checkpoint of the group.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Continue at this checkpoint of the group.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Have all readers of a group go on at another place: what lies behind it is read, again if need be."""
+    """Have all readers of a group continue at another position: they read what follows it, again if need be."""
     if (to is None) == (checkpoint is None):
-        raise InvalidArgumentError("say where to go on: either --to or --checkpoint")
-    found = manager.reader_group_manager(scope).get_reader_group(group)
+        raise InvalidArgumentError("say where to continue: either --to or --checkpoint")
+    opened = manager.reader_group_manager(scope).get_reader_group(group)
     if checkpoint is not None:
-        kept = found.checkpoints()
+        kept = opened.checkpoints()
         wanted = next((one for one in kept if one.name == checkpoint), None)
         if wanted is None:
             names = ", ".join(one.name for one in kept) or "none"
@@ -104,18 +140,17 @@ def reset_group(
             )
         cuts = dict(wanted.stream_cuts)
     else:
-        streams = found.stream_names()
+        streams = opened.stream_names()
         cuts = _cuts(manager, streams, to or [], "--to", by)
         if missing := [stream for stream in streams if stream not in cuts]:
-            raise InvalidArgumentError(f"say for each stream where to go on: --to {missing[0]}=PLACE is missing")
+            raise InvalidArgumentError(f"say for each stream where to continue: --to {missing[0]}=POSITION is missing")
     if not yes:
-        typer.confirm(f"Have reader group {scope}/{group} go on at {checkpoint or ', '.join(to or [])}?", abort=True)
-    found.reset_reader_group(cuts.values())
+        typer.confirm(f"Have reader group {scope}/{group} continue at {checkpoint or ', '.join(to or [])}?", abort=True)
+    opened.reset_reader_group(cuts.values())
     say(f"reset reader group {scope}/{group}")
 
 
 @group_app.command("checkpoint")
-@connected
 def make_checkpoint(
     manager: StreamManager,
     scope: Scope,
@@ -124,13 +159,12 @@ def make_checkpoint(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the readers to pass it.", min=0.1)] = 60.0,
     form: Form = Form.TABLE,
 ) -> None:
-    """Make a checkpoint, which all readers pass as they go on reading, and show its cuts."""
+    """Make a checkpoint, which all readers pass as they read on, and show its cuts."""
     made = manager.reader_group_manager(scope).get_reader_group(group).initiate_checkpoint(name, timeout=timeout)
-    show(_checkpoint_rows([made]), ["checkpoint", "stream", "cut"], form=form, empty="")
+    show(_checkpoint_rows([made]), ["checkpoint", "stream", "cut"], form=form)
 
 
 @group_app.command("checkpoints")
-@connected
 def list_checkpoints(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
     """List the newest checkpoints of a group, oldest first."""
     kept = manager.reader_group_manager(scope).get_reader_group(group).checkpoints()
@@ -139,7 +173,6 @@ def list_checkpoints(manager: StreamManager, scope: Scope, group: Group, form: F
 
 
 @group_app.command("offline")
-@connected
 def take_offline(
     manager: StreamManager,
     scope: Scope,
@@ -147,19 +180,19 @@ def take_offline(
     reader: Annotated[str, typer.Argument(help="The reader's id.")],
     yes: Yes = False,
 ) -> None:
-    """Declare a reader dead: others go on from its recorded positions."""
-    found = manager.reader_group_manager(scope).get_reader_group(group)
-    if reader not in (online := found.online_readers()):
+    """Declare a reader dead: others continue from its recorded positions."""
+    opened = manager.reader_group_manager(scope).get_reader_group(group)
+    if reader not in (online := opened.online_readers()):
         raise InvalidArgumentError(
             f"{reader!r} is not a reader of {scope}/{group}: it has {', '.join(online) or 'none'}"
         )
     if not yes:
-        typer.confirm(f"Have others go on where reader {reader} was?", abort=True)
-    found.reader_offline(reader)
+        typer.confirm(f"Have others continue where reader {reader} was?", abort=True)
+    opened.reader_offline(reader)
     say(f"reader {reader} of {scope}/{group} is offline")
 
 
-def _checkpoint_rows(kept: list[Checkpoint]) -> list[dict[str, Any]]:
+def _checkpoint_rows(kept: list[Checkpoint]) -> list[Row]:
     return [
         {"checkpoint": one.name, "stream": stream, "cut": cut.as_text()}
         for one in kept
@@ -168,61 +201,41 @@ def _checkpoint_rows(kept: list[Checkpoint]) -> list[dict[str, Any]]:
 
 
 def _cuts(
-    manager: StreamManager, streams: list[str], places: list[str], option: str, by: Clock, *, end: bool = False
+    manager: StreamManager, streams: list[str], positions: list[str], option: str, by: Clock, *, end: bool = False
 ) -> dict[str, StreamCut]:
     """By stream: what is given for it, or for all."""
     for_all: list[str] = []
     of_one: dict[str, str] = {}
     short = {stream: stream for stream in streams} | {stream.partition("/")[2]: stream for stream in streams}
-    for text in places:
+    for text in positions:
         name, equals, where = text.partition("=")
         if equals and name in short:  # else it is the text of a cut
             of_one[short[name]] = where
         else:
             for_all.append(text)
-    if len(for_all) > 1 or len(of_one) + len(for_all) < len(places):
+    if len(for_all) > 1 or len(of_one) + len(for_all) < len(positions):
         raise InvalidArgumentError(f"{option} is given twice for the same stream: {', '.join(streams)}")
     if for_all and len(of_one) == len(streams):
-        raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a place of its own")
+        raise InvalidArgumentError(f"{option} {for_all[0]} has no effect: each stream has a position of its own")
     wanted = dict.fromkeys(streams, for_all[0]) | of_one if for_all else of_one
-    return {stream: place(manager.cuts(*stream.split("/")), text, by, end=end) for stream, text in wanted.items()}
-
-
-@group_app.command("list")
-@connected
-def list_groups(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) -> None:
-    """List a scope's reader groups, with what all their streams together are behind."""
-    from nadi.errors import ReaderGroupNotFoundError
-
-    groups = manager.reader_group_manager(scope)
-    rows = []
-    for name in groups.list_reader_groups():
-        try:
-            rows.append(_summary(name, groups.lag(name)))
-        except ReaderGroupNotFoundError:
-            continue  # deleted meanwhile
-    columns = ["group", "streams", "readers", "bytes", "events", "seconds"]
-    show(_shown(rows, form), columns, form=form, empty=f"Scope {scope} has no reader groups.")
+    return {stream: cut_at(manager.cuts(*stream.split("/")), text, by, end=end) for stream, text in wanted.items()}
 
 
 @group_app.command("show")
-@connected
 def show_group(manager: StreamManager, scope: Scope, group: Group, form: Form = Form.TABLE) -> None:
     """Show how far a reader group is behind, stream by stream."""
     lags = manager.reader_group_manager(scope).lag(group)
     columns = ["stream", "bytes", "events", "seconds", "readers", "segments", "unassigned"]
-    rows = [_row(lag) for lag in lags]
-    show(_shown(rows, form), columns, form=form, empty=f"Reader group {scope}/{group} reads no stream.")
-    if form is not Form.TABLE:
-        return
-    for lag in lags:
+    rows = [_row(lag) if form is not Form.TABLE else _for_people(_row(lag)) for lag in lags]
+    show(rows, columns, form=form, empty=f"Reader group {scope}/{group} reads no stream.")
+    for lag in lags if form is Form.TABLE else ():
         if lag.why:
             say(f"{lag.stream}: unknown, for {lag.why}")
         elif lag.source == "subscriber":
             say(f"{lag.stream}: from what the group last released to retention")
 
 
-def _row(lag: GroupLagReport) -> dict[str, Any]:
+def _row(lag: GroupLagReport) -> Row:
     return {
         "stream": lag.stream,
         "bytes": lag.bytes_behind,
@@ -236,36 +249,3 @@ def _row(lag: GroupLagReport) -> dict[str, Any]:
         "published_ms": lag.published_ms,
         "why": lag.why,
     }
-
-
-def _summary(group: str, lags: list[GroupLagReport]) -> dict[str, Any]:
-    """All streams together; unknown if it is for one of them."""
-
-    def total(values: list[int | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if len(known) == len(values) else None
-
-    seconds = [lag.seconds_behind for lag in lags if lag.seconds_behind is not None]
-    return {
-        "group": group,
-        "streams": [lag.stream for lag in lags],
-        "readers": lags[0].readers if lags else None,
-        "bytes": total([lag.bytes_behind for lag in lags]),
-        "events": total([lag.events_behind for lag in lags]),
-        "seconds": max(seconds) if seconds and len(seconds) == len(lags) else None,
-    }
-
-
-def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
-    """For people, a dash where something is unknown, and whole seconds."""
-    if form is not Form.TABLE:
-        return rows
-    return [{key: _text(key, value) for key, value in row.items()} for row in rows]
-
-
-def _text(key: str, value: Any) -> Any:
-    if value is None:
-        return "-"
-    if key == "events":
-        return f"~{value:,}" if value else 0  # an estimate, unless there is none
-    return round(value) if key == "seconds" else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nadi.client import Unreadable
 
 _ANY_WIDTH = 1_000_000
+INTERRUPTED = 130  # the exit code, as shells have it
 
 
 class Form(StrEnum):
@@ -64,8 +65,20 @@ def errors_told(*more: type[Exception]) -> Iterator[None]:
         raise failure(error) from None
 
 
-def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, form: Form, empty: str) -> None:
-    """Print rows as a table of these columns, or all of their fields as JSON, or as CSV."""
+def show(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] = (),
+    *,
+    form: Form,
+    empty: str = "",
+    unreadable: Sequence[Unreadable] = (),
+) -> None:
+    """Print rows as a table of these columns, or all of their fields as JSON, or as CSV. Records that are unreadable
+    have a row, too, with their name in the first column, and the problem."""
+    if unreadable:
+        unknown = dict.fromkeys(columns)
+        bad = [unknown | {columns[0]: one.name, "problem": one.problem} for one in unreadable]
+        rows, columns = [*({**row, "problem": None} for row in rows), *bad], [*columns, "problem"]
     if form is Form.JSON:
         import msgspec
 
@@ -73,29 +86,41 @@ def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, form: For
     elif form is Form.CSV:
         _print_csv(rows, columns)
     elif rows:
-        _print_table(rows, columns)
+        output().print(table_of(rows, columns))
     else:
         say(empty)
 
 
-def show_with(
-    unreadable: Sequence[Unreadable],
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    *,
-    form: Form,
-    empty: str,
-) -> None:
-    """As `show`; those that can't be read have a row, too, with their name in the first column, and the problem."""
-    if unreadable:
-        unknown = dict.fromkeys(columns)
-        bad = [unknown | {columns[0]: one.name, "problem": one.problem} for one in unreadable]
-        rows, columns = [*({**row, "problem": None} for row in rows), *bad], [*columns, "problem"]
-    show(rows, columns, form=form, empty=empty)
+def show_fields(row: Mapping[str, Any], form: Form) -> None:
+    """Print one row, as a table with a line for each of its fields."""
+    if form is Form.TABLE:
+        show([{"": key, " ": value} for key, value in row.items()], ["", " "], form=form)
+    else:
+        show([row], form=form)
+
+
+@contextmanager
+def bar(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Give a function of the number of bytes done, and of another `description` or `total`; on a terminal it draws a
+    bar of them on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    text, size = TextColumn("{task.description}"), DownloadColumn(binary_units=True)
+    columns = text, BarColumn(), size, TransferSpeedColumn(), TimeRemainingColumn()
+    is_shown = not quiet and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as drawn:
+        task = drawn.add_task(what, total=total)
+
+        def report(done_bytes: int, **changed: Any) -> None:
+            drawn.update(task, completed=done_bytes, **changed)
+
+        yield report
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """What has no plain text is JSON, within a field; what is unknown is an empty field."""
+    """Values without a plain text are JSON, within a field; what is unknown is an empty field."""
     import csv
     import io
 
@@ -114,12 +139,8 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Non
     typer.echo(text.getvalue(), nl=False)
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    output().print(table_of(rows, columns))
-
-
 def output() -> Console:
-    """Standard output; as wide as it takes where nobody looks, for a program there takes a line for a row."""
+    """Standard output; as wide as it takes where it isn't a terminal, since programs take a line for a row."""
     from rich.console import Console
 
     console = Console(highlight=False)

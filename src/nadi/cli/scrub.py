@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.printing import Form, say, show
-from nadi.cli.session import connected
+from nadi.cli.printing import Form, bar, say, show
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
     from nadi.model.scrub import ScrubPass, ScrubReport
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-@connected
 def scrub(
     manager: StreamManager,
     status: Annotated[bool, typer.Option("--status", help="Only report on the current and the last pass.")] = False,
@@ -28,32 +26,28 @@ def scrub(
 
     The server continues if this command is interrupted, and does the same by itself once a week.
     """
-    report = manager.scrub() if status else _followed(manager, quiet=form is not Form.TABLE)
+    from msgspec import structs
+
+    report = manager.scrub() if status else _run_pass(manager, quiet=form is not Form.TABLE)
     if form is not Form.TABLE:
-        show([_row(one) for one in (report.running, report.last) if one is not None], [], form=form, empty="")
+        show([structs.asdict(one) for one in (report.running, report.last) if one is not None], form=form)
     else:
         _tell(report, status=status)
     if report.last is not None and report.last.damages:
         raise typer.Exit(1)
 
 
-def _followed(manager: StreamManager, *, quiet: bool) -> ScrubReport:
+def _run_pass(manager: StreamManager, *, quiet: bool) -> ScrubReport:
     """Start a pass, and wait for its end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     report = manager.scrub(start=True)
     begun_ms = report.running.begun_ms if report.running is not None else 0
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-        task = progress.add_task("reading the states", total=None)
+    with bar("reading the states", None, quiet=quiet) as show_progress:
         while report.running is not None and report.running.begun_ms == begun_ms:
             now = report.running
             what = "all data" if now.read_bytes else f"the states ({now.records:,} records) and their snapshots"
             total = max(now.total_bytes, now.read_bytes) or None
-            progress.update(task, description=f"reading {what}", completed=now.read_bytes, total=total)
-            time.sleep(_LOOK_S)
+            show_progress(now.read_bytes, description=f"reading {what}", total=total)
+            time.sleep(_POLL_S)
             report = manager.scrub()
     return report
 
@@ -89,10 +83,6 @@ def _read(one: ScrubPass, data: str) -> str:
         f"read {data}, {one.records:,} records in {one.state_bytes:,} bytes of states, "
         f"and {one.snapshot_bytes:,} bytes of snapshots"
     )
-
-
-def _row(one: ScrubPass) -> dict[str, object]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def _time(at_ms: int) -> str:

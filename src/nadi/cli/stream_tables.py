@@ -6,133 +6,115 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, Note, Scope, place
-from nadi.cli.events.write import INTERRUPTED
-from nadi.cli.printing import Form, say, say_gone, show, show_with, warn
-from nadi.cli.session import connected
+from nadi.cli.options import POSITION, SEVERAL, Note, OfStream, Scope, cut_at
+from nadi.cli.printing import INTERRUPTED, say, warn
+from nadi.cli.session import Resource, Row, option, taking
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager, TableDefinition
     from nadi.client.streamtables.following import IfUnknown
 
-stream_table_app = typer.Typer(
-    help="Stream tables: how streams are read as tables, with columns and keys.", no_args_is_help=True
-)
 Name = Annotated[str, typer.Argument(help="The table: letters, digits, '.' and '-'.")]
-_COLUMNS = ["table", "stream", "key", "event time", "columns", "note"]
 
 
-@stream_table_app.command("define")
-@connected
-def define(
+def _columns(manager: StreamManager, definition: TableDefinition) -> str:
+    from nadi.client.streamtables.table import StreamTable
+
+    return ", ".join(f"{field.name} {field.type}" for field in StreamTable(manager, definition).schema)
+
+
+def _row(definition: TableDefinition) -> Row:
+    return {
+        "table": definition.name,
+        "stream": definition.stream,
+        "key": definition.key,
+        "event time": definition.event_time,
+        "format": definition.value_format,
+        "schema": definition.value_schema,
+        "mode": definition.value_mode,
+        "made at": definition.made_at.strftime("%Y-%m-%d %H:%M:%SZ"),
+        "note": definition.note,
+    }
+
+
+def _rows(manager: StreamManager, scope: str, stream: str | None) -> Any:
+    definitions, unreadable = manager.stream_tables(scope).list_with_unreadable(stream=stream)
+    return [_row(one) | {"columns": one.value_schema or "of the stream's schema"} for one in definitions], unreadable
+
+
+def _shown(manager: StreamManager, scope: str, name: str) -> Row:
+    """With the columns that its rows have now."""
+    definition = manager.stream_tables(scope).get(name)
+    try:
+        return _row(definition) | {"columns": _columns(manager, definition)}
+    except InvalidArgumentError as error:  # the stream's schema isn't any more what it was defined with
+        return _row(definition) | {"columns": f"can't be read: {error}"}
+
+
+stream_table_app = Resource(
+    noun="stream table",
+    names={"scope": Scope, "name": Name},
+    columns=["table", "stream", "key", "event time", "columns", "note"],
+    rows=_rows,
+    filters={"stream": OfStream},
+    show=_shown,
+    delete=lambda manager, scope, name: manager.stream_tables(scope).drop(name),
+    stays="; the stream stays",
+).app()
+
+
+_OPTIONS = {
+    "stream": option(str, "The stream. [default: the one of that name]"),
+    "value_schema": option(
+        str, "The columns, as 'meter string, wh double'. [default: those of the stream's schema]", "--schema"
+    ),
+    "value_format": option(
+        str,
+        "What events are: json, msgpack, avro, protobuf or arrow. [default: as the stream's schema says, or json with "
+        "--schema]",
+        "--format",
+    ),
+    "value_mode": option(
+        str,
+        "Events that are not such a row: PERMISSIVE has them as nulls, DROPMALFORMED leaves them out, FAILFAST ends "
+        "the read. [default: PERMISSIVE]",
+        "--mode",
+    ),
+    "key": option(list[str], f"A column that tells rows apart, of which the latest counts; {SEVERAL}."),
+    "event_time": option(str, "The column that has an event's time."),
+}
+
+
+@stream_table_app.command("create")
+@taking(_OPTIONS)
+def create(
     manager: StreamManager,
     scope: Scope,
     name: Name,
-    stream: Annotated[
-        str | None, typer.Option(help="The stream. [default: the one of that name]", show_default=False)
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="The columns, as 'meter string, wh double'. [default: those of the stream's schema]",
-            show_default=False,
-        ),
-    ] = None,
-    value_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="What events are: json, msgpack, avro, protobuf or arrow. "
-            "[default: as the stream's schema says, or json with --schema]",
-            show_default=False,
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="Events that are no such row: PERMISSIVE has them as nulls, DROPMALFORMED leaves them out, FAILFAST "
-            "ends the read. [default: PERMISSIVE]",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="A column that tells rows apart, of which the latest counts; may be given several times."),
-    ] = None,
-    event_time: Annotated[str | None, typer.Option(help="The column that says when something was so.")] = None,
     note: Note = "",
     replace: Annotated[bool, typer.Option("--replace", help="In place of a table of that name.")] = False,
+    **given: Any,
 ) -> None:
     """Define how a stream is read as a table."""
-    made = manager.stream_tables(scope).define(
-        name,
-        stream=stream,
-        value_format=value_format,
-        value_schema=schema,
-        value_mode=mode,
-        key=key or (),
-        event_time=event_time,
-        note=note,
-        replace=replace,
-    )
-    say(f"defined table {name} of stream {scope}/{made.stream}: {_columns(manager, made)}")
-
-
-@stream_table_app.command("list")
-@connected
-def list_stream_tables(
-    manager: StreamManager,
-    scope: Scope,
-    stream: Annotated[str | None, typer.Option(help="Only those of this stream.")] = None,
-    form: Form = Form.TABLE,
-) -> None:
-    """List a scope's stream tables."""
-    tables, unreadable = manager.stream_tables(scope).list_with_unreadable(stream=stream)
-    rows = [_row(found) for found in tables]
-    for row in rows:
-        row["columns"] = row["schema"] or "of the stream's schema"
-    show_with(unreadable, rows, _COLUMNS, form=form, empty=f"Scope {scope} has no such stream table.")
-
-
-@stream_table_app.command("show")
-@connected
-def show_stream_table(manager: StreamManager, scope: Scope, name: Name, form: Form = Form.TABLE) -> None:
-    """Show a stream table and the columns that its rows have now."""
-    found = manager.stream_tables(scope).get(name)
-    row = _row(found)
-    try:
-        row["columns"] = _columns(manager, found)
-    except InvalidArgumentError as error:  # the stream's schema isn't any more what it was defined with
-        row["columns"] = f"can't be read: {error}"
-    show([row], _COLUMNS, form=form, empty="")
-
-
-@stream_table_app.command("drop")
-@connected
-def drop(manager: StreamManager, scope: Scope, name: Name) -> None:
-    """Forget how a stream is read as a table; the stream and its events stay."""
-    gone = manager.stream_tables(scope).drop(name)
-    say_gone(gone, f"dropped table {name}; the stream stays", f"table {name}")
+    given["key"] = given["key"] or ()
+    made = manager.stream_tables(scope).define(name, note=note, replace=replace, **given)
+    say(f"created stream table {name} of stream {scope}/{made.stream}: {_columns(manager, made)}")
 
 
 @stream_table_app.command("write-changes")
-@connected
 def write_changes(
     manager: StreamManager,
     scope: Scope,
     name: Name,
     to: Annotated[str, typer.Argument(help="The stream that gets the changes, or a table of it.")],
-    end: Annotated[
-        str | None,
-        typer.Option(help=f"Where to stop: {PLACE}. [default: it goes on until Ctrl-C]", show_default=False),
-    ] = None,
+    end: Annotated[str | None, typer.Option(help=f"Where to stop: {POSITION}. [default: none: until Ctrl-C]")] = None,
     every: Annotated[float, typer.Option(help="Look for new rows every so many seconds.", min=0.01)] = 1.0,
     if_unknown: Annotated[
         str,
         typer.Option(
             help="What to do if nobody knows whether the last changes of an earlier run are there: raise (an error), "
-            "written (go on after them), again (write them)."
+            "written (continue after them), again (write them)."
         ),
     ] = "raise",
 ) -> None:
@@ -141,15 +123,15 @@ def write_changes(
 
     count, what = 0, f"changes of {scope}/{name} to {to}"
 
-    def told(so_far: int) -> None:
+    def note_progress(so_far: int) -> None:
         nonlocal count
         count = so_far
 
     cuts = manager.cuts(scope, manager.stream_tables(scope).get(name).stream)
-    cut = None if end is None else place(cuts, end, end=True)
+    cut = None if end is None else cut_at(cuts, end, end=True)
     try:
         nadi.write_changes(
-            manager, scope, name, to, end=cut, every=every, told=told, if_unknown=cast("IfUnknown", if_unknown)
+            manager, scope, name, to, end=cut, every=every, told=note_progress, if_unknown=cast("IfUnknown", if_unknown)
         )
     except KeyboardInterrupt:
         warn(f"wrote {count:,} {what}")
@@ -159,23 +141,3 @@ def write_changes(
             warn(f"wrote {count:,} {what}, and no more")
         raise
     warn(f"wrote {count:,} {what}")
-
-
-def _columns(manager: StreamManager, found: TableDefinition) -> str:
-    from nadi.client.streamtables.table import StreamTable
-
-    return ", ".join(f"{field.name} {field.type}" for field in StreamTable(manager, found).schema)
-
-
-def _row(found: TableDefinition) -> dict[str, Any]:
-    return {
-        "table": found.name,
-        "stream": found.stream,
-        "key": found.key,
-        "event time": found.event_time,
-        "format": found.value_format,
-        "schema": found.value_schema,
-        "mode": found.value_mode,
-        "made at": found.made_at.strftime("%Y-%m-%d %H:%M:%SZ"),
-        "note": found.note,
-    }

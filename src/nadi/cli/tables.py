@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.bookmarks import Scope
+from nadi.cli.options import Scope
 from nadi.cli.printing import Form, say, say_gone, show, warn
-from nadi.cli.session import Yes, connected
+from nadi.cli.session import Resource, Row
 from nadi.errors import (
     ConditionFailedError,
     ConflictError,
@@ -28,7 +28,6 @@ from nadi.errors import (
 if TYPE_CHECKING:
     from nadi.client import KeyValueTable, StreamManager, TableEntry, TableKey
 
-table_app = typer.Typer(help="Key-value tables: create, list, get, put, remove, delete.", no_args_is_help=True)
 Table = Annotated[str, typer.Argument(help="The table.")]
 Key = Annotated[str, typer.Argument(help="The key; a short one is filled up with zero bytes.")]
 Secondary = Annotated[str, typer.Option(help="The secondary key, in tables that have them.")]
@@ -38,36 +37,32 @@ Primary = Annotated[str | None, typer.Option(help="Only this primary key; the ot
 Prefix = Annotated[str, typer.Option(help="Only keys that start so.")]
 First = Annotated[str, typer.Option("--from", help="The first key.")]
 Last = Annotated[str, typer.Option("--to", help="The last key; it stands for all that start so.")]
-Most = Annotated[int, typer.Option("--limit", help="Show at most so many.", min=1, max=1_000_000)]
 
 
-@table_app.command("list")
-@connected
-def list_tables(manager: StreamManager, scope: Scope, form: Form = Form.TABLE) -> None:
-    """List a scope's key-value tables."""
+def _rows(manager: StreamManager, scope: str) -> Any:
     rows = []
     for name in sorted(manager.list_key_value_tables(scope)):
-        try:
+        with suppress(KeyValueTableNotFoundError):  # deleted meanwhile
             table = manager.key_value_table(scope, name)
-            entries = table.entry_count()
-        except KeyValueTableNotFoundError:
-            continue  # deleted meanwhile
-        known = table.configuration
-        rows.append(
-            {
-                "table": name,
-                "entries": entries,
-                "key bytes": known.primary_key_bytes,
-                "secondary bytes": known.secondary_key_bytes,
-                "partitions": known.partitions,
-            }
-        )
-    columns = ["table", "entries", "key bytes", "secondary bytes", "partitions"]
-    show(rows, columns, form=form, empty=f"Scope {scope} has no key-value tables.")
+            known = table.configuration
+            lengths = known.primary_key_bytes, known.secondary_key_bytes
+            rows.append(dict(zip(_COLUMNS, (name, table.entry_count(), *lengths, known.partitions), strict=True)))
+    return rows, ()
+
+
+_COLUMNS = ["table", "entries", "key bytes", "secondary bytes", "partitions"]
+table_app = Resource(
+    noun="table",
+    names={"scope": Scope, "table": Table},
+    columns=_COLUMNS,
+    rows=_rows,
+    empty="Scope {scope} has no key-value tables.",
+    delete=lambda manager, scope, table: manager.delete_key_value_table(scope, table),
+    question=" and all its entries?",
+).app()
 
 
 @table_app.command("create")
-@connected
 def create_table(
     manager: StreamManager,
     scope: Scope,
@@ -84,18 +79,7 @@ def create_table(
     say(f"created table {scope}/{table}" if made else f"table {scope}/{table} already exists")
 
 
-@table_app.command("delete")
-@connected
-def delete_table(manager: StreamManager, scope: Scope, table: Table, yes: Yes = False) -> None:
-    """Delete a table and all that is in it."""
-    if not yes:
-        typer.confirm(f"Delete table {scope}/{table} and all its entries?", abort=True)
-    gone = manager.delete_key_value_table(scope, table)
-    say_gone(gone, f"deleted table {scope}/{table}", f"table {scope}/{table}")
-
-
 @table_app.command("get")
-@connected
 def get(
     manager: StreamManager,
     scope: Scope,
@@ -107,18 +91,17 @@ def get(
 ) -> None:
     """Print the value of a key as it is; as JSON or CSV, with its version."""
     opened = manager.key_value_table(scope, table)
-    found = opened.get(_key(opened, key, secondary, is_hex=is_hex))
-    if found is None:
+    entry = opened.get(_key(opened, key, secondary, is_hex=is_hex))
+    if entry is None:
         raise NotFoundError(f"table {scope}/{table} has no key {key!r}")
     if form is Form.TABLE:
-        sys.stdout.buffer.write(found.value + b"\n")
+        sys.stdout.buffer.write(entry.value + b"\n")
         sys.stdout.buffer.flush()
     else:
-        show([_entry(found)], [], form=form, empty="")
+        show([_entry(entry)], form=form)
 
 
 @table_app.command("put")
-@connected
 def put(
     manager: StreamManager,
     scope: Scope,
@@ -156,7 +139,6 @@ def put(
 
 
 @table_app.command("remove")
-@connected
 def remove(
     manager: StreamManager,
     scope: Scope,
@@ -180,31 +162,8 @@ def remove(
     say_gone(was_there, f"removed key {key}", f"key {key}")
 
 
-@table_app.command("keys")
-@connected
-def keys(
-    manager: StreamManager,
-    scope: Scope,
-    table: Table,
-    primary: Primary = None,
-    prefix: Prefix = "",
-    first: First = "",
-    last: Last = "",
-    is_hex: Hex = False,
-    limit: Most = 1000,
-    form: Form = Form.TABLE,
-) -> None:
-    """List the keys of a table, in order."""
-    opened = manager.key_value_table(scope, table)
-    found = opened.keys(**_range(opened, primary, prefix, first, last, is_hex=is_hex))
-    rows = _limited((_names(one) for one in found), limit)
-    columns = ["key", *(["secondary"] if opened.configuration.secondary_key_bytes else [])]
-    show(rows, columns, form=form, empty=f"Table {scope}/{table} has no such key.")
-
-
 @table_app.command("entries")
-@connected
-def entries(
+def list_entries(
     manager: StreamManager,
     scope: Scope,
     table: Table,
@@ -213,29 +172,32 @@ def entries(
     first: First = "",
     last: Last = "",
     is_hex: Hex = False,
-    limit: Most = 1000,
+    keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
+    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1_000_000)] = 1000,
     form: Form = Form.TABLE,
 ) -> None:
-    """List the entries of a table, in order of their keys."""
+    """List the entries of a table, or its keys alone, in order of their keys."""
     opened = manager.key_value_table(scope, table)
-    found = opened.entries(**_range(opened, primary, prefix, first, last, is_hex=is_hex))
-    rows = _limited((_entry(one) for one in found), limit)
-    columns = ["key", *(["secondary"] if opened.configuration.secondary_key_bytes else []), "value", "version"]
-    show(rows, columns, form=form, empty=f"Table {scope}/{table} has no such key.")
-
-
-def _limited(rows: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    found = list(islice(rows, limit + 1))
-    if len(found) > limit:
+    if prefix and (first or last):
+        raise InvalidArgumentError("--prefix excludes --from and --to: choose one")
+    given = {"prefix": prefix, "start": first, "end": last}
+    bounds: dict[str, Any] = {name: _bytes(text, is_hex=is_hex) for name, text in given.items() if text}
+    if primary is not None:
+        bounds["primary"] = _key(opened, primary, "", is_hex=is_hex).primary
+    rows = map(_names, opened.keys(**bounds)) if keys_only else map(_entry, opened.entries(**bounds))
+    shown = list(islice(rows, limit + 1))
+    if len(shown) > limit:
         warn(f"there are more: --limit shows more than {limit:,}")
-    return found[:limit]
+    columns = ["key", *(["secondary"] if opened.configuration.secondary_key_bytes else [])]
+    columns += [] if keys_only else ["value", "version"]
+    show(shown[:limit], columns, form=form, empty=f"Table {scope}/{table} has no such key.")
 
 
-def _names(key: TableKey) -> dict[str, Any]:
+def _names(key: TableKey) -> Row:
     return {"key": _shown(key.primary), "secondary": _shown(key.secondary) or None}
 
 
-def _entry(entry: TableEntry) -> dict[str, Any]:
+def _entry(entry: TableEntry) -> Row:
     try:
         value = {"value": entry.value.decode()}
     except UnicodeDecodeError:
@@ -261,21 +223,8 @@ def _key(table: KeyValueTable, key: str, secondary: str, *, is_hex: bool) -> Tab
     if is_hex:
         return TableKey(_bytes(key, is_hex=True), _bytes(secondary, is_hex=True))
     return TableKey(
-        key.encode().ljust(config.primary_key_bytes, b"\0"),
-        secondary.encode().ljust(config.secondary_key_bytes, b"\0"),
+        key.encode().ljust(config.primary_key_bytes, b"\0"), secondary.encode().ljust(config.secondary_key_bytes, b"\0")
     )
-
-
-def _range(
-    table: KeyValueTable, primary: str | None, prefix: str, first: str, last: str, *, is_hex: bool
-) -> Mapping[str, Any]:
-    if prefix and (first or last):
-        raise InvalidArgumentError("--prefix excludes --from and --to: choose one")
-    bounds = {"prefix": prefix, "start": first, "end": last}
-    given: dict[str, Any] = {name: _bytes(text, is_hex=is_hex) for name, text in bounds.items() if text}
-    if primary is not None:
-        given["primary"] = _key(table, primary, "", is_hex=is_hex).primary
-    return given
 
 
 def _bytes(text: str, *, is_hex: bool) -> bytes:
@@ -288,6 +237,6 @@ def _bytes(text: str, *, is_hex: bool) -> bytes:
 
 
 def _other_version(table: KeyValueTable, whole: TableKey, key: str) -> ConflictError:
-    found = table.get(whole)
-    now = f"has version {found.version}" if found is not None else "has no value"
+    entry = table.get(whole)
+    now = f"has version {entry.version}" if entry is not None else "has no value"
     return ConflictError(f"key {key} {now}: nothing was changed")

@@ -1,8 +1,7 @@
-"""`nadi txn`: transactions by their ids, begun, looked at, kept alive and ended by different commands.
+"""`nadi transaction`: transactions by their ids, begun, shown, kept alive and ended by different commands.
 
-`nadi write --into ID` writes events into one. What is renewed lasts as long as the command says, not as the lease was
-before. A server tells what became of a transaction whose id one has; it has no
-list of those that are open.
+`nadi write --into ID` writes events into one. A lease that is renewed lasts as long as the command says, not as it did
+before. A server shows the state of a transaction by its id; it has no list of those that are open.
 """
 
 from __future__ import annotations
@@ -11,38 +10,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.bookmarks import Scope, Stream
-from nadi.cli.printing import Form, say, show
-from nadi.cli.session import Yes, connected
+from nadi.cli.options import Scope, Stream, Yes
+from nadi.cli.printing import say
+from nadi.cli.session import Resource
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
-txn_app = typer.Typer(help="Transactions: begin, show, ping, commit, abort.", no_args_is_help=True)
 Id = Annotated[str, typer.Argument(help="The transaction's id.", metavar="ID")]
-Lease = Annotated[str, typer.Option(help="It is aborted when nothing was heard of it for so long: 90s, 1h, 7d.")]
+Lease = Annotated[str, typer.Option(help="It is aborted without a ping for so long: 90s, 1h, 7d.")]
+transaction_app = Resource(
+    noun="transaction",
+    names={"scope": Scope, "stream": Stream, "txn_id": Id},
+    show=lambda manager, scope, stream, txn_id: {
+        "id": txn_id,
+        "state": manager.transaction_status(scope, stream, txn_id),
+    },
+).app()
 
 
-@txn_app.command("begin")
-@connected
+@transaction_app.command("begin")
 def begin(manager: StreamManager, scope: Scope, stream: Stream, lease: Lease = "10min") -> None:
-    """Begin a transaction, and print its id. `nadi txn ping` renews its lease."""
+    """Begin a transaction, and print its id. `nadi transaction ping` renews its lease."""
     from nadi.cli.amounts import age_s
 
     with manager.create_transaction_writer(scope, stream) as writer:
         say(str(writer.begin_txn(round(age_s(lease) * 1000)).txn_id))
 
 
-@txn_app.command("show")
-@connected
-def show_transaction(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, form: Form = Form.TABLE) -> None:
-    """Show what became of a transaction: OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
-    state = manager.transaction_status(scope, stream, txn_id)
-    show([{"id": txn_id, "state": state}], ["id", "state"], form=form, empty="")
-
-
-@txn_app.command("ping")
-@connected
+@transaction_app.command("ping")
 def ping(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, lease: Lease = "10min") -> None:
     """Renew a transaction's lease from now on."""
     from nadi.cli.amounts import age_s
@@ -53,8 +49,7 @@ def ping(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, lease
     say(f"transaction {txn_id} has another {lease}")
 
 
-@txn_app.command("commit")
-@connected
+@transaction_app.command("commit")
 def commit(
     manager: StreamManager,
     scope: Scope,
@@ -71,8 +66,7 @@ def commit(
     say(f"committed {len(txn_ids)} transactions" if len(txn_ids) > 1 else f"committed transaction {txn_ids[0]}")
 
 
-@txn_app.command("abort")
-@connected
+@transaction_app.command("abort")
 def abort(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, yes: Yes = False) -> None:
     """Discard the events of a transaction."""
     if not yes:

@@ -5,129 +5,76 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 
 from __future__ import annotations
 
-from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
-from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
-from nadi.client.blocking.indexes import IndexReader, IndexWriter
-from nadi.client.blocking.manager import StreamManager
-from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
-from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
-from nadi.client.blocking.structures import (
-    Journal,
-    KeyValueTable,
-    LeaderElection,
-    SharedCounter,
-    SharedMap,
-    SharedSet,
-    StateSynchronizer,
-    Table,
-)
-from nadi.client.blocking.writers import (
-    EventWriter,
-    Transaction,
-    TransactionalEventWriter,
-    TransactionalValueWriter,
-    ValueTransaction,
-    ValueWriter,
-)
-from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.control.security import Basic, Bearer
-from nadi.client.definitions.stream_tables import TableDefinition
-from nadi.client.indexstream.record import IndexRecord
-from nadi.client.places.bookmarks import Bookmark
-from nadi.client.places.slices import NamedSlice
-from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
-from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.source import Gap
-from nadi.client.readergroup.values import ValueRead
-from nadi.client.reading.reader import Event
-from nadi.client.reading.watermarks import TimeWindow
-from nadi.client.segments.info import SegmentInfo, StreamInfo
-from nadi.client.serializers.values import ValueEvent
-from nadi.client.shared.leader_election import Lease
-from nadi.client.shared.state_synchronizer import StateKind
-from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
-from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
-from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
-from nadi.client.tables.unreadable import Unreadable
-from nadi.client.writing.ack import Ack
-from nadi.model.cutorder import CutOrder
-from nadi.model.event_time import EventTime
-from nadi.model.readergroup import StreamDataRetention
-from nadi.model.scrub import ScrubPass, ScrubReport
-from nadi.model.segments import SegmentRange
-
-__all__ = [
-    "ABSENT",
-    "ANY_VERSION",
-    "Ack",
-    "Basic",
-    "Bearer",
-    "Bookmark",
-    "Bookmarks",
-    "ByteStreamReader",
-    "ByteStreamWriter",
-    "Checkpoint",
-    "CutOrder",
-    "Event",
-    "EventRead",
-    "EventReader",
-    "EventTime",
-    "EventWriter",
-    "Gap",
-    "GroupSize",
-    "GroupValueReader",
-    "Holder",
-    "IndexReader",
-    "IndexRecord",
-    "IndexWriter",
-    "Insert",
-    "Journal",
-    "Kept",
-    "KeyValueTable",
-    "KeyValueTableConfiguration",
-    "LeaderElection",
-    "Lease",
-    "NamedSlice",
-    "NamedSlices",
-    "Put",
-    "ReaderGroup",
-    "ReaderGroupManager",
-    "Remove",
-    "RetentionPolicy",
-    "ScalingPolicy",
-    "Schemas",
-    "ScrubPass",
-    "ScrubReport",
-    "SegmentInfo",
-    "SegmentRange",
-    "SharedCounter",
-    "SharedMap",
-    "SharedSet",
-    "SliceReader",
-    "StateKind",
-    "StateSynchronizer",
-    "StreamConfiguration",
-    "StreamCuts",
-    "StreamDataRetention",
-    "StreamInfo",
-    "StreamManager",
-    "StreamTables",
-    "Table",
-    "TableDefinition",
-    "TableEntry",
-    "TableKey",
-    "TableValue",
-    "TimeWindow",
-    "Transaction",
-    "TransactionalEventWriter",
-    "TransactionalValueWriter",
-    "Unreadable",
-    "ValueEvent",
-    "ValueRead",
-    "ValueReader",
-    "ValueTransaction",
-    "ValueWriter",
-    "Version",
-    "on_events",
-    "on_positions",
-]
+from nadi.client.blocking.byte_file import ByteStreamReader as ByteStreamReader
+from nadi.client.blocking.byte_file import ByteStreamWriter as ByteStreamWriter
+from nadi.client.blocking.cuts import Bookmarks as Bookmarks
+from nadi.client.blocking.cuts import NamedSlices as NamedSlices
+from nadi.client.blocking.cuts import StreamCuts as StreamCuts
+from nadi.client.blocking.cuts import StreamTables as StreamTables
+from nadi.client.blocking.manager import StreamManager as StreamManager
+from nadi.client.blocking.readergroup import EventReader as EventReader
+from nadi.client.blocking.readergroup import GroupValueReader as GroupValueReader
+from nadi.client.blocking.readergroup import ReaderGroup as ReaderGroup
+from nadi.client.blocking.readergroup import ReaderGroupManager as ReaderGroupManager
+from nadi.client.blocking.readers import Schemas as Schemas
+from nadi.client.blocking.readers import SliceReader as SliceReader
+from nadi.client.blocking.readers import ValueReader as ValueReader
+from nadi.client.blocking.structures import IndexReader as IndexReader
+from nadi.client.blocking.structures import IndexWriter as IndexWriter
+from nadi.client.blocking.structures import Journal as Journal
+from nadi.client.blocking.structures import KeyValueTable as KeyValueTable
+from nadi.client.blocking.structures import LeaderElection as LeaderElection
+from nadi.client.blocking.structures import SharedCounter as SharedCounter
+from nadi.client.blocking.structures import SharedMap as SharedMap
+from nadi.client.blocking.structures import SharedSet as SharedSet
+from nadi.client.blocking.structures import StateSynchronizer as StateSynchronizer
+from nadi.client.blocking.structures import Table as Table
+from nadi.client.blocking.writers import EventWriter as EventWriter
+from nadi.client.blocking.writers import Transaction as Transaction
+from nadi.client.blocking.writers import TransactionalEventWriter as TransactionalEventWriter
+from nadi.client.blocking.writers import TransactionalValueWriter as TransactionalValueWriter
+from nadi.client.blocking.writers import ValueTransaction as ValueTransaction
+from nadi.client.blocking.writers import ValueWriter as ValueWriter
+from nadi.client.control.policy import Holder as Holder
+from nadi.client.control.policy import Kept as Kept
+from nadi.client.control.policy import RetentionPolicy as RetentionPolicy
+from nadi.client.control.policy import ScalingPolicy as ScalingPolicy
+from nadi.client.control.policy import StreamConfiguration as StreamConfiguration
+from nadi.client.control.security import Basic as Basic
+from nadi.client.control.security import Bearer as Bearer
+from nadi.client.definitions.stream_tables import TableDefinition as TableDefinition
+from nadi.client.indexstream.record import IndexRecord as IndexRecord
+from nadi.client.places.shelf import Bookmark as Bookmark
+from nadi.client.places.slices import NamedSlice as NamedSlice
+from nadi.client.readergroup.event_reads import EventRead as EventRead
+from nadi.client.readergroup.event_reads import on_events as on_events
+from nadi.client.readergroup.event_reads import on_positions as on_positions
+from nadi.client.readergroup.group import Checkpoint as Checkpoint
+from nadi.client.readergroup.group import GroupSize as GroupSize
+from nadi.client.readergroup.values import ValueRead as ValueRead
+from nadi.client.reading.read_ahead import Gap as Gap
+from nadi.client.reading.reader import Event as Event
+from nadi.client.reading.watermarks import TimeWindow as TimeWindow
+from nadi.client.segments.info import SegmentInfo as SegmentInfo
+from nadi.client.segments.info import StreamInfo as StreamInfo
+from nadi.client.serializers.values import ValueEvent as ValueEvent
+from nadi.client.shared.shared_state import Lease as Lease
+from nadi.client.shared.state_synchronizer import StateKind as StateKind
+from nadi.client.tables.catalog import Unreadable as Unreadable
+from nadi.client.tables.key_value_registry import KeyValueTableConfiguration as KeyValueTableConfiguration
+from nadi.client.tables.key_value_table import Insert as Insert
+from nadi.client.tables.key_value_table import Put as Put
+from nadi.client.tables.key_value_table import Remove as Remove
+from nadi.client.tables.key_value_table import TableEntry as TableEntry
+from nadi.client.tables.key_value_table import TableKey as TableKey
+from nadi.client.tables.key_value_table import Version as Version
+from nadi.client.tables.table import ABSENT as ABSENT
+from nadi.client.tables.table import ANY_VERSION as ANY_VERSION
+from nadi.client.tables.table import TableValue as TableValue
+from nadi.client.writing.ack import Ack as Ack
+from nadi.model.cutorder import CutOrder as CutOrder
+from nadi.model.event_time import EventTime as EventTime
+from nadi.model.readergroup import StreamDataRetention as StreamDataRetention
+from nadi.model.scrub import ScrubPass as ScrubPass
+from nadi.model.scrub import ScrubReport as ScrubReport
+from nadi.model.segments import SegmentRange as SegmentRange

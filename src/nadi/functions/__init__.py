@@ -1,9 +1,9 @@
 """Functions that streams trigger: a handler in Python, or an HTTP service, gets each event of a stream.
 
-`definition` says what a function is. `supervisor` keeps as many workers as there are segments with unread data
-(`plan`); each `worker` reads as a member of the function's reader group, calls the handler with batches
-(`handlers`), tries again and narrows, sets aside what can't be handled (`dead_letters`), and writes what was returned,
-with delivery="exactly-once" in transactions. `progress` is what others can see of it.
+`definition` says what a function is. `supervisor` runs it: it keeps as many workers as there are segments with unread
+data (`plan`); each `worker` reads as a member of the function's reader group, calls the handler with batches
+(`handlers`), tries again and narrows, sets aside what can't be handled (`process.DeadLetter`), and writes what was
+returned (`writing`), with delivery="exactly-once" in transactions. `progress` is what others can see of it.
 
 What is named here is imported when it is first asked for: the handler's process needs next to nothing of it.
 """
@@ -14,33 +14,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.functions.dead_letters import DeadLetter
     from nadi.functions.definition import Function, function
     from nadi.functions.handlers.address import Target
-    from nadi.functions.handlers.event import Context, Event, Reject
-    from nadi.functions.progress import functions_of, unreadable
-    from nadi.functions.running import run, serve
-    from nadi.functions.stopped import FunctionError, FunctionStoppedError
+    from nadi.functions.handlers.event import Context, Event, FunctionError, FunctionStoppedError, Reject
+    from nadi.functions.progress import functions_of
+    from nadi.functions.supervisor import run, serve
 
 _HOMES = {
     "Context": "handlers.event",
-    "DeadLetter": "dead_letters",
     "Event": "handlers.event",
     "Function": "definition",
-    "FunctionError": "stopped",
-    "FunctionStoppedError": "stopped",
+    "FunctionError": "handlers.event",
+    "FunctionStoppedError": "handlers.event",
     "Reject": "handlers.event",
     "Target": "handlers.address",
     "function": "definition",
     "functions_of": "progress",
-    "run": "running",
-    "serve": "running",
-    "unreadable": "progress",
+    "run": "supervisor",
+    "serve": "supervisor",
 }
 
 __all__ = [
     "Context",
-    "DeadLetter",
     "Event",
     "Function",
     "FunctionError",
@@ -51,7 +46,6 @@ __all__ = [
     "functions_of",
     "run",
     "serve",
-    "unreadable",
 ]
 
 if not TYPE_CHECKING:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict, Unpack
+
+import msgspec
 
 from nadi.errors import InvalidArgumentError
 from nadi.functions.handlers.address import Target
@@ -14,14 +16,6 @@ from nadi.limits import FUNCTION_BATCH_EVENTS, FUNCTION_RETRIES, FUNCTION_WORKER
 from nadi.model.delivery import AT_LEAST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
 from nadi.model.field_path import parse_path
 from nadi.naming import check_name
-
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {  # of options, with their words
-    "str": ((str,), "a text"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "True or False"),
-    "None": ((), ""),
-}
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -45,6 +39,9 @@ class FunctionOptions(TypedDict, total=False):
     delivery: Guarantee
     key_field: str | None
     skip_damage: bool
+
+
+_OPTIONS = FunctionOptions.__annotations__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +94,13 @@ class Function:
     def __post_init__(self) -> None:
         check_name("scope", self.scope)
         check_name("stream", self.stream)
-        for field in fields(self):
-            self._check_type(field.name, str(field.type).split(" | "))
+        if self.start not in ("head", "tail"):
+            raise InvalidArgumentError(f"a function starts at the head or at the tail, not at {self.start!r}")
+        check_delivery(self.delivery)
+        try:
+            msgspec.convert({option: getattr(self, option) for option in _OPTIONS}, FunctionOptions)
+        except msgspec.ValidationError as error:
+            raise InvalidArgumentError(f"a function's options: {error}") from None
         if (self.handler is None) == (self.target is None):
             raise InvalidArgumentError("a function has a handler or a target, one of them")
         if self.handler is not None:
@@ -125,10 +127,8 @@ class Function:
                 raise InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {value:,}")
         if self.batch_ms and self.batch_events == 1:
             raise InvalidArgumentError("batch_ms waits for more events, and batch_events=1 allows no more")
-        if check_delivery(self.delivery) == EXACTLY_ONCE and self.output is None:
+        if self.delivery == EXACTLY_ONCE and self.output is None:
             raise InvalidArgumentError("exactly once is about what is written to an output stream: name one (output)")
-        if self.start not in ("head", "tail"):
-            raise InvalidArgumentError(f"a function starts at the head or at the tail, not at {self.start!r}")
         if self.key_field is not None:
             parse_path(self.key_field, "key_field")
         for what, stream in (("output", self.output), ("dead-letter", self.dead_letters)):
@@ -137,17 +137,6 @@ class Function:
         if not self.name:
             object.__setattr__(self, "name", self._made_name())
         check_name("reader group", self.name, max_chars=PREFIXED_NAME_MAX_CHARS)
-
-    def _check_type(self, option: str, types: Sequence[str]) -> None:
-        """InvalidArgumentError for an option of another type; of handlers and targets others know more."""
-        known = [_TYPES[one] for one in types if one in _TYPES]
-        value = getattr(self, option)
-        if len(known) < len(types) or (value is None and "None" in types):
-            return
-        is_wrong_bool = isinstance(value, bool) and "bool" not in types
-        if is_wrong_bool or not isinstance(value, tuple(kind for kinds, _ in known for kind in kinds)):
-            words = " or ".join(word for _, word in known if word)
-            raise InvalidArgumentError(f"{option} is {words}, not {value!r:.60}")
 
     def _made_name(self) -> str:
         if self.handler is not None:
@@ -176,7 +165,6 @@ class Function:
 
     @property
     def handled_by(self) -> str:
-        """The handler's reference, or the target's address."""
         if self.handler is not None:
             return reference_of(self.handler)
         assert self.target is not None
@@ -190,7 +178,6 @@ class Function:
         return handler(*arguments)
 
     def changed(self, **options: Unpack[FunctionOptions]) -> Function:
-        """Return the function with other options."""
         return replace(self, **options)
 
 

@@ -1,10 +1,8 @@
-"""Keeps as many workers as a function needs, from none to many, and tells others what they do.
+"""Running a function: in a program of its own (`run`), or beside other things in an event loop (`serve`).
 
-While there are workers, it looks every second at how far the segments are written and handled. Without any, it waits at
-the tails of the segments, and nobody of the function is in the group.
-
-How much of each segment a group has not read yet, and waiting until there is something: at the tails of all of its
-segments, where the server answers once there is data, so that nobody asks again and again.
+A supervisor keeps as many workers as the function needs, from none to many, and tells others what they do. While there
+are workers, it looks every second at how far the segments are written and handled. Without any, it waits at the tails
+of the segments, where the server answers once there is data, and nobody of the function is in the group.
 """
 
 from __future__ import annotations
@@ -13,39 +11,88 @@ import asyncio
 import itertools
 import logging
 import os
-import socket
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
-
-from msgspec.structs import replace
+from collections.abc import Mapping
+from contextlib import suppress
 
 from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
+from nadi.client.control.security import Credentials
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.updates import Leave
-from nadi.client.readergroup.watch import Watch
 from nadi.client.segments.info import segment_info
-from nadi.client.segments.segment_input import read_bytes
-from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.defaults import DEFAULT_URI
+from nadi.errors import InvalidArgumentError, NadiError, SegmentNotFoundError, UnavailableError
 from nadi.functions.definition import Function
-from nadi.functions.handlers.outcome import Handler
-from nadi.functions.instances import is_dead, running_instances, short_name, this_instance
+from nadi.functions.handlers.event import FunctionError, Handler
+from nadi.functions.handlers.process import HandlerProcess
 from nadi.functions.plan import Ends, WorkerPlan
-from nadi.functions.progress import Counters, Instance, StoredProgress
-from nadi.functions.stopped import FunctionError
-from nadi.functions.worker import Worker
+from nadi.functions.progress import Counters, StoredProgress
+from nadi.functions.worker import Worker, member_of
 from nadi.functions.writing import Step, TransactionWriters, settle_all
-from nadi.limits import FUNCTION_BEAT_S, FUNCTION_DRAIN_S, FUNCTION_LOOK_S, FUNCTION_PROBES
+from nadi.limits import FUNCTION_DRAIN_S, FUNCTION_IDLE_LOOK_S, FUNCTION_LOOK_S, FUNCTION_PROBES
+from nadi.naming import parse_segment_name
+from nadi.process.following import Follower, Reach
+from nadi.process.running import each_beat, run_program
 
-_AGAIN_S = 1.0  # after an error at a tail
+log = logging.getLogger("nadi.functions")
+_REFRESH_MS = 250
+_numbers = itertools.count(1)  # of this process's workers, whatever function they are of
 
 
-async def ends_of(manager: StreamManager, state: GroupState) -> Mapping[str, Ends]:
-    """Return the group's position in each of its segments and the tail; a segment that is sealed, or was truncated
-    away, and only has to be left, has one byte after its position."""
+def run(
+    function: Function,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Run a function until Ctrl-C or SIGTERM: what is being handled is finished and recorded, then this returns. It
+    also returns once everything in a sealed stream was handled.
+
+    FunctionStoppedError at an event that is given up, without a dead-letter stream; FunctionError if the handler can't
+    be loaded. Logs go to `logging`, which is set up to write to standard error if nothing else was.
+
+    >>> from nadi.functions import Function, run
+    >>> run(Function(scope="home", stream="meters", handler="billing:bill"))  # doctest: +SKIP
+    """
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
+    run_program(lambda manager, stop: serve(function, manager, stop=stop), controller_uri, credentials, trust_store)
+
+
+async def serve(
+    function: Function, manager: StreamManager, *, stop: asyncio.Event | None = None, step: Step = lambda name: None
+) -> None:
+    """Run a function with a client of `nadi.client.aio`, until `stop` is set; see `run`.
+
+    step: with delivery="exactly-once", called after each step of a batch: "begun", "written", "recorded", "committed".
+    """
+    if not isinstance(function, Function):
+        raise InvalidArgumentError(f"{function!r} is no Function: make one of it, or decorate it with @function")
+    await Supervisor(function, manager, step).run(stop if stop is not None else asyncio.Event())
+
+
+def _handler_of(function: Function, worker: str, logger: logging.Logger) -> Handler:
+    if function.target is not None:
+        from nadi.functions.handlers.target import HttpTarget
+
+        return HttpTarget(function.target, function.timeout_s, wants_outputs=function.output is not None)
+    return HandlerProcess(
+        function.handled_by,
+        function=function.name,
+        worker=worker,
+        by_list=function.by_batch,
+        timeout_s=function.timeout_s,
+        memory_mib=function.memory_mib,
+        logger=logger,
+    )
+
+
+async def ends_of(manager: StreamManager, offsets: Mapping[str, int]) -> Mapping[str, Ends]:
+    """Return how far each segment is handled, of which the group is at an offset, and how far it is written; one that
+    is sealed, or was truncated away, and only has to be left, has one byte after its position."""
     stores, limit = stores_of(manager), asyncio.Semaphore(FUNCTION_PROBES)
 
     async def ends(segment: str, offset: int) -> Ends:
@@ -57,77 +104,35 @@ async def ends_of(manager: StreamManager, state: GroupState) -> Mapping[str, End
         handled = max(offset, info.start_offset)
         return Ends(handled, max(info.write_offset, handled + info.is_sealed))
 
-    active = {name: held.offset for name, held in state.segments.items() if held.is_active}
-    found = await asyncio.gather(*(ends(name, offset) for name, offset in active.items()))
-    return dict(zip(active, found, strict=True))
-
-
-async def wait_for_data(manager: StreamManager, state: GroupState, purpose: str) -> None:
-    """Return once there is something to do after the group's position in any of its segments.
-
-    purpose: names the connections used, which are given back.
-    """
-    stores = stores_of(manager)
-
-    async def wait(segment: str, offset: int) -> None:
-        while True:
-            try:
-                async with aclosing(
-                    read_bytes(stores, segment, offset, None, purpose=purpose, read_ahead_bytes=1)
-                ) as pieces:
-                    async for _ in pieces:
-                        return
-                return  # sealed
-            except (TruncatedError, SegmentNotFoundError):
-                return
-            except UnavailableError:
-                await asyncio.sleep(_AGAIN_S)
-
-    waits = [asyncio.create_task(wait(name, held.offset)) for name, held in state.segments.items() if held.is_active]
-    try:
-        if waits:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
-    finally:
-        for one in waits:
-            one.cancel()
-        for one in waits:
-            with suppress(asyncio.CancelledError, NadiError):
-                await one
-        stores.release(purpose)
-
-
-_REFRESH_MS = 250
-_numbers = itertools.count(1)  # of this process's workers, whatever function they are of
-MakeHandler = Callable[[str, logging.Logger], Handler]
+    return dict(zip(offsets, await asyncio.gather(*(ends(*at) for at in offsets.items())), strict=True))
 
 
 class Supervisor:
-    """One instance of a function. handler: makes one for each worker, by its name."""
+    """One instance of a function."""
 
-    def __init__(
-        self, function: Function, manager: StreamManager, handler: MakeHandler, step: Step, logger: logging.Logger
-    ) -> None:
-        self._function, self._manager, self._make_handler, self._step = function, manager, handler, step
-        self._log = logger
+    def __init__(self, function: Function, manager: StreamManager, step: Step) -> None:
+        self._function, self._manager, self._step = function, manager, step
+        self._log = log.getChild(function.name)
         self._counters = Counters()
         self._plan = WorkerPlan(function.min_workers, function.max_workers, function.idle_s)
-        self._watch = Watch("")
         self._writers = TransactionWriters(manager)
         self._progress = StoredProgress(manager, function.scope, function.name)
+        self._members = self._progress.members()
         self._workers: dict[asyncio.Task[None], Worker] = {}
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
-        self._started_ms = int(time.time() * 1000)
-        self._reported: tuple[Instance, float] | None = None
+        self._reported: object = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, or everything in a sealed stream was handled. FunctionStoppedError and other errors
         that retrying can't mend, once all workers have ended."""
         group = await self._prepare()
         stopping = asyncio.create_task(stop.wait())
+        beat = asyncio.create_task(each_beat(self._report))
         backoff = Backoff(first_s=0.2, longest_s=5.0)
         try:
+            await self._report()
+            await self._present(group)
+            await settle_all(group, self._writers, self._log)
             while not stopping.done():
                 try:
                     if await self._round(group, stopping):
@@ -137,19 +142,18 @@ class Supervisor:
                     self._log.warning("trying again: %s", error)
                     await asyncio.wait([stopping], timeout=backoff.take())
         except NadiError as error:
-            self._counters.stopped(str(error), int(time.time() * 1000))
+            self._counters.stopped(str(error))
             raise
         finally:
             stopping.cancel()
-            await self._end()
+            await self._end(beat)
 
     # --- before and after ---------------------------------------------------------------------
 
     async def _prepare(self) -> ReaderGroup:
-        """The function's group: made if it is new, without the readers of instances that died here, and with what
-        these recorded committed."""
+        """The function's group, made if it is new. FunctionError, StreamNotFoundError: it can't run so."""
         function, manager = self._function, self._manager
-        handler = self._make_handler("w0", self._log)
+        handler = _handler_of(function, "w0", self._log)
         try:
             await handler.start()  # to see at once that it can be
         finally:
@@ -169,24 +173,15 @@ class Supervisor:
             raise FunctionError(
                 f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
             )
-        for reader in state.readers:
-            if is_dead(reader):
-                self._log.info("worker %s died: going on where it was", short_name(reader))
-                await group.reader_offline(reader)
         await self._check_others()
-        await settle_all(group, self._writers, self._log)
         return group
 
     async def _check_others(self) -> None:
-        """Count instances that died here as ended. FunctionError if another runs that does something else with
-        events."""
-        record, function = await self._progress.read(), self._function
+        """FunctionError if another instance runs that does something else with events."""
+        record, function = await self._progress.record.find(), self._function
         if record is None:
             return
-        now_ms = int(time.time() * 1000)
-        running = running_instances(record, now_ms)
-        for name in record.instances.keys() - running.keys():
-            await self._progress.report(function, name, None, now_ms)
+        running = await self._progress.running()
         for what, theirs, ours in (
             ("handled by", record.handled_by, function.handled_by),
             ("output", record.output, function.output_stream),
@@ -195,12 +190,11 @@ class Supervisor:
         ):
             if running and theirs != ours:
                 raise FunctionError(
-                    f"function {function.name} is running on {next(iter(running.values())).host} with other options "
-                    f"({what}: {theirs}, here {ours}), and they would share its events: give this one another name, or "
-                    "stop that one first"
+                    f"function {function.name} is running on {running[0].host} with other options ({what}: {theirs}, "
+                    f"here {ours}), and they would share its events: give this one another name, or stop that one first"
                 )
 
-    async def _end(self) -> None:
+    async def _end(self, beat: asyncio.Task[None]) -> None:
         """Let all workers finish what they have in hand; those that take too long lose it."""
         for worker in self._workers.values():
             worker.stop()
@@ -210,13 +204,15 @@ class Supervisor:
         for task in late:
             self._log.warning(
                 "worker %s was not done after %g s: what it had in hand is handled again",
-                *(short_name(self._workers[task].reader_id), FUNCTION_DRAIN_S),
+                *(task.get_name(), FUNCTION_DRAIN_S),
             )
             task.cancel()
         results = await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers.clear()
+        beat.cancel()
         with suppress(NadiError):
-            await self._report_now(self._seen(), is_last=True)
+            await self._report()
+        await self._members.leave()
         for result in results:
             if isinstance(result, Exception):
                 self._log.error("%s", result)
@@ -235,7 +231,8 @@ class Supervisor:
                 raise error
             self._log.info("everything was handled: the stream is sealed")
             return True
-        ends = await ends_of(self._manager, state)
+        offsets = {name: place.offset for name, place in state.segments.items() if place.is_active}
+        ends = await ends_of(self._manager, offsets)
         own = {worker.reader_id: worker for worker in self._workers.values() if not worker.is_stopping}
         leaving = {worker.reader_id for worker in self._workers.values() if worker.is_stopping}
         others = [name for name in state.readers if name not in own and name not in leaving]
@@ -246,32 +243,32 @@ class Supervisor:
             own[name].stop()
         for _ in range(change.start):
             self._start(group)
-        is_told = await self._report()
-        if self._workers or any(one.written > one.handled for one in ends.values()):
+        if self._workers or any(segment.written > segment.handled for segment in ends.values()):
             waiting: set[asyncio.Task[object]] = {stopping, *self._workers}
             await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return False
-        purpose = f"function {self._function.name}, idle"
-        watching = asyncio.create_task(wait_for_data(self._manager, state, purpose))
+        follower = Follower(stores_of(self._manager), self._function.scope, self._function.stream)
+        follower.follow(Reach(parse_segment_name(name)[2], 0.0, 1.0, offset) for name, offset in offsets.items())
+        news = asyncio.create_task(follower.news.wait())
         try:
-            timeout = FUNCTION_BEAT_S if is_told else FUNCTION_LOOK_S
-            await asyncio.wait([stopping, watching], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopping, news], timeout=FUNCTION_IDLE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            news.cancel()
+            follower.close()
         return False
 
     async def _present(self, group: ReaderGroup) -> GroupState:
-        """The group's state, without readers that were silent for too long: if no reader is left, nobody else looks."""
+        """The group's state, without the workers of instances that aren't there any more."""
         shared = shared_state_of(group)
         state = await shared.read()
-        self._watch.look(state, time.monotonic())
-        silent = self._watch.silent(state)
-        if not silent:
+        if all(member_of(reader) in self._members.there for reader in state.readers):
             return state
-        self._log.warning("workers that are silent are taken for dead: %s", ", ".join(silent))
-        return await shared.change(lambda now: now.apply(*(Leave(name) for name in silent)))
+        await self._members.look()  # behind the state: an instance says that it is there before its workers join
+        gone = [reader for reader in state.readers if member_of(reader) not in self._members.there]
+        if not gone:
+            return state
+        self._log.warning("workers of instances that died: going on where they were: %s", ", ".join(gone))
+        return await shared.change(lambda newest: newest.apply(*(Leave(reader) for reader in gone)))
 
     def _start(self, group: ReaderGroup) -> None:
         number = next(_numbers)
@@ -279,56 +276,35 @@ class Supervisor:
         logger = self._log.getChild(name)
         worker = Worker(
             self._function,
-            number,
+            f"{self._members.name}.{name}",
             manager=self._manager,
             group=group,
-            handler=self._make_handler(name, logger),
+            handler=_handler_of(self._function, name, logger),
             writers=self._writers,
             counters=self._counters,
-            logger=logger,
+            log=logger,
             step=self._step,
             starting=self._starting,
         )
         self._workers[asyncio.create_task(worker.run(), name=name)] = worker
-        self._counters.started()
+        self._counters.count(starts=1)
         self._log.info("worker %s started", name)
 
     def _check_workers(self) -> None:
         """Forget workers that have ended; raise the error of one that failed."""
         for task in [task for task in self._workers if task.done()]:
-            worker = self._workers.pop(task)
-            self._log.info("worker %s ended", short_name(worker.reader_id))
+            del self._workers[task]
+            self._log.info("worker %s ended", task.get_name())
             task.result()
 
-    # --- what others see ----------------------------------------------------------------------
-
-    async def _report(self) -> bool:
-        """Return whether others see how it is now."""
-        now = self._seen()
-        if self._reported is not None:
-            before, at = self._reported
-            waited = time.monotonic() - at
-            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
-                return before == now
-        self._reported = now, time.monotonic()
-        await self._report_now(now)
-        return True
-
-    def _seen(self) -> Instance:
-        return Instance(
-            socket.gethostname(),
-            os.getpid(),
-            self._started_ms,
-            0,
-            "running" if self._workers else "idle",
-            tuple(sorted(short_name(worker.reader_id) for worker in self._workers.values())),
-            round(self._counters.events_per_s(), 1),
-            self._counters.counts,
-            self._counters.last_error,
-            self._counters.last_error_ms,
-        )
-
-    async def _report_now(self, now: Instance, *, is_last: bool = False) -> None:
-        now_ms = int(time.time() * 1000)
-        now = replace(now, updated_ms=now_ms)
-        await self._progress.report(self._function, this_instance(), now, now_ms, is_last=is_last)
+    async def _report(self) -> None:
+        """Say that it is there, and what was done since the last time."""
+        counters = self._counters
+        rate = round(counters.rate.per_s(), 1)
+        state = "running" if self._workers else "idle"
+        await self._members.say(counters.counts.events, rate, 0, counters.last_error, state)
+        await self._members.look()
+        now = counters.counts, counters.last_error
+        if now != self._reported:
+            await self._progress.report(self._function, self._members, counters)
+            self._reported = now

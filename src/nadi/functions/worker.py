@@ -23,25 +23,31 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Protocol
 
 from nadi.backoff import Backoff
 from nadi.client.aio import EventRead, ReaderGroup, StreamManager
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
-from nadi.functions.dead_letters import DeadLetter
 from nadi.functions.definition import Function
-from nadi.functions.handlers.event import Event
-from nadi.functions.handlers.outcome import Failure, Handler, Outcome, Output
-from nadi.functions.instances import worker_name
+from nadi.functions.handlers.event import (
+    Event,
+    Failure,
+    FunctionStoppedError,
+    Handler,
+    HandlerNotStartedError,
+    Outcome,
+    Output,
+)
 from nadi.functions.progress import Counters
-from nadi.functions.stopped import FunctionStoppedError, HandlerNotStartedError
-from nadi.functions.writing import AtLeastOnce, AtMostOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
+from nadi.functions.writing import Acknowledged, ExactlyOnce, RedoError, Step, TransactionWriters, settle
 from nadi.limits import FUNCTION_RETRY_AFTER_S, FUNCTION_SLICE_S
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.event import EventBlock
 from nadi.model.field_path import parse_path
 from nadi.model.json_events import known_key_in
+from nadi.process.dead_letters import DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +88,9 @@ class Pieces:
 
     @property
     def current(self) -> Piece | None:
-        """What to handle next; None at the end."""
         return self._rest[0] if self._rest else None
 
     def done(self, count: int) -> None:
-        """The first `count` events of the current piece are done."""
         piece = self._rest.popleft()
         if count:
             self._failures = 0
@@ -107,35 +111,26 @@ class Pieces:
         failure, piece = outcome.failure, self._rest[0]
         assert failure is not None
         if redo and outcome.done:
-            self._rest.popleft()
             at = piece.first + outcome.done
-            self._rest.extendleft(
-                reversed([Piece(piece.first, at, piece.attempt + 1), Piece(at, at + 1, piece.attempt + 1)])
-            )
-            if at + 1 < piece.last:
-                self._rest.insert(2, Piece(at + 1, piece.last))
-            return Verdict.NARROWED
+            return self._again(Verdict.NARROWED, at, at + 1)
         if failure.is_busy:
-            self._rest[0] = Piece(piece.first, piece.last, piece.attempt + 1)
-            return Verdict.PAUSE
+            return self._again(Verdict.PAUSE, piece.last)
         together = min(outcome.together, len(piece))
         if together > 1:
-            self._rest.popleft()
-            middle = piece.first + (together + 1) // 2
-            halves = [Piece(piece.first, middle, piece.attempt + 1)]
-            halves.append(Piece(middle, piece.first + together, piece.attempt + 1))
-            if piece.first + together < piece.last:
-                halves.append(Piece(piece.first + together, piece.last))
-            self._rest.extendleft(reversed(halves))
-            return Verdict.NARROWED
+            return self._again(Verdict.NARROWED, piece.first + (together + 1) // 2, piece.first + together)
         self._failures += 1
         if failure.is_final or self._failures > self._retries:
             return Verdict.GIVE_UP
-        self._rest.popleft()
-        if len(piece) > 1:
-            self._rest.appendleft(Piece(piece.first + 1, piece.last))
-        self._rest.appendleft(Piece(piece.first, piece.first + 1, piece.attempt + 1))
-        return Verdict.PAUSE
+        return self._again(Verdict.PAUSE, piece.first + 1)
+
+    def _again(self, verdict: Verdict, *ends: int) -> Verdict:
+        """Have the current piece's events up to each of these ends tried again together, and those behind as new."""
+        piece = self._rest.popleft()
+        parts = [Piece(first, last, piece.attempt + 1) for first, last in pairwise([piece.first, *ends])]
+        if ends[-1] < piece.last:
+            parts.append(Piece(ends[-1], piece.last))
+        self._rest.extendleft(reversed(parts))
+        return verdict
 
 
 class Outputs(Protocol):
@@ -154,20 +149,19 @@ class Stopping(Exception):
     """The worker is to stop, and the rest of the batch is not done."""
 
 
+@dataclass(eq=False)
 class Delivery:
     """Of one worker. `pause`: waits so many seconds; it raises Stopping if the worker is to stop meanwhile."""
 
-    def __init__(
-        self,
-        function: Function,
-        handler: Handler,
-        counters: Counters,
-        logger: logging.Logger,
-        pause: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._function, self._handler, self._counters, self._log = function, handler, counters, logger
+    function: Function
+    handler: Handler
+    counters: Counters
+    log: logging.Logger
+    pause: Callable[[float], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        function = self.function
         self._key_path = None if function.key_field is None else parse_path(function.key_field)
-        self._pause = pause
         self._is_at_most_once = function.delivery == AT_MOST_ONCE
         self._backoff = Backoff(
             first_s=function.retry_first_s,
@@ -177,103 +171,110 @@ class Delivery:
 
     async def deliver(self, segment: str, block: EventBlock, outputs: Outputs) -> None:
         """Handle a block's events; FunctionStoppedError at one that is given up without a dead-letter stream."""
-        events = self._events(segment, block)
+        path = self._key_path
+        events = [
+            Event(data, segment, at, None if path is None else known_key_in(data, path))
+            for at, data in zip(block.offsets().tolist(), block, strict=True)
+        ]
         ends = [*block.offsets().tolist()[1:], block.offset + block.size_bytes]
-        pieces = Pieces(len(events), self._function.retries)
-        wants_outputs = self._function.output is not None
+        pieces = Pieces(len(events), self.function.retries)
+        wants_outputs = self.function.output is not None
         is_first = True
         while (piece := pieces.current) is not None:
             if not is_first:
-                await self._pause(0.0)
+                await self.pause(0.0)
             is_first = False
             outputs.begin(ends[piece.last - 1])
             began = time.monotonic()
-            outcome = await self._handler.call(events[piece.first : piece.last], piece.attempt)
-            share = max(outcome.done / self._function.batch_events, (time.monotonic() - began) / FUNCTION_SLICE_S)
+            outcome = await self.handler.call(events[piece.first : piece.last], piece.attempt)
+            share = max(outcome.done / self.function.batch_events, (time.monotonic() - began) / FUNCTION_SLICE_S)
             begun = outcome.done + (outcome.together if outcome.failure is not None else 0)
             outputs.begin(ends[piece.first + begun - 1])
             redo = outcome.is_lost and wants_outputs and not self._is_at_most_once
             if outcome.done and not redo:
                 end = ends[piece.first + outcome.done - 1]
-                with self._counters.storing(min(share, 1.0)):
-                    await outputs.store(events[piece.first].offset, end, self._keyed(segment, outcome.outputs), [])
-                self._counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
+                with self.counters.storing(min(share, 1.0)):
+                    # those without a key keep the order of their segment
+                    keyed = [(segment if key is None else key, data) for key, data in outcome.outputs]
+                    await outputs.store(events[piece.first].offset, end, keyed, [])
+                self.counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
                 pieces.done(outcome.done)
                 self._backoff.reset()
             if outcome.failure is None:
                 continue
             failed = events[piece.first + outcome.done]
             if self._is_at_most_once:
-                self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+                self.counters.failed(f"{failed.id}: {outcome.failure}")
                 for at in range(piece.first + outcome.done, piece.first + begun):
                     await self._give_up(events[at], ends[at], outcome.failure, pieces, outputs)
                 continue
             verdict = pieces.failed(outcome, redo=redo)
-            self._counters.failed(f"{failed.id}: {outcome.failure}", int(time.time() * 1000))
+            self.counters.failed(f"{failed.id}: {outcome.failure}")
             if verdict is Verdict.GIVE_UP:
                 await self._give_up(failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs)
             elif verdict is Verdict.PAUSE:
                 await self._pause_after(failed, outcome.failure)
             else:
-                self._log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
-
-    def _events(self, segment: str, block: EventBlock) -> list[Event]:
-        places = block.offsets().tolist()
-        path = self._key_path
-        if path is None:
-            return [Event(data, segment, at) for at, data in zip(places, block, strict=True)]
-        return [Event(data, segment, at, known_key_in(data, path)) for at, data in zip(places, block, strict=True)]
-
-    def _keyed(self, segment: str, outputs: Sequence[Output]) -> list[Output]:
-        """Outputs without a key keep the order of their segment: its name is their key."""
-        return [(key if key is not None else segment, data) for key, data in outputs]
+                self.log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
 
     async def _pause_after(self, event: Event, failure: Failure) -> None:
         pause_s = self._backoff.take()
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, FUNCTION_RETRY_AFTER_S))
-        self._log.warning("event %s: %s; trying again in %.1f s", event.id, failure, pause_s)
-        self._counters.retried()
-        await self._pause(pause_s)
+        self.log.warning("event %s: %s; trying again in %.1f s", event.id, failure, pause_s)
+        self.counters.count(retries=1)
+        await self.pause(pause_s)
 
     async def _give_up(self, event: Event, end: int, failure: Failure, pieces: Pieces, outputs: Outputs) -> None:
         attempts = pieces.skip()
         self._backoff.reset()
-        if self._function.dead_letters is None and self._is_at_most_once:
-            self._log.error("event %s is left out: %s", event.id, failure)
+        if self.function.dead_letters is None and self._is_at_most_once:
+            self.log.error("event %s is left out: %s", event.id, failure)
             return
-        if self._function.dead_letters is None:
-            raise FunctionStoppedError(self._function.name, event.id, attempts, str(failure))
-        letter = DeadLetter.of(self._function.name, event, failure, attempts, int(time.time() * 1000))
+        if self.function.dead_letters is None:
+            raise FunctionStoppedError(self.function.name, event.id, attempts, str(failure))
+        letter = DeadLetter(
+            by=f"function {self.function.name}",
+            segment=event.segment,
+            offset=event.offset,
+            reason=failure.message,
+            data=event.data,
+            kind=failure.kind,
+            error=failure.error,
+            attempts=attempts,
+            given_up_ms=int(time.time() * 1000),
+            routing_key=event.routing_key,
+        )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
-        self._counters.dead_lettered()
-        self._log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)
+        self.counters.count(dead_letters=1)
+        self.log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)
 
 
+def member_of(reader_id: str) -> str:
+    """The name of a worker's instance among its `Members`."""
+    return reader_id.partition(".")[0]
+
+
+@dataclass(eq=False)
 class Worker:
-    """Runs with `run`, until it was told to `stop`, or everything is read. `reader_id`: its name in the group."""
+    """Runs with `run`, until it was told to `stop`, or everything is read. name: that of its instance, and its own;
+    reader_id: in the group, which it may join several times."""
 
-    def __init__(
-        self,
-        function: Function,
-        number: int,
-        *,
-        manager: StreamManager,
-        group: ReaderGroup,
-        handler: Handler,
-        writers: TransactionWriters,
-        counters: Counters,
-        logger: logging.Logger,
-        step: Step,
-        starting: asyncio.Semaphore,
-    ) -> None:
-        self._function, self._number, self._manager, self._group = function, number, manager, group
-        self._handler, self._writers, self._counters, self._log, self._step = handler, writers, counters, logger, step
-        self._starting = starting
+    function: Function
+    name: str
+    manager: StreamManager
+    group: ReaderGroup
+    handler: Handler
+    writers: TransactionWriters
+    counters: Counters
+    log: logging.Logger
+    step: Step
+    starting: asyncio.Semaphore
+
+    def __post_init__(self) -> None:
         self._stopping = asyncio.Event()
         self._part = 0
-        self._batch_s = function.batch_ms / 1000
-        self.reader_id = worker_name(number, 0)
+        self.reader_id = f"{self.name}.0"
 
     @property
     def is_stopping(self) -> bool:
@@ -284,15 +285,15 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> None:
-        delivery = Delivery(self._function, self._handler, self._counters, self._log, self._pause)
+        delivery = Delivery(self.function, self.handler, self.counters, self.log, self._pause)
         backoff = Backoff(first_s=0.1, longest_s=5.0)
         is_started = False
         try:
             while not self._stopping.is_set():
                 try:
                     if not is_started:
-                        async with self._starting:
-                            await self._handler.start()
+                        async with self.starting:
+                            await self.handler.start()
                         is_started = True
                     await self._read(delivery, backoff)
                     return
@@ -301,46 +302,45 @@ class Worker:
                 except RedoError:
                     continue
                 except (ReaderOfflineError, ConditionFailedError, AlreadyExistsError) as error:
-                    self._log.warning("joining the group again: %s", error)
+                    self.log.warning("joining the group again: %s", error)
                 except (UnavailableError, HandlerNotStartedError) as error:
-                    self._counters.failed(str(error), int(time.time() * 1000))
-                    self._log.warning("trying again: %s", error)
+                    self.counters.failed(str(error))
+                    self.log.warning("trying again: %s", error)
                 with suppress(Stopping):
                     await self._pause(backoff.take())
         finally:
-            await self._handler.close()
+            await self.handler.close()
 
     async def _read(self, delivery: Delivery, backoff: Backoff) -> None:
         """As one reader, until everything is read or the worker is to stop."""
-        self.reader_id = worker_name(self._number, self._part)
+        self.reader_id = f"{self.name}.{self._part}"
         self._part += 1
         reader = await open_output_reader(
-            self._group,
+            self.group,
             self.reader_id,
-            on_damage="skip" if self._function.skip_damage else "raise",
-            records_first=self._function.delivery == AT_MOST_ONCE,
+            on_damage="skip" if self.function.skip_damage else "raise",
+            records_first=self.function.delivery == AT_MOST_ONCE,
         )
         outputs: Outputs
-        if self._function.delivery == EXACTLY_ONCE:
-            outputs = ExactlyOnce(self._writers, self._function, reader, self._log, self._step)
+        if self.function.delivery == EXACTLY_ONCE:
+            outputs = ExactlyOnce(self.writers, self.function, reader, self.log, self.step)
         else:
-            kind = AtMostOnce if self._function.delivery == AT_MOST_ONCE else AtLeastOnce
-            outputs = kind(self._manager, self._function, reader)
+            outputs = Acknowledged(self.manager, self.function, reader)
         try:
             while (found := await self._next(reader)) is not None:
                 if isinstance(found, Unsettled):
-                    await settle(found, reader, self._writers, self._function.name, self._log)
+                    await settle(found, reader, self.writers, self.function.name, self.log)
                 elif found.is_read_completed:
                     return
                 elif found.gap is not None:
-                    self._counters.met_gap()
-                    self._log.warning(
+                    self.counters.count(gaps=1)
+                    self.log.warning(
                         "data of %s from %d to %s %s: going on after it",
                         *(found.segment, found.gap.from_offset, found.gap.to_offset or "its end"),
                         f"is damaged ({found.gap.damage})" if found.gap.damage else "was truncated before it was read",
                     )
                 elif found.block is not None:
-                    with self._counters.busy():
+                    with self.counters.busy():
                         await delivery.deliver(found.segment, found.block, outputs)
                     backoff.reset()
         finally:
@@ -352,7 +352,7 @@ class Worker:
         """The next batch, or whatever else the group reports; None if the worker is to stop."""
         if self._stopping.is_set():
             return None
-        reading = asyncio.create_task(reader.next_batch(self._function.batch_events, self._batch_s))
+        reading = asyncio.create_task(reader.next_batch(self.function.batch_events, self.function.batch_ms / 1000))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -40,9 +40,9 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.functions.definition import Function
-from nadi.functions.handlers.outcome import Output
-from nadi.functions.stopped import FunctionError
+from nadi.functions.handlers.event import FunctionError, Output
 from nadi.limits import FUNCTION_LEASE_MS
+from nadi.model.delivery import AT_MOST_ONCE
 
 _TRIES_TO_RECORD = 3
 Step = Callable[[str], None]
@@ -53,42 +53,32 @@ class RedoError(Exception):
     """An output was undone: the reader has to start again at the recorded positions."""
 
 
-class AtLeastOnce:
-    """`Outputs` of one worker and its current reader."""
+class Acknowledged:
+    """`Outputs` of one worker and its current reader, of a function that isn't exactly once: of events that count as
+    done when what they made is stored, or, at most once, when they are begun."""
 
     def __init__(self, manager: StreamManager, function: Function, reader: OutputReader) -> None:
         self._manager, self._function, self._reader = manager, function, reader
         self._writers: dict[str, EventWriter] = {}
 
     def begin(self, end: int) -> None:
-        pass
+        if self._function.delivery == AT_MOST_ONCE:
+            self._reader.confirm(end)
 
     async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
-        await self._write(outputs, letters)
-        self._reader.confirm(end)
-
-    async def _write(self, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
         for stream, written in _by_stream(self._function, outputs, letters):
             writer = self._writers.get(stream)
             if writer is None:
                 writer = self._writers[stream] = await self._manager.create_writer(*stream.split("/"))
             await writer.write_many([data for _, data in written], [key for key, _ in written])
             await writer.flush()
+        if self._function.delivery != AT_MOST_ONCE:
+            self._reader.confirm(end)
 
     async def close(self) -> None:
         for writer in self._writers.values():
             with suppress(NadiError):  # what was stored is flushed
                 await writer.close(timeout=1.0)
-
-
-class AtMostOnce(AtLeastOnce):
-    """The same, of events that count as done when they are begun."""
-
-    def begin(self, end: int) -> None:
-        self._reader.confirm(end)
-
-    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
-        await self._write(outputs, letters)
 
 
 class TransactionWriters:
@@ -155,15 +145,17 @@ class ExactlyOnce:
             await txn.write_many([data for _, data in written], [key for key, _ in written])
             await txn.flush()
         self._step("written")
-        found = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in open_ones.items()})
+        recorded = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in open_ones.items()})
         self._step("recorded")
         for txn in open_ones.values():
             try:
                 await txn.commit()
             except TransactionFailedError as error:
-                await _undo(found, self._reader, error, self._log)
+                _log_undone(recorded, error, self._log)
+                await self._reader.undo(recorded)
+                raise RedoError from None
         self._step("committed")
-        self._reader.settle(found)
+        self._reader.settle(recorded)
 
     async def close(self) -> None:
         pass
@@ -179,27 +171,14 @@ class ExactlyOnce:
 
 
 async def settle(
-    found: Unsettled, reader: OutputReader, writers: TransactionWriters, function: str, logger: logging.Logger
+    unsettled: Unsettled, reader: OutputReader, writers: TransactionWriters, function: str, logger: logging.Logger
 ) -> None:
     """Commit what an earlier reader of a segment recorded, before the reader goes on; RedoError if it can't be."""
-    try:
-        for stream, txn_id in found.output.transactions:
-            await writers.commit(stream, txn_id)
-    except TransactionFailedError as error:
-        await _undo(found, reader, error, logger)
-    except (TransactionNotFoundError, StreamNotFoundError) as error:
-        raise unknown_outcome(function, found, error) from error
-    logger.info("committed the output of %s up to %d, left by another reader", found.segment, found.output.end)
-    reader.settle(found)
-
-
-async def _undo(found: Unsettled, reader: OutputReader, error: NadiError, logger: logging.Logger) -> None:
-    logger.error(
-        "the output of %s from %d to %d was recorded but can't be committed (%s): handling its events again",
-        *(found.segment, found.output.start, found.output.end, error),
-    )
-    await reader.undo(found)
-    raise RedoError
+    if not await _commit(unsettled, writers, function, logger):
+        await reader.undo(unsettled)
+        raise RedoError
+    logger.info("committed the output of %s up to %d, left by another reader", unsettled.segment, unsettled.output.end)
+    reader.settle(unsettled)
 
 
 async def settle_all(
@@ -207,38 +186,53 @@ async def settle_all(
 ) -> int:
     """Commit every output that is recorded: those of workers that died, and once more those being committed.
 
-    if_unknown: what to do with one of which nobody knows whether it was committed: raise FunctionError, forget it, or
-    have its events handled again; return how many these were.
+    if_unknown: what to do with one of which nobody knows whether it was committed: raise UnknownOutcomeError, forget
+    it, or have its events handled again; return how many these were.
     """
     unknown = 0
-    for found in await recorded_outputs(group):
-        undo = False
+    for unsettled in await recorded_outputs(group):
         try:
-            for stream, txn_id in found.output.transactions:
-                await writers.commit(stream, txn_id)
-        except TransactionFailedError as error:
-            undo = True
-            logger.error(
-                "the output of %s from %d to %d was recorded but can't be committed (%s): its events are handled again",
-                *(found.segment, found.output.start, found.output.end, error),
-            )
-        except (TransactionNotFoundError, StreamNotFoundError) as error:
+            undo = not await _commit(unsettled, writers, group.name, logger)
+        except UnknownOutcomeError:
             if if_unknown == "raise":
-                raise unknown_outcome(group.name, found, error) from error
+                raise
             undo = if_unknown == "redo"
             unknown += 1
-        await forget_output(group, found, undo=undo)
+        await forget_output(group, unsettled, undo=undo)
     return unknown
 
 
-def unknown_outcome(function: str, found: Unsettled, error: NadiError) -> FunctionError:
-    streams = ", ".join(stream for stream, _ in found.output.transactions)
-    return FunctionError(
-        f"function {function} can't know whether the output of {found.segment} from {found.output.start:,} to "
-        f"{found.output.end:,} is in {streams}: {error}. The server has forgotten the transaction, or the stream was "
-        "deleted. Look there whether it is; then `nadi function forget` goes on after these events, and "
-        "`nadi function forget --redo` handles them again"
+async def _commit(unsettled: Unsettled, writers: TransactionWriters, function: str, logger: logging.Logger) -> bool:
+    """Commit an output that is recorded; return False if it can't be any more. UnknownOutcomeError."""
+    try:
+        for stream, txn_id in unsettled.output.transactions:
+            await writers.commit(stream, txn_id)
+    except TransactionFailedError as error:
+        _log_undone(unsettled, error, logger)
+        return False
+    except (TransactionNotFoundError, StreamNotFoundError) as error:
+        raise UnknownOutcomeError(function, unsettled, error) from error
+    return True
+
+
+def _log_undone(unsettled: Unsettled, error: NadiError, logger: logging.Logger) -> None:
+    logger.error(
+        "the output of %s from %d to %d was recorded but can't be committed (%s): its events are handled again",
+        *(unsettled.segment, unsettled.output.start, unsettled.output.end, error),
     )
+
+
+class UnknownOutcomeError(FunctionError):
+    """Whether an output was committed can't be known any more."""
+
+    def __init__(self, function: str, unsettled: Unsettled, error: NadiError) -> None:
+        output = unsettled.output
+        super().__init__(
+            f"function {function} can't know whether the output of {unsettled.segment} from {output.start:,} to "
+            f"{output.end:,} is in {', '.join(stream for stream, _ in output.transactions)}: {error}. The server has "
+            "forgotten the transaction, or the stream was deleted. Look there whether it is; then `nadi function "
+            "settle` continues after these events, and `nadi function settle --redo` handles them again"
+        )
 
 
 def _by_stream(

@@ -1,1 +1,1 @@
-"""What comes from elsewhere and goes into streams: requests, log files, messages. Each source has a room of its own."""
+"""Data over HTTP: what a request's body holds, and how it is written, once where its sender names the request."""

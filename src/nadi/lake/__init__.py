@@ -1,9 +1,8 @@
 """Lakes: an Iceberg table that is kept level with a stream, and both read as one.
 
 `definition` says what a lake is, `record` keeps it in the store. `writer` writes what lies between the table's cut and
-a later one (`steps`) as rows (`rows`) of the table (`table`), and commits them as one snapshot that names that cut
-(`marks`); `letters` are the events that are no rows. `running` is the process around it. `united` reads table and
-stream.
+a later one as rows (`rows`) of the table (`table`), and commits them as one snapshot that names that cut (`marks`);
+events that are no rows are dead letters. `running` is the process around it. `united` reads table and stream.
 """
 
 from __future__ import annotations
@@ -13,35 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options
-    from nadi.lake.letters import LakeLetter
     from nadi.lake.rebuilding import Rebuilt, rebuild
+    from nadi.lake.record import lakes_of, status
     from nadi.lake.running import forget, run, start, stop
-    from nadi.lake.states import lakes_of, status, unreadable
-    from nadi.lake.stopped import LakeStoppedError
+    from nadi.lake.table.reaching import LakeStoppedError
     from nadi.lake.united import union
     from nadi.lake.writer import LakeWriter
 
 _HOMES = {
     "LakeDefinition": "definition",
-    "LakeLetter": "letters",
-    "LakeStoppedError": "stopped",
+    "LakeStoppedError": "table.reaching",
     "LakeWriter": "writer",
     "Options": "definition",
     "Rebuilt": "rebuilding",
     "forget": "running",
-    "lakes_of": "states",
+    "lakes_of": "record",
     "rebuild": "rebuilding",
     "run": "running",
     "start": "running",
-    "status": "states",
+    "status": "record",
     "stop": "running",
     "union": "united",
-    "unreadable": "states",
 }
 
 __all__ = [
     "LakeDefinition",
-    "LakeLetter",
     "LakeStoppedError",
     "LakeWriter",
     "Options",
@@ -54,7 +49,6 @@ __all__ = [
     "status",
     "stop",
     "union",
-    "unreadable",
 ]
 
 if not TYPE_CHECKING:

@@ -7,12 +7,11 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
-from nadi.client.values.ddl import of_ddl
+from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.lake.table.catalogs import catalog_properties
 from nadi.lake.table.partitions import partition_fields
-from nadi.lake.table.secrets import shown
 from nadi.limits import LAKE_COMMIT_BYTES, LAKE_EVERY_MAX_S, LAKE_EVERY_MIN_S, MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.naming import NO_UNIT, PER_SECOND, check_name
 
@@ -82,20 +81,13 @@ class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dead_letter_stream(self) -> tuple[str, str] | None:
-        """Its scope and its name."""
         if self.dead_letters is None:
             return None
         scope, _, stream = self.dead_letters.rpartition("/")
         return scope or self.scope, stream
 
-    def __repr__(self) -> str:
-        """Without secrets, which a definition of an earlier nadi may have."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__} | {"catalog": shown(self.catalog)}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
-
 
 def lake_name(stream: str, name: str | None = None) -> str:
-    """The name of a stream's lake."""
     return check_name("lake", name or f"{stream}-lake", max_chars=PREFIXED_NAME_MAX_CHARS)
 
 
@@ -132,11 +124,6 @@ def definition_of(
                     "another lake of another name and table"
                 )
         made = msgspec.structs.replace(before, **given)
-    _check(made)
-    return made
-
-
-def _check(made: LakeDefinition) -> None:
     catalog_properties(made.catalog)
     names = made.table.split(".")
     if len(names) < 2 or not all(names):
@@ -154,23 +141,20 @@ def _check(made: LakeDefinition) -> None:
     if made.dead_letters is not None:
         if made.value_format is None:
             raise InvalidArgumentError("dead_letters has no effect without value_format: bytes are always a row")
-        letters = made.dead_letter_stream
-        assert letters is not None
-        check_name("scope", letters[0])
-        check_name("stream", letters[1])
-        if letters == (made.scope, made.stream):
+        for kind, name in zip(("scope", "stream"), made.dead_letter_stream or (), strict=True):
+            check_name(kind, name)
+        if made.dead_letter_stream == (made.scope, made.stream):
             raise InvalidArgumentError("the dead-letter stream is the lake's own: it would never end")
     if made.start not in ("head", "tail"):
         raise InvalidArgumentError(f"a lake starts at the head or at the tail, not at {made.start!r}")
-    if not LAKE_EVERY_MIN_S <= made.every_s <= LAKE_EVERY_MAX_S:
-        raise InvalidArgumentError(
-            f"a lake commits every {LAKE_EVERY_MIN_S:g} to {LAKE_EVERY_MAX_S:,.0f} s, not {made.every_s:g}"
-        )
-    if made.compact_files not in (0, *range(2, 10_001)):
-        raise InvalidArgumentError(f"compact_files is 0, or from 2 to 10,000, not {made.compact_files:,}")
-    if not 0 <= made.keep_snapshots_s <= 3_650 * 86_400:
-        raise InvalidArgumentError(f"keep_snapshots_s is from 0 to ten years, not {made.keep_snapshots_s:,g}")
-    if not MIB <= made.commit_bytes <= 64 * LAKE_COMMIT_BYTES:
-        raise InvalidArgumentError(
-            f"commit_bytes is from {MIB:,} to {64 * LAKE_COMMIT_BYTES:,}, not {made.commit_bytes:,}"
-        )
+    for option, least, most in (
+        ("every_s", LAKE_EVERY_MIN_S, LAKE_EVERY_MAX_S),
+        ("compact_files", 0, 10_000),
+        ("keep_snapshots_s", 0, 3_650 * 86_400),
+        ("commit_bytes", MIB, 64 * LAKE_COMMIT_BYTES),
+    ):
+        if not least <= getattr(made, option) <= most:
+            raise InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {getattr(made, option):,}")
+    if made.compact_files == 1:
+        raise InvalidArgumentError("compact_files is 0, or at least 2: one file is joined already")
+    return made

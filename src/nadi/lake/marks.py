@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.errors import InvalidStreamCutError
-from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.reaching import LakeStoppedError
 from nadi.model.streamcut import StreamCut
 
 if TYPE_CHECKING:
@@ -86,7 +86,16 @@ def newest_mark(table: Table, scope: str, stream: str) -> Mark | None:
     while snapshot is not None:
         mark = mark_of(snapshot)
         if mark is not None:
-            return _checked(mark, name, scope, stream)
+            try:
+                cut = mark.end_cut
+            except InvalidStreamCutError as error:
+                raise LakeStoppedError(f"the cut that table {name} stands at can't be read: {error}") from error
+            if (cut.scope, cut.stream) != (scope, stream):
+                raise LakeStoppedError(
+                    f"table {name} has stream {cut.scope}/{cut.stream}, not {scope}/{stream}: give the lake a table of "
+                    "its own"
+                )
+            return mark
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
     raise LakeStoppedError(
@@ -104,15 +113,3 @@ def segments_told(table: Table, snapshots: Iterable[Snapshot] | None = None) -> 
         mark = mark_of(snapshot)
         found |= set(mark.segments) if mark is not None else set()
     return tuple(sorted(found))
-
-
-def _checked(mark: Mark, name: str, scope: str, stream: str) -> Mark:
-    try:
-        cut = mark.end_cut
-    except InvalidStreamCutError as error:
-        raise LakeStoppedError(f"the cut that table {name} stands at can't be read: {error}") from error
-    if (cut.scope, cut.stream) != (scope, stream):
-        raise LakeStoppedError(
-            f"table {name} has stream {cut.scope}/{cut.stream}, not {scope}/{stream}: give the lake a table of its own"
-        )
-    return mark

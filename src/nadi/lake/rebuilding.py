@@ -15,7 +15,7 @@ on: their sizes add up to where the last one ends.
 
 >>> whole = Extent(0, 0, 10, 20, 20)
 >>> history_of([(0, 0.0, 1.0)], {0: whole}, {0: 0}, {0: 20}).epochs
-[0]
+[([], [0])]
 >>> history_of([(0, 0.0, 1.0)], {0: Extent(0, 10, 20, 30, 20)}, {0: 0}, {0: 30}) is None
 True
 """
@@ -26,34 +26,33 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.client import StreamManager, aio
+from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.segments.info import segment_info
+from nadi.client.serializers.columns import MISFITS
+from nadi.client.serializers.documents import json_of
 from nadi.client.streamtables.lossless import first_wrong
-from nadi.client.values.columns import MISFITS
-from nadi.client.values.documents import json_of
 from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
 from nadi.lake.marks import mark_of, segments_told
-from nadi.lake.record import LakeRecord
+from nadi.lake.record import LakeRecord, record_of
 from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, target_of_lake
-from nadi.lake.states import record_of
-from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table.catalogs import table_of
-from nadi.lake.table.pieces import pieces_of
-from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, window
-from nadi.lake.table.shapes import fitted
-from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES, MIB
+from nadi.lake.table.catalogs import fitted, table_of
+from nadi.lake.table.reaching import LakeStoppedError
+from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, pieces_of, window
+from nadi.lake.writer import in_batches
+from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES
 from nadi.model.keyspace import equal_ranges, key_position
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name, segment_epoch, segment_number
+from nadi.naming import check_name, segment_epoch, segment_name, segment_number
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -90,65 +89,45 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Segments by id with their keys: all of a stream's, as far as there are events."""
+    """How a stream was scaled, as far as there are events. keys: ranges by segment; epochs: which segments each one
+    replaced, and by which."""
 
-    segments: Mapping[int, tuple[float, float]]
+    keys: Mapping[int, tuple[float, float]]
+    epochs: Sequence[tuple[list[int], list[int]]]
 
-    @property
-    def epochs(self) -> list[int]:
-        return sorted({segment_epoch(one) for one in self.segments})
-
-    def born(self, epoch: int) -> list[int]:
-        return sorted(one for one in self.segments if segment_epoch(one) == epoch)
-
-    def ranges_of(self, epoch: int) -> list[tuple[float, float]]:
-        return [self.segments[one] for one in self.born(epoch)]
-
-    def middle(self, segment: int) -> float:
-        low, high = self.segments[segment]
-        return (low + high) / 2
-
-    def sealed_by(self, epoch: int) -> list[int]:
-        """Those that the epoch's segments replaced."""
-        active: dict[int, tuple[float, float]] = {}
-        for one in self.epochs:
-            new = {segment: self.segments[segment] for segment in self.born(one)}
-            replaced = [
-                segment
-                for segment, (low, high) in active.items()
-                if any(low < other_high and other_low < high for other_low, other_high in new.values())
-            ]
-            if one == epoch:
-                return sorted(replaced)
-            for segment in replaced:
-                del active[segment]
-            active |= new
-        raise AssertionError(f"there is no epoch {epoch}")
+    def ranges_of(self, segments: Iterable[int]) -> list[tuple[float, float]]:
+        return [self.keys[segment] for segment in segments]
 
 
 def history_of(
     segments: Iterable[Sequence[float]], extents: Mapping[int, Extent], start: Mapping[int, int], end: Mapping[int, int]
 ) -> History | None:
     """None if positions can't be kept. start, end: the cuts between which the table has everything, by segment."""
-    history = History({int(segment): (low, high) for segment, low, high in segments})
-    if any(offset > 0 for offset in start.values()) or not extents.keys() | end.keys() <= history.segments.keys():
+    keys = {int(segment): (low, high) for segment, low, high in segments}
+    if any(offset > 0 for offset in start.values()) or not extents.keys() | end.keys() <= keys.keys():
         return None
-    ends = {segment: extents[segment].end if segment in extents else 0 for segment in history.segments}
+    ends = {segment: extents[segment].end if segment in extents else 0 for segment in keys}
     if not all(one.is_whole for one in extents.values()) or any(ends[one] != max(end[one], 0) for one in end):
         return None
-    if history.epochs != list(range(len(history.epochs))):
+    by_epoch: dict[int, list[int]] = {}
+    for segment in sorted(keys):
+        by_epoch.setdefault(segment_epoch(segment), []).append(segment)
+    if list(by_epoch) != list(range(len(by_epoch))):
         return None
+    history = History(keys, epochs := [])
+    active: list[int] = []
     number = 0
-    for epoch in history.epochs:
-        born = history.born(epoch)
-        if [segment_number(one) for one in born] != list(range(number, number + len(born))):
+    for epoch, born in by_epoch.items():
+        ranges = history.ranges_of(born)
+        replaced = [one for one in active if any(keys[one][0] < high and low < keys[one][1] for low, high in ranges)]
+        is_right = ranges == equal_ranges(len(born))
+        if epoch > 0:
+            is_right = _covered(ranges) == _covered(history.ranges_of(replaced))
+        if not is_right or [segment_number(one) for one in born] != list(range(number, number + len(born))):
             return None
         number += len(born)
-        if epoch == 0:
-            if history.ranges_of(0) != equal_ranges(len(born)):
-                return None
-        elif _covered(history.ranges_of(epoch)) != _covered(history.segments[one] for one in history.sealed_by(epoch)):
-            return None
+        active = sorted({*active, *born} - {*replaced})
+        epochs.append((replaced, born))
     return history
 
 
@@ -179,13 +158,7 @@ class Rebuilt:
 
 @checking
 def rebuild(
-    manager: StreamManager,
-    scope: str,
-    name: str,
-    to: str,
-    *,
-    key: str | None = None,
-    told: Told = lambda events: None,
+    manager: StreamManager, scope: str, name: str, to: str, *, key: str | None = None, told: Told = lambda events: None
 ) -> Rebuilt:
     """Make the stream `to` of the scope from a lake's table, up to its cut; again, to go on after a kill.
 
@@ -201,29 +174,17 @@ def rebuild(
     check_places(table)
     if key is not None and key not in columns_named(table):
         raise InvalidArgumentError(f"the table has no column {key!r}: {', '.join(columns_named(table))}")
-    if key is not None:
-        _check_key(key, columns_of(table))
+    if key is not None:  # as fields of JSON with routing keys are
+        types, kind = pa.types, columns_of(table).field(key).type
+        tests = (types.is_string, types.is_date, types.is_integer, types.is_floating, types.is_decimal)
+        if not any(test(kind) for test in tests):
+            raise InvalidArgumentError(f"the column {key!r} is {kind}, but a routing key is a string or a number")
     return _Rebuilding(manager, record, table, scope, to, key, told).run()
-
-
-def _check_key(key: str, schema: pa.Schema) -> None:
-    """InvalidArgumentError unless the column has texts, dates or numbers, as fields of JSON with routing keys have."""
-    types, kind = pa.types, schema.field(key).type
-    tests = (types.is_string, types.is_date, types.is_integer, types.is_floating, types.is_decimal)
-    if not any(test(kind) for test in tests):
-        raise InvalidArgumentError(f"the column {key!r} is {kind}, but a routing key is a string or a number")
 
 
 class _Rebuilding:
     def __init__(
-        self,
-        manager: StreamManager,
-        record: LakeRecord,
-        table: Table,
-        scope: str,
-        to: str,
-        key: str | None,
-        told: Told,
+        self, manager: StreamManager, record: LakeRecord, table: Table, scope: str, to: str, key: str | None, told: Told
     ) -> None:
         self._manager, self._lake, self._table = manager, record.definition, table
         lake, self._start = record.definition, StreamCut.from_text(record.start)
@@ -231,10 +192,8 @@ class _Rebuilding:
         self._thread, self._core = inside(manager)
         self._written = 0
         self._bytes = "event" if lake.value_format is None else "_event" if lake.keep_events else None
-        self._fields: dict[
-            str, pa.Field
-        ] = {}  # as the documents are read; of a stream that is gone, as the table has them
-        with suppress(NotFoundError, InvalidArgumentError):
+        self._fields: dict[str, pa.Field] = {}  # as documents are read
+        with suppress(NotFoundError, InvalidArgumentError):  # of a stream that is gone, as the table has them
             target = target_of_lake(manager, lake) if self._bytes is None else None
             self._fields = {} if target is None else {field.name: field for field in target.kind}
         if self._bytes is None and lake.value_format != "json":
@@ -248,9 +207,8 @@ class _Rebuilding:
         extents = self._extents(snapshot)
         history = self._history(snapshot, extents)
         self._make(snapshot, history)
-        if history is not None and set(self._manager.stream_info(self._scope, self._to).head.positions) != set(
-            history.born(0)
-        ):
+        head = self._manager.stream_info(self._scope, self._to).head
+        if history is not None and head.positions.keys() != set(history.epochs[0][1]):
             history = None  # a stream of that name was deleted: segments of the new one go on with its numbers
         seed = f"{self._table.metadata.table_uuid}/{snapshot}/{self._scope}/{self._to}"
         writer_id = hashlib.blake2b(seed.encode(), digest_size=16).digest()
@@ -262,15 +220,19 @@ class _Rebuilding:
                 for segment in sorted(extents):
                     self._write(writer, snapshot, extents[segment], ranks[segment], None)
             else:
-                for epoch in history.epochs:
-                    self._scale(shape, history, epoch)
-                    for segment in history.born(epoch):
+                for epoch, (replaced, born) in enumerate(history.epochs):
+                    if epoch > 0:
+                        self._scale(shape, epoch, replaced, born, history.ranges_of(born))
+                    for segment in born:
                         if segment in extents:
-                            self._write(writer, snapshot, extents[segment], ranks[segment], history.middle(segment))
+                            middle = sum(history.keys[segment]) / 2
+                            self._write(writer, snapshot, extents[segment], ranks[segment], middle)
         finally:
             self._thread.result(writer.close)
-        if history is not None:
-            self._check_positions(extents)
+        for extent in extents.values() if history is not None else ():
+            name = segment_name(self._scope, self._to, extent.segment)
+            end = self._thread.run(segment_info(stores_of(self._core), name)).write_offset
+            assert end == extent.end, f"segment {extent.segment} ends at {end:,}, not at {extent.end:,}"
         return Rebuilt(self._scope, self._to, self._written, history is not None)
 
     def _history(self, snapshot: int, extents: dict[int, Extent]) -> History | None:
@@ -301,7 +263,6 @@ class _Rebuilding:
         return noted
 
     def _extents(self, snapshot: int) -> dict[int, Extent]:
-        """What the table has of each segment."""
         columns = [SEGMENT_ID, OFFSET, *([self._bytes] if self._bytes else [])]
         found: dict[int, Extent] = {}
         pieces = pieces_of(files_of(self._table, snapshot))
@@ -322,38 +283,34 @@ class _Rebuilding:
     def _make(self, snapshot: int, history: History | None) -> None:
         if self._to in self._manager.list_streams(self._scope):
             return
-        segments = len(history.born(0)) if history is not None else 1
+        segments = len(history.epochs[0][1]) if history is not None else 1
         if history is None and self._key is not None and self._lake.stream in self._manager.list_streams(self._scope):
             segments = len(self._manager.current_segments(self._scope, self._lake.stream)) or 1
         self._manager.create_stream(self._scope, self._to, segments, tags=[f"{_TAG}{snapshot}"])
 
     # --- what is written ---------------------------------------------------------------------------
 
-    def _scale(self, shape: StreamShape, history: History, epoch: int) -> None:
+    def _scale(
+        self, shape: StreamShape, epoch: int, replaced: list[int], born: list[int], ranges: list[tuple[float, float]]
+    ) -> None:
         """Replace segments as it was done in that epoch, unless it was done here, too."""
-        active = {one.segment_id for one in self._manager.current_segments(self._scope, self._to)}
-        if epoch == 0 or max(one >> 32 for one in active) >= epoch:
+        active = {segment.segment_id for segment in self._manager.current_segments(self._scope, self._to)}
+        if max(map(segment_epoch, active)) >= epoch:
             return
-        self._manager.scale_stream(self._scope, self._to, history.sealed_by(epoch), history.ranges_of(epoch))
+        self._manager.scale_stream(self._scope, self._to, replaced, ranges)
         self._thread.call(shape.outdated)
-        active = {one.segment_id for one in self._manager.current_segments(self._scope, self._to)}
-        if not set(history.born(epoch)) <= active:
+        active = {segment.segment_id for segment in self._manager.current_segments(self._scope, self._to)}
+        if not set(born) <= active:
             raise ConflictError(f"{self._scope}/{self._to} was scaled by another meanwhile: delete it, and begin anew")
 
     def _write(self, writer: NumberedWriter, snapshot: int, extent: Extent, rank: int, position: float | None) -> None:
-        some: list[NumberedEvent] = []
-        size = 0
-        for offset, where, data in self._events(snapshot, extent, position):
-            some.append(NumberedEvent(rank + offset, where, data))
-            size += len(data)
-            if len(some) >= LAKE_REBUILT_AT_ONCE or size >= 4 * MIB:
-                self._thread.run(writer.write(some))
-                self._written += len(some)
-                self._told(self._written)
-                some, size = [], 0
-        if some:
-            self._thread.run(writer.write(some))
-            self._written += len(some)
+        events = (
+            NumberedEvent(rank + offset, where, data)
+            for offset, where, data in self._events(snapshot, extent, position)
+        )
+        for batch in in_batches(events, LAKE_REBUILT_AT_ONCE):
+            self._thread.run(writer.write(batch))
+            self._written += len(batch)
             self._told(self._written)
 
     def _events(self, snapshot: int, extent: Extent, position: float | None) -> Iterator[tuple[int, float, bytes]]:
@@ -368,7 +325,8 @@ class _Rebuilding:
                 elif self._key is None:
                     where = [0.5] * len(offsets)
                 else:
-                    where = [key_position(_text(one)) for one in batch.column(self._key).to_pylist()]
+                    keys = batch.column(self._key).to_pylist()
+                    where = [key_position("" if value is None else str(value)) for value in keys]
                 yield from zip(offsets, where, data, strict=True)
 
     def _data(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -388,20 +346,3 @@ class _Rebuilding:
                 f"the row of segment {segment} at offset {offset:,} can't be written as JSON: {error}. Delete it from "
                 f"table {self._lake.table}, or correct it, and begin again"
             ) from error
-
-    def _check_positions(self, extents: dict[int, Extent]) -> None:
-        for extent in extents.values():
-            end = self._thread.run(_length(self._core, self._scope, self._to, extent.segment))
-            assert end == extent.end, f"segment {extent.segment} ends at {end:,}, not at {extent.end:,}"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-async def _length(manager: aio.StreamManager, scope: str, stream: str, segment: int) -> int:
-    from nadi.client.segments.info import segment_info
-    from nadi.naming import segment_name
-
-    found = await segment_info(stores_of(manager), segment_name(scope, stream, segment))
-    return found.write_offset

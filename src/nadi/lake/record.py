@@ -1,4 +1,5 @@
-"""What the store keeps of a lake: its definition, and what its writers last said, in the table of its reader group.
+"""What the store keeps of a lake: its definition, in the table of its reader group, and beside it what each of its
+writers says of itself (`process.members`).
 
 The group is the stream's subscriber for the lake: it publishes the table's cut, so retention keeps what isn't in the
 table yet (`docs/retention.md`). It has no readers. How far the table is it doesn't say: the table's snapshot alone
@@ -7,20 +8,20 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, TypeVar
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import StreamManager
+from nadi.client import StreamManager, aio
+from nadi.client.blocking.face import inside
+from nadi.client.control.arguments import checking
 from nadi.client.manager.streams import stores_of
+from nadi.client.places import cuts as places
 from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.segments.info import what_became_of
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import read_record
+from nadi.client.tables.catalog import Kind, Record, Unreadable, readable
 from nadi.errors import (
     ConflictError,
     InvalidStreamCutError,
@@ -30,76 +31,57 @@ from nadi.errors import (
     SubscriberNotFoundError,
 )
 from nadi.lake.definition import LakeDefinition
-from nadi.lake.table.secrets import without_secrets
-from nadi.limits import LAKE_GONE_S
+from nadi.lake.marks import newest_mark
+from nadi.lake.table.catalogs import table_of
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX, segment_name
+from nadi.process.members import Member, Members, live_members
 
-_KEY = b"lake"
-T = TypeVar("T")
-State = Literal["writing", "level", "waiting", "stopped"]
-
-
-class WriterReport(msgspec.Struct, frozen=True):
-    """What a running writer said: "writing", "level" with the stream when it last looked, "waiting" to try again for
-    the reason in `trouble`, or "stopped" for it. rows, letters, commits: since it was started."""
-
-    host: str
-    pid: int
-    started_ms: int
-    updated_ms: int
-    state: State
-    rows: int = 0
-    letters: int = 0
-    commits: int = 0
-    trouble: str = ""
-
-    def is_gone(self, now_ms: int) -> bool:
-        """Whether it has not reported for so long that it must have died."""
-        return now_ms - self.updated_ms > LAKE_GONE_S * 1000
+_MEMBER_KEYS = "writer/"
 
 
 class LakeRecord(msgspec.Struct, frozen=True):
     """A lake as others see it. table_id: of its table, once that was made. start: the cut at which a new one begins.
-    is_wanted: whether its writers are to run, which `stop` ends. writers: by their names."""
+    is_wanted: whether its writers are to run, which `stop` ends. trouble: that one ended with, until one can write."""
 
     definition: LakeDefinition
     table_id: str = ""
     start: str = ""
     is_wanted: bool = True
-    writers: dict[str, WriterReport] = {}
+    trouble: str = ""
 
 
 class StoredLake:
     """The record of the lake `name` of a scope, and its reader group."""
 
-    def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
-        self.scope, self.name = scope, name
-        self._manager = manager
+    def __init__(self, manager: aio.StreamManager, scope: str, name: str) -> None:
+        self._manager, self.name = manager, name
         self._groups = manager.reader_group_manager(scope)
-        self._table = manager.table(scope, READER_GROUP_PREFIX + name)
+        self._place = stores_of(manager), scope, READER_GROUP_PREFIX + name, _MEMBER_KEYS
+        kind = Kind(
+            "the record of lake",
+            scope,
+            lambda name: "delete the lake (`nadi lake delete`; its table stays)",
+            lambda name: NotFoundError(f"there is no lake {scope}/{name}: see `nadi lake list {scope}`"),
+            lambda name, value: msgspec.msgpack.decode(value, type=LakeRecord),
+            msgspec.msgpack.encode,
+            key=b"lake",
+        )
+        self.record: Record[LakeRecord] = Record(manager.table(scope, READER_GROUP_PREFIX + name), kind, name)
 
-    async def find(self) -> LakeRecord | None:
-        """None if there is no such lake: no group, or one that is no lake's. ProtocolError for what can't be read."""
-        held = await self.held()
-        return None if held is None else decoded(self.scope, self.name, held)
+    def members(self) -> Members:
+        return Members(*self._place)
 
-    async def held(self) -> bytes | None:
-        """The record as it is stored."""
-        held = await value_or_none(self._table, _KEY)
-        return None if held is None else held.value
-
-    async def read(self) -> LakeRecord:
-        found = await self.find()
-        if found is None:
-            raise NotFoundError(f"there is no lake {self.scope}/{self.name}: see `nadi lake list {self.scope}`")
-        return found
+    async def writers(self) -> list[Member]:
+        """Those that are there. state: "writing", "level" with the stream when it last looked, or "waiting" to try
+        again for the reason in `last_error`."""
+        return await live_members(*self._place)
 
     async def define(self, lake: LakeDefinition) -> LakeRecord:
         """Keep the definition, with a group and a cut to begin at if the lake is new."""
         cuts = self._manager.cuts(lake.scope, lake.stream)
-        record = await self.find()
+        record = await self.record.find()
         if record is None:
             start = await (cuts.head() if lake.start == "head" else cuts.tail())
             kind = StreamDataRetention
@@ -120,7 +102,7 @@ class StoredLake:
         elif record.definition.holds_back != lake.holds_back:
             raise ConflictError(
                 f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention since "
-                "it was made: delete it with `nadi lake forget`, and start it again, to change that"
+                "it was made: delete it with `nadi lake delete`, and run it again, to change that"
             )
         await self.check_stream()
         first = record
@@ -130,7 +112,8 @@ class StoredLake:
             start = held.start if held is not None and stays else first.start
             return replace(held or first, definition=lake, is_wanted=True, start=start)
 
-        return await self.change(defined)
+        await self.record.put(defined)
+        return self.record.newest
 
     async def check_stream(self, cut: StreamCut | None = None) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made, or since
@@ -144,37 +127,13 @@ class StoredLake:
             raise StreamRemadeError(
                 error.scope,
                 error.stream,
-                "the lake's table has the old one. Forget the lake (`nadi lake forget`; the table stays), and start it "
+                "the lake's table has the old one. Delete the lake (`nadi lake delete`; the table stays), and run it "
                 "again with a new table",
             )
 
-    async def change(self, make: Callable[[LakeRecord | None], LakeRecord]) -> LakeRecord:
-        async def changed(held: bytes | None) -> tuple[bytes | None, LakeRecord]:
-            record = make(None if held is None else decoded(self.scope, self.name, held))
-            return msgspec.msgpack.encode(record), record
-
-        return await change_value(self._table, _KEY, f"the record of lake {self.scope}/{self.name}", changed)
-
-    async def report(self, writer: str, now: WriterReport | None) -> LakeRecord:
-        """Store what a writer says, None if it ends well; the record then says whether it is still wanted. What those
-        said who have stopped is over once another one writes; and all trouble, once one has ended well: who still has
-        it says so again."""
-
-        def changed(held: LakeRecord | None) -> LakeRecord:
-            if held is None:
-                raise NotFoundError(f"lake {self.scope}/{self.name} was forgotten, or its stream's scope deleted")
-            writers = dict(held.writers)
-            writers.pop(writer, None)
-            if now is None or now.state in ("level", "writing"):
-                writers = {name: one for name, one in writers.items() if one.state != "stopped"}
-            if now is None:
-                writers = {name: one for name, one in writers.items() if not one.trouble}
-            if now is not None:
-                writers = {name: one for name, one in writers.items() if not one.is_gone(now.updated_ms)}
-                writers[writer] = now
-            return replace(held, writers=writers)
-
-        return await self.change(changed)
+    async def note(self, trouble: str) -> None:
+        """Have the record say what a writer ended with, or "" for one that can write."""
+        await self.record.change(lambda record: None if record.trouble == trouble else replace(record, trouble=trouble))
 
     async def release(self, cut: StreamCut) -> None:
         """Let retention have what lies before the cut."""
@@ -185,20 +144,78 @@ class StoredLake:
             await group.update_retention_stream_cut([cut])
 
     async def forget(self) -> None:
-        """Delete group and record. The table stays as it is."""
         await self._groups.delete_reader_group(self.name)
 
 
-def decoded(scope: str, name: str, data: bytes) -> LakeRecord:
-    """The record; ProtocolError if it can't be read."""
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """cut: up to which the table has the stream; None if it has nothing yet, or isn't known: `trouble` says why.
+    behind_bytes: of the stream, that aren't in the table; None if that isn't known. writers: those that are there."""
 
-    def read() -> LakeRecord:
-        found = msgspec.msgpack.decode(data, type=LakeRecord)
-        writers = {key: replace(one, trouble=without_secrets(one.trouble)) for key, one in found.writers.items()}
-        return replace(found, writers=writers)  # an earlier nadi's may have had a password in what it said
+    lake: LakeDefinition
+    is_wanted: bool
+    writers: tuple[Member, ...]
+    cut: StreamCut | None
+    behind_bytes: int | None
+    snapshot_id: int | None
+    rows: int | None
+    files: int | None
+    letters: int | None
+    trouble: str
 
-    return read_record(
-        read,
-        f"the record of lake {scope}/{name}",
-        "forget the lake (`nadi lake forget`; its table stays)",
-    )
+
+@checking
+def lakes_of(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord], list[Unreadable]]:
+    """The scope's lakes by name, as the store has them; and those whose records are damaged, or of a newer nadi, which
+    can be forgotten."""
+    thread, core = inside(manager)
+
+    async def listed() -> tuple[dict[str, LakeRecord], list[Unreadable]]:
+        names = await core.reader_group_manager(scope).list_reader_groups()
+        return await readable({name: StoredLake(core, scope, name).record for name in names})
+
+    return thread.run(listed())
+
+
+def writers_of(manager: StreamManager, scope: str, name: str) -> list[Member]:
+    thread, core = inside(manager)
+    return thread.run(StoredLake(core, scope, name).writers())
+
+
+def record_of(manager: StreamManager, scope: str, name: str) -> LakeRecord:
+    """NotFoundError if there is no such lake."""
+    thread, core = inside(manager)
+    return thread.run(StoredLake(core, scope, name).record.get())
+
+
+@checking
+def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
+    """How a lake is; NotFoundError if there is none of that name."""
+    thread, core = inside(manager)
+
+    async def measured(cut: StreamCut) -> int:
+        cuts = core.cuts(cut.scope, cut.stream)
+        try:
+            return sum(piece.size_bytes for piece in await places.slices_between(cuts, cut, await cuts.tail()))
+        except InvalidStreamCutError:
+            await StoredLake(core, scope, name).check_stream(cut)
+            raise
+
+    record = record_of(manager, scope, name)
+    writers = tuple(writers_of(manager, scope, name))
+    trouble = next((writer.last_error for writer in writers if writer.last_error), record.trouble)
+    lake = record.definition
+    cut = behind = snapshot_id = rows = files = letters = None
+    try:
+        table = table_of(lake.catalog, lake.table)
+        mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
+        cut = None if mark is None else mark.end_cut
+        behind = thread.run(measured(cut or StreamCut.from_text(record.start)))
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None and mark is not None:
+            totals = snapshot.summary.additional_properties
+            snapshot_id, letters = snapshot.snapshot_id, mark.letters
+            rows, files = int(totals["total-records"]), int(totals["total-data-files"])
+    except NadiError as error:
+        trouble = str(error)
+    return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)

@@ -24,10 +24,10 @@ from nadi.client.values.target import target_of
 from nadi.errors import InvalidArgumentError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.marks import Reading
-from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.catalogs import case_problem
 from nadi.lake.table.partitions import misplaced, partition_fields
+from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.reading import columns_named
-from nadi.lake.table.shapes import case_problem
 from nadi.model.streamcut import StreamCut
 from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
 
@@ -64,8 +64,13 @@ class Shape:
                 kept = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
             columns += value.flatten()
         columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
-        columns = [_as(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        rows = pa.RecordBatch.from_arrays(
+            [
+                column if column.type == field.type else column.cast(field.type)
+                for column, field in zip(columns, self.schema, strict=True)
+            ],
+            schema=self.schema,
+        )
         if wrong := misplaced(self.partition, rows):
             all_kept = np.arange(batch.num_rows) if kept is None else kept.to_numpy()
             kept = pa.array(np.setdiff1d(all_kept, list(wrong)))
@@ -116,15 +121,10 @@ class Rows:
                 fields.append(pa.field("_event", pa.binary()))
             else:
                 fields.append(pa.field(PLACES.get(column.name, column.name), column.type))
-        names = [one.name for one in fields]
-        lowered = [name.lower() for name in names]
-        for name, low in zip(names, lowered, strict=True):
-            if lowered.count(low) > 1:
-                raise LakeStoppedError(
-                    f"the events have a field {name!r}, and another column has that name, or one that differs by its "
-                    "case alone: rename the field"
-                )
+        names = [field.name for field in fields]
         problem = case_problem(fields)
+        if problem is None and (twice := next((name for name in names if names.count(name) > 1), None)):
+            problem = f"{twice!r} has the name of another column: rename it"
         if problem is not None:
             raise LakeStoppedError(f"of the fields of events, {problem}")
         return pa.schema(fields)
@@ -173,7 +173,3 @@ def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
     if types.is_duration(kind):
         return pa.int64()  # of microseconds
     return kind
-
-
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)

@@ -6,14 +6,15 @@ is level with the stream.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -22,22 +23,17 @@ from nadi.backoff import Backoff
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
-from nadi.errors import ConflictError, NadiError, ProtocolError, UnavailableError
+from nadi.errors import ConflictError, NadiError, NotFoundError, ProtocolError, UnavailableError
 from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
-from nadi.lake.record import LakeRecord, State, StoredLake, WriterReport
+from nadi.lake.record import LakeRecord, StoredLake
 from nadi.lake.rows import Rows
-from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.partitions import check_columns, partition_fields
+from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.secrets import without_secrets
 from nadi.lake.writer import Committed, LakeWriter, Step
-from nadi.limits import (
-    LAKE_BEAT_S,
-    LAKE_COMPACT_EVERY_S,
-    LAKE_GONE_S,
-    LAKE_LOOK_S,
-    LAKE_ONCE_TRIES_S,
-    LAKE_RETRY_LONGEST_S,
-)
+from nadi.limits import LAKE_COMPACT_EVERY_S, LAKE_ONCE_TRIES_S, LAKE_RETRY_LONGEST_S, PROCESS_SILENT_S
+from nadi.process.running import each_beat
+from nadi.process.worker import ended
 
 log = logging.getLogger("nadi.lake")
 Told = Callable[[Committed], None]
@@ -61,7 +57,7 @@ def start(
 
     async def asked() -> tuple[LakeDefinition, bool]:
         await core.stream_configuration(scope, stream)
-        before = await stored.find()
+        before = await stored.record.find()
         known = None if before is None else before.definition
         is_made = before is not None and bool(before.table_id)
         lake = definition_of(scope, stream, name, known, is_made=is_made, **options)
@@ -83,11 +79,7 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     thread, core = inside(manager)
     stored = StoredLake(core, scope, name)
 
-    async def stopped() -> LakeRecord:
-        await stored.read()
-        return await stored.change(lambda held: replace(_there(held), is_wanted=False))
-
-    return thread.run(stopped())
+    return thread.run(stored.record.change(partial(replace, is_wanted=False)))
 
 
 @checking
@@ -98,25 +90,16 @@ def forget(manager: StreamManager, scope: str, name: str) -> None:
     stored = StoredLake(core, scope, name)
 
     async def forgotten() -> None:
-        try:
-            record, now_ms = await stored.read(), int(time.time() * 1000)
-        except ProtocolError:
-            await stored.forget()
-            return
-        running = [one for one in record.writers.values() if one.state != "stopped" and not one.is_gone(now_ms)]
-        if running:
-            raise ConflictError(
-                f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
-                f"stop`); one that was killed counts as gone after {LAKE_GONE_S:g} s"
-            )
+        with suppress(ProtocolError):
+            await stored.record.get()
+            if running := await stored.writers():
+                raise ConflictError(
+                    f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
+                    f"stop`); one that was killed counts as gone after {PROCESS_SILENT_S:g} s"
+                )
         await stored.forget()
 
     thread.run(forgotten())
-
-
-def _there(held: LakeRecord | None) -> LakeRecord:
-    assert held is not None, "it was there a moment ago"
-    return held
 
 
 @checking
@@ -154,120 +137,98 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@dataclass(eq=False)
 class _Running:
-    def __init__(
-        self,
-        manager: StreamManager,
-        lake: LakeDefinition,
-        once: bool,
-        stopping: threading.Event,
-        told: Told,
-        step: Step,
-    ) -> None:
-        self._manager, self._lake, self._once, self._stopping, self._told = manager, lake, once, stopping, told
-        self._step = step
+    manager: StreamManager
+    lake: LakeDefinition
+    once: bool
+    stopping: threading.Event
+    told: Told
+    step: Step
+
+    def __post_init__(self) -> None:
         self._old_files = ""  # what keeps them from being joined
-        self._thread, core = inside(manager)
-        self._stored = StoredLake(core, lake.scope, lake.name)
-        now_ms = int(time.time() * 1000)
-        self._name = f"{socket.gethostname()}.{os.getpid()}.{now_ms}"
-        self._report = WriterReport(socket.gethostname(), os.getpid(), now_ms, now_ms, "writing")
-        self._reported_at = 0.0
+        self._thread, core = inside(self.manager)
+        self._stored = StoredLake(core, self.lake.scope, self.lake.name)
+        self._members = self._stored.members()
+        self._rows, self._state, self._trouble = 0, "writing", ""
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
         self._backoff = Backoff(first_s=0.2, longest_s=LAKE_RETRY_LONGEST_S)
 
     def run(self) -> None:
-        self._say("writing")
+        beat = self._thread.result(lambda: asyncio.create_task(each_beat(self._say)))
+        trouble = ""
         try:
-            self._rounds()
+            with ExitStack() as closing:
+                self._rounds(closing)
         except Exception as error:
-            words = str(error) if isinstance(error, NadiError) else f"{type(error).__name__}: {error}"
-            self._last("stopped", without_secrets(words))
+            kind = "" if isinstance(error, NadiError) else f"{type(error).__name__}: "
+            trouble = without_secrets(f"{kind}{error}")
             raise
-        self._last(None, "")
+        finally:
+            with suppress(NadiError):
+                self._thread.run(self._end(beat, trouble))
 
-    def _rounds(self) -> None:
-        with ExitStack() as closing:
-            self._write_rounds(closing)
+    async def _end(self, beat: asyncio.Task[None], trouble: str) -> None:
+        await ended([beat])
+        await self._members.leave()
+        await self._stored.note(trouble)
 
-    def _write_rounds(self, closing: ExitStack) -> None:
+    async def _say(self) -> None:
+        try:
+            await self._members.say(self._rows, 0.0, 0, self._trouble, self._state)
+            record = await self._stored.record.get()
+        except NotFoundError:
+            log.warning("lake %s was forgotten: this writer ends", self.lake.name)
+            self.stopping.set()
+            return
+        if not record.is_wanted:
+            self.stopping.set()
+        if record.trouble and not self._trouble:
+            await self._stored.note("")
+
+    def _rounds(self, closing: ExitStack) -> None:
         writer = None
         failing_since: float | None = None
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             began = time.monotonic()
             try:
                 if writer is None:
-                    writer = LakeWriter(self._manager, self._lake, step=self._step)
+                    writer = LakeWriter(self.manager, self.lake, step=self.step)
                     closing.callback(writer.close)
                 done = writer.commit()
             except UnavailableError as error:
                 failing_since = began if failing_since is None else failing_since
-                if self._once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
+                if self.once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
                     raise
                 pause_s = self._backoff.take()
                 log.warning("trying again in %.1f s: %s", pause_s, error)
-                self._say("waiting", str(error))
-                self._wait(pause_s)
+                self._state, self._trouble = "waiting", str(error)
+                self.stopping.wait(pause_s)
                 continue
             self._backoff.reset()
             failing_since = None
             if done is not None:
-                self._report = replace(
-                    self._report,
-                    rows=self._report.rows + done.rows,
-                    letters=self._report.letters + done.letters,
-                    commits=self._report.commits + 1,
-                )
-                self._told(done)
+                self._rows += done.rows
+                self.told(done)
             is_level = done is None or done.is_level
-            if is_level and (self._once or time.monotonic() >= self._compact_at):
+            if is_level and (self.once or time.monotonic() >= self._compact_at):
                 self._compact(writer)
-            if done is None and self._once:
+            if done is None and self.once:
                 return
-            self._say("level" if is_level else "writing", self._old_files)
-            if is_level and not self._once:
-                self._wait(max(self._lake.every_s - (time.monotonic() - began), 0.0))
+            self._state, self._trouble = "level" if is_level else "writing", self._old_files
+            if is_level and not self.once:
+                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - began), 0.0))
 
     def _compact(self, writer: LakeWriter) -> None:
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
         try:
-            while writer.compact() and not self._stopping.is_set():
-                self._say("writing")
+            self._state = "writing"
+            while writer.compact() and not self.stopping.is_set():
+                pass
             self._old_files = ""
         except (UnavailableError, LakeStoppedError) as error:  # events can be written all the same
-            if self._once and isinstance(error, LakeStoppedError):
+            if self.once and isinstance(error, LakeStoppedError):
                 raise
             log.warning("small files are joined later: %s", error)
             self._old_files = str(error)
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
-            self._stopping.wait(min(left, LAKE_LOOK_S))
-            if left > LAKE_LOOK_S:
-                self._look()
-
-    def _look(self) -> None:
-        """See whether it is to stop; say now and then that it is there."""
-        if time.monotonic() - self._reported_at > LAKE_BEAT_S:
-            self._say(self._report.state, self._report.trouble)
-            return
-        with suppress(UnavailableError):
-            if not self._thread.run(self._stored.read()).is_wanted:
-                self._stopping.set()
-
-    def _say(self, state: State, trouble: str = "") -> None:
-        self._report = replace(self._report, state=state, trouble=trouble, updated_ms=int(time.time() * 1000))
-        self._reported_at = time.monotonic()
-        try:
-            if not self._thread.run(self._stored.report(self._name, self._report)).is_wanted:
-                self._stopping.set()
-        except UnavailableError as error:
-            log.warning("couldn't say how lake %s is: %s", self._lake.name, error)
-
-    def _last(self, state: State | None, trouble: str) -> None:
-        now = None
-        if state is not None:
-            now = replace(self._report, state=state, trouble=trouble, updated_ms=int(time.time() * 1000))
-        with suppress(NadiError):
-            self._thread.run(self._stored.report(self._name, now))

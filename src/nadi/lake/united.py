@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
@@ -24,24 +27,103 @@ from nadi.client.reading.boundary import known_ranges, segment_ranges, segments_
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.scan import Scan, of_pieces
 from nadi.client.scan.selection import Readable
+from nadi.client.scan.split import Split
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
-from nadi.lake.definition import LakeDefinition, lake_name
-from nadi.lake.marks import Mark, newest_mark, segments_told
-from nadi.lake.parts import Before, Columns, UnionSplit
-from nadi.lake.record import LakeRecord, StoredLake
-from nadi.lake.rows import Rows, check_places
-from nadi.lake.states import record_of
-from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table.catalogs import table_of
-from nadi.lake.table.pieces import dealt, pieces_of
-from nadi.lake.table.reading import TableFiles, columns_of, files_of, has_one_name_each
-from nadi.lake.table.shapes import case_problem
+from nadi.lake.definition import lake_name
+from nadi.lake.marks import newest_mark, segments_told
+from nadi.lake.record import StoredLake, record_of
+from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows, Shape, check_places
+from nadi.lake.table.catalogs import case_problem, fitted, table_of
+from nadi.lake.table.reaching import LakeStoppedError
+from nadi.lake.table.reading import FilePiece, TableFiles, columns_of, dealt, files_of, has_one_name_each, pieces_of
+from nadi.model.frontier import Bound
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+
+
+_NOWHERE = -1  # of a row that isn't of the stream
+
+
+class Before:
+    """Which rows lie before a cut. moment_ms: and came no later than that."""
+
+    def __init__(self, cut: StreamCut, ranges: dict[int, SegmentRange], moment_ms: int | None = None) -> None:
+        self.cut, self.moment_ms = cut, moment_ms
+        self.ranges = ranges
+        self._bound = Bound(dict(cut.positions), [ranges[segment] for segment in cut.positions])
+
+    def limit(self, segment: int) -> int | None:
+        """Up to where a segment lies before it; None: all of it does."""
+        if segment not in self.ranges:
+            raise LakeStoppedError(
+                f"nothing is known any more of segment {segment}, of which the table has rows: read the table's newest "
+                "cut"
+            )
+        return self._bound.limit(self.ranges[segment])
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without those behind it; rows that others added without a position count as before every cut."""
+        segments = batch.column(SEGMENT_ID).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
+        offsets = batch.column(OFFSET).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
+        kept = np.ones(batch.num_rows, bool)
+        for segment in np.unique(segments).tolist():
+            limit = None if segment == _NOWHERE else self.limit(segment)
+            if limit is not None:
+                kept &= (segments != segment) | (offsets < limit)
+        if self.moment_ms is not None:
+            came = pc.less_equal(batch.column(APPENDED), pa.scalar(self.moment_ms * 1000, batch.column(APPENDED).type))
+            kept &= came.fill_null(True).to_numpy(zero_copy_only=False)
+        return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What both parts give: the columns wanted; how events become rows of the table; which of its rows are read."""
+
+    wanted: pa.Schema
+    shape: Shape
+    before: Before | None
+
+    def of_table(self, table: TableFiles, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
+        names = [name for name in self.wanted.names if name in table.names] or [OFFSET]
+        if self.before is not None:
+            places = [SEGMENT_ID, OFFSET, *([] if self.before.moment_ms is None else [APPENDED])]
+            names += [name for name in places if name not in names]
+        for batch in table.read(pieces, names):
+            found = batch if self.before is None else self.before.rows(batch)
+            if found.num_rows:
+                yield fitted(found, self.wanted)
+
+    def of_stream(self, stream: Scan | Split) -> Iterator[pa.RecordBatch]:
+        for batch in stream.batches():
+            found = self.shape.of(batch).rows
+            if found.num_rows:
+                yield fitted(found, self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class UnionSplit(Readable):
+    """A part of a union that anybody can read who reaches server and storage: pickle it, and send it there. It has the
+    credentials of both; whoever has it can sign in with them."""
+
+    columns: Columns
+    table: TableFiles | None
+    pieces: tuple[FilePiece, ...]
+    stream: Split | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.columns.wanted
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self.table is not None:
+            yield from self.columns.of_table(self.table, self.pieces)
+        if self.stream is not None:
+            yield from self.columns.of_stream(self.stream)
 
 
 class Union(Readable):
@@ -65,12 +147,10 @@ class Union(Readable):
 
     @property
     def stream_bytes(self) -> int:
-        """Of the part that is read from the stream."""
         return self._stream.size_bytes
 
     @property
     def table_bytes(self) -> int:
-        """Of the files that are read of the table."""
         return sum(one.file.file_size_in_bytes for one in self._files)
 
     @property
@@ -94,7 +174,10 @@ class Union(Readable):
             (limit := before.limit(segment)) is None or limit >= offset
             for segment, offset in self.table_cut.positions.items()
         )
-        return before.limits if meets and before.moment_ms is None else None
+        if not meets or before.moment_ms is not None:
+            return None
+        limits = ((segment, before.limit(segment)) for segment in before.ranges)
+        return [(segment, limit) for segment, limit in limits if limit is not None]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._table is not None:
@@ -133,7 +216,7 @@ def union(
     >>> def total_wh(manager, moment):
     ...     return pa.table(nadi.lake.union(manager, "home", "meters", at=moment))["wh"].to_pylist()
     """
-    planned = _planned(manager, scope, stream, name)
+    planned = _Planned(manager, scope, stream, name)
     try:
         return planned.union(at, columns)
     except (InvalidStreamCutError, TruncatedError):
@@ -143,51 +226,40 @@ def union(
 
 @checking
 def union_schema(
-    manager: StreamManager,
-    scope: str,
-    stream: str,
-    *,
-    columns: Sequence[str] | None = None,
-    name: str | None = None,
+    manager: StreamManager, scope: str, stream: str, *, columns: Sequence[str] | None = None, name: str | None = None
 ) -> pa.Schema:
     """Return the columns that `union` has, without finding out what it reads."""
-    return _planned(manager, scope, stream, name).schema(columns)
-
-
-def _planned(manager: StreamManager, scope: str, stream: str, name: str | None) -> _Planned:
-    record = record_of(manager, scope, lake_name(stream, name))
-    lake = record.definition
-    if lake.stream != stream:
-        raise InvalidArgumentError(f"lake {lake.name} is one of stream {lake.stream}, not of {stream}")
-    table = table_of(lake.catalog, lake.table)
-    if table is None and record.table_id:
-        raise LakeStoppedError(f"table {lake.table} isn't in the catalog any more")
-    if table is not None:
-        check_places(table)
-    mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
-    return _Planned(manager, record, table, mark)
+    return _Planned(manager, scope, stream, name).schema(columns)
 
 
 class _Planned:
-    def __init__(self, manager: StreamManager, record: LakeRecord, table: Table | None, mark: Mark | None) -> None:
-        self._manager, self._table, self._mark = manager, table, mark
-        self._lake: LakeDefinition = record.definition
+    def __init__(self, manager: StreamManager, scope: str, stream: str, name: str | None) -> None:
+        record = record_of(manager, scope, lake_name(stream, name))
+        self._manager, self._lake = manager, record.definition
+        if self._lake.stream != stream:
+            raise InvalidArgumentError(f"lake {self._lake.name} is one of stream {self._lake.stream}, not of {stream}")
+        self._table = table_of(self._lake.catalog, self._lake.table)
+        if self._table is None and record.table_id:
+            raise LakeStoppedError(f"table {self._lake.table} isn't in the catalog any more")
+        if self._table is not None:
+            check_places(self._table)
+        self._mark = None if self._table is None else newest_mark(self._table, scope, stream)
         self._thread, self._core = inside(manager)
         self._stores = stores_of(self._core)
-        self._table_cut = StreamCut.from_text(record.start) if mark is None else mark.end_cut
-        self._told: dict[int, SegmentRange] = {}
+        self._table_cut = StreamCut.from_text(record.start) if self._mark is None else self._mark.end_cut
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        return self._schema(self._rows(self._tail()).schema, columns)
+        tail = self._tail()
+        return self._schema(Rows(self._manager, self._lake, tail, tail).schema, columns)
 
     def union(self, at: StreamCut | datetime | str | None, columns: Sequence[str] | None) -> Union:
         tail = self._tail()
-        rows = self._rows(tail)
+        rows = Rows(self._manager, self._lake, tail, tail)  # what there is behind it: none yet
         schema = self._schema(rows.schema, columns)
         cut, before = tail, None
         if at is not None:
             cut, moment = self._thread.run(self._place(at))
-            before = self._thread.run(self._before(cut, moment))
+            before = self._thread.run(self._before(cut, moment, tail))
         pieces = self._thread.run(self._pieces(tail, before))
         table = None if self._mark is None else self._table
         return Union(cut, self._table_cut, Columns(schema, rows.shape, before), table, of_pieces(rows.scan, pieces))
@@ -200,17 +272,14 @@ class _Planned:
     def _tail(self) -> StreamCut:
         return self._thread.run(self._core.cuts(self._lake.scope, self._lake.stream).tail())
 
-    def _rows(self, tail: StreamCut) -> Rows:
-        """What there is behind it: none yet."""
-        return Rows(self._manager, self._lake, tail, tail)
-
     def _schema(self, rows: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         parts = [rows] if self._table is None else [columns_of(self._table), rows]
         problem = case_problem(rows, *parts[:-1])
         if problem is not None:
             raise LakeStoppedError(f"of the columns of events and of table {self._lake.table}, {problem}")
         try:
-            whole = pa.unify_schemas([_nullable(part) for part in parts], promote_options="permissive")
+            nullable = [pa.schema([pa.field(field.name, field.type) for field in part]) for part in parts]
+            whole = pa.unify_schemas(nullable, promote_options="permissive")
         except pa.ArrowException as error:
             raise LakeStoppedError(
                 f"the events' columns have changed so that table {self._lake.table} can't follow: {error}"
@@ -249,28 +318,18 @@ class _Planned:
             raise InvalidStreamCutError(f"the cut is one of {at.scope}/{at.stream}, not of {self._lake.full_name}")
         return at, None
 
-    async def _before(self, cut: StreamCut, moment: int | None) -> Before:
-        ranges = dict(self._marked())
-        missing = {segment: 0 for segment in cut.positions if segment not in ranges}
-        if missing:
-            asked = StreamCut(cut.scope, cut.stream, missing)
-            ranges |= {one.segment_id: one for one in await segment_ranges(self._stores, cut.scope, cut.stream, asked)}
-        return Before(cut, await self._with_newer(ranges), moment)
-
-    async def _with_newer(self, ranges: dict[int, SegmentRange]) -> dict[int, SegmentRange]:
-        """With those of the segments that the stream's part may have."""
-        asked = StreamCut(self._lake.scope, self._lake.stream, {**self._table_cut.positions})
-        tail = await self._core.cuts(asked.scope, asked.stream).tail()
-        ids = {*asked.positions, *tail.positions, *await self._behind(tail)}
-        missing = StreamCut(asked.scope, asked.stream, {segment: 0 for segment in ids if segment not in ranges})
-        found = await known_ranges(self._stores, missing) if missing.positions else []
-        return ranges | {one.segment_id: one for one in found}
-
-    def _marked(self) -> dict[int, SegmentRange]:
-        """Of all segments of which the table has rows, as far as its snapshots say."""
-        if not self._told and self._table is not None:
-            self._told = {one[0]: SegmentRange(*one) for one in segments_told(self._table)}
-        return self._told
+    async def _before(self, cut: StreamCut, moment: int | None, tail: StreamCut) -> Before:
+        """Of all segments of which the table has rows, as far as its snapshots say, or the stream's part may have."""
+        marked = () if self._table is None else segments_told(self._table)
+        ranges = {segment: SegmentRange(segment, low, high) for segment, low, high in marked}
+        if missing := cut.positions.keys() - ranges.keys():
+            asked = StreamCut(cut.scope, cut.stream, dict.fromkeys(missing, 0))
+            found = await segment_ranges(self._stores, cut.scope, cut.stream, asked)
+            ranges |= {segment.segment_id: segment for segment in found}
+        if newer := {*self._table_cut.positions, *tail.positions, *await self._behind(tail)} - ranges.keys():
+            found = await known_ranges(self._stores, StreamCut(tail.scope, tail.stream, dict.fromkeys(newer, 0)))
+            ranges |= {segment.segment_id: segment for segment in found}
+        return Before(cut, ranges, moment)
 
     async def _behind(self, tail: StreamCut) -> list[int]:
         """The segments that have something behind the table's cut."""
@@ -298,7 +357,3 @@ class _Planned:
                 raise TruncatedError(name, low, info.start_offset)
             found.append(Piece(self._lake.stream, segment, low, high))
         return found
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, field.type) for field in schema])

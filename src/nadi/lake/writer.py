@@ -3,7 +3,7 @@
     the newest snapshot's mark        where the table is; letters that its writer left are written
     next_cut                          where the next snapshot is
     Rows → DataFiles                  data files, which nothing names yet
-    commit_append                     the snapshot with files and mark, if the newest is still the one looked at
+    commit_files                      the snapshot with files and mark, if the newest is still the one looked at
     write_letters                     events that are no rows
     release                           retention may have what lies before the cut
 
@@ -14,50 +14,182 @@ Small files are joined: a snapshot replaces files by others with the same rows. 
 each partition that it has rows of. Where there are many small ones, they are read and written anew, as much at once as
 one commit may have. What others have deleted from them is gone then.
 
-An attempt's files can only come to be named by a snapshot that follows the one that it is built on (`attempts`). While
-that one is the newest, they are left alone: somebody may be about to commit them. Once it isn't, they are named
-already, or never will be. No clock is asked, and no other writer.
+An attempt's files can only come to be named by a snapshot that follows the one that it is built on. While that one is
+the newest, they are left alone: somebody may be about to commit them. Once it isn't, they are named already, or never
+will be (`table.files`). No clock is asked, and no other writer.
+
+Events that are no rows are dead letters. A snapshot says how many there are among the events that it covers, and how
+many there were before. They are written after it, read anew from between its cuts, under numbers that follow from that:
+a writer that finds some missing writes these (`client.numbered`). No snapshot follows before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from nadi.client import StreamManager
+from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
-from nadi.errors import InvalidStreamCutError, NadiError, TruncatedError, UnavailableError
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.places import StreamShape
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.places import cuts as places
+from nadi.client.places.segment_ends import SegmentEnds, pass_finished
+from nadi.client.reading.boundary import frontier_at, segment_ranges
+from nadi.client.scan.scan import scan
+from nadi.client.values.options import value_options
+from nadi.client.values.parser import ValueParser
+from nadi.client.values.target import target_of
+from nadi.errors import InvalidStreamCutError, TruncatedError, UnavailableError
 from nadi.lake.definition import FIXED, LakeDefinition
-from nadi.lake.letters import letters_of, write_letters
 from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
 from nadi.lake.record import StoredLake
 from nadi.lake.rows import Rows, check_places
-from nadi.lake.steps import behind_head, next_cut, ranges_between
-from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table import catalogs, shapes
-from nadi.lake.table.attempts import OvertakenError, commit_append, commit_replace, head_of, new_attempt, parent_of
-from nadi.lake.table.catalogs import load_table
-from nadi.lake.table.files import DataFiles
-from nadi.lake.table.partitions import partition_fields
-from nadi.lake.table.pieces import pieces_of
-from nadi.lake.table.reaching import STORAGE, reaching
-from nadi.lake.table.reading import TableFiles, columns_named, files_of
-from nadi.lake.table.shapes import fitted
-from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_SMALL_FILE_BYTES
+from nadi.lake.table.catalogs import create_table, evolved, expire_snapshots, fitted, lasting, load_table, open_catalog
+from nadi.lake.table.files import DataFiles, OvertakenError, commit_files, head_of, new_attempt, parent_of
+from nadi.lake.table.partitions import misplaced, partition_fields
+from nadi.lake.table.reaching import STORAGE, LakeStoppedError, reaching
+from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
+from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_LETTERS_AT_ONCE, LAKE_SMALL_FILE_BYTES, MIB
+from nadi.model.keyspace import key_position
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.process.dead_letters import DeadLetter
+from nadi.wire import commands as wire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import FileScanTask, Table
+
+
+_AT_ONCE_BYTES = 4 * MIB
+
+
+def in_batches(events: Iterable[NumberedEvent], most: int) -> Iterator[list[NumberedEvent]]:
+    """The events in lists of at most so many, and of about 4 MiB."""
+    batch: list[NumberedEvent] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        size += len(event.data)
+        if len(batch) >= most or size >= _AT_ONCE_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> None:
+    """Write those of one snapshot that aren't there yet, in order. TruncatedError if their events are gone."""
+    to = lake.dead_letter_stream
+    if not mark.own_letters or to is None:
+        return
+    thread, core = inside(manager)
+    stores = stores_of(core)
+    writer = thread.result(lambda: NumberedWriter(StreamShape(stores, *to), table_id.bytes))
+    position = key_position(str(table_id))  # of all, so that the last of them is there only if all are
+    try:
+        if thread.run(writer.last_number(position)) >= mark.letters - 1:
+            return  # and what they were made of may be gone
+        letters = enumerate(letters_of(manager, lake, mark), mark.letters - mark.own_letters)
+        events = (NumberedEvent(number, position, letter.encode()) for number, letter in letters)
+        for batch in in_batches(events, LAKE_LETTERS_AT_ONCE):
+            thread.run(writer.write(batch))
+    finally:
+        thread.result(writer.close)
+
+
+def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[DeadLetter]:
+    """Those between a snapshot's cuts, read as it read them: always the same, in the same order."""
+    reading = mark.reading
+    assert reading is not None, "bytes are always rows"
+    thread, core = inside(manager)
+    value = value_options(reading.format, reading.ddl, reading.version, None)
+    assert value is not None
+    target = thread.run(target_of(core, value, lake.scope, [lake.stream], lambda _: True))
+    assert target is not None
+    parser = ValueParser(core.schemas(lake.scope, lake.stream), thread.run, lake.full_name, target)
+    events = scan(
+        manager,
+        lake.scope,
+        lake.stream,
+        start=mark.start_cut,
+        end=mark.end_cut,
+        columns=["value", "event", "segment_id", "offset"],
+        value_format=reading.format,
+        value_schema=reading.ddl,
+        value_version=reading.version,
+    )
+    partition = partition_fields(lake.partition)
+    for batch in events.batches():
+        is_wrong = batch.column("value").is_null().to_numpy(zero_copy_only=False).copy()
+        without_partition = misplaced(partition, pa.RecordBatch.from_struct_array(batch.column("value")))
+        is_wrong[list(without_partition)] = True
+        if not is_wrong.any():
+            continue
+        wrong = batch.take(pa.array(np.flatnonzero(is_wrong)))
+        nowhere = [without_partition.get(int(row)) for row in np.flatnonzero(is_wrong)]
+        segment_id, offsets = wrong.column("segment_id")[0].as_py(), wrong.column("offset").to_numpy()
+        reasons = parser.parse(wrong.column("event"), segment_id, offsets).wrong
+        for at, data in enumerate(wrong.column("event").to_pylist()):
+            yield DeadLetter(
+                by=f"lake {lake.name}",
+                segment=segment_name(lake.scope, lake.stream, segment_id),
+                offset=int(offsets[at]),
+                reason=reasons.get(at, nowhere[at] or "it is null"),
+                data=data,
+            )
+
+
+async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int) -> tuple[StreamCut, int]:
+    """Where the next commit ends, and how many bytes of the stream it has, at most about so many: at the tail, or at a
+    legal cut before it. TruncatedError if some of them are gone.
+
+    A cut before the tail is made as a reader would get there (`model.frontier`): finished segments are passed, and each
+    of those that may be read then is read on by an equal share, up to a boundary between its events.
+    """
+    cuts = manager.cuts(start.scope, start.stream)
+    tail = await cuts.tail()
+    slices = await places.slices_between(cuts, start, tail)
+    total = sum(one.size_bytes for one in slices)
+    if total <= most_bytes:
+        return (tail if total else start), total
+    stores = stores_of(manager)
+    ends = SegmentEnds(stores, start.scope, start.stream)
+    frontier = await frontier_at(stores, start)
+    offsets = {segment: max(start.positions[segment], 0) for segment in frontier.active}
+    infos = await pass_finished(ends, frontier, offsets)
+    left = {segment: max(infos[segment].write_offset - offset, 0) for segment, offset in offsets.items()}
+    share = max(most_bytes // max(sum(size > 0 for size in left.values()), 1), 1)
+
+    async def read_on(segment: int) -> int:
+        if left[segment] <= share:
+            return offsets[segment] + left[segment]
+        name = segment_name(start.scope, start.stream, segment)
+        asked = wire.LocateOffset(0, name, offsets[segment] + share, "")
+        return (await stores.ask(asked, wire.OffsetLocated)).offset
+
+    reached = dict(zip(offsets, await asyncio.gather(*map(read_on, offsets)), strict=True))
+    cut = StreamCut(start.scope, start.stream, frontier.positions(reached))
+    return cut, sum(reached[segment] - offsets[segment] for segment in offsets)
+
+
+async def ranges_between(manager: aio.StreamManager, start: StreamCut, end: StreamCut) -> list[SegmentRange]:
+    """The segments between two cuts, also those without an event, with their keys."""
+    found = await manager.cuts(start.scope, start.stream).segments_between(start, end)
+    asked = StreamCut(start.scope, start.stream, dict.fromkeys(found, 0))
+    return await segment_ranges(stores_of(manager), start.scope, start.stream, asked) if found else []
 
 
 def sweep(catalog: Catalog, table: Table) -> int:
@@ -65,8 +197,8 @@ def sweep(catalog: Catalog, table: Table) -> int:
     snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
     snapshots meanwhile: what is left then is seen later."""
     with reaching(STORAGE):
-        places = table.location_provider()
-        found = [*_files(table, places.data_path), *_files(table, places.metadata_path)]
+        folders = table.location_provider()
+        found = [*_files(table, folders.data_path), *_files(table, folders.metadata_path)]
     now = load_table(catalog, ".".join(table.name()))
     if now is None or now.metadata.table_uuid != table.metadata.table_uuid:
         return 0
@@ -94,7 +226,6 @@ def _name(path: str) -> str:
 
 
 def _named(table: Table) -> Iterator[str]:
-    """What snapshots name: manifest lists, manifests, data files."""
     seen: set[str] = set()
     for snapshot in table.snapshots():
         yield snapshot.manifest_list
@@ -145,7 +276,7 @@ def join(
     catalog: Catalog, table: Table, attempt: UUID, files: Sequence[FileScanTask], summary: dict[str, str]
 ) -> tuple[Table, int]:
     """The table with these files replaced, and by how many. OvertakenError and UnavailableError as in
-    `commit_append`."""
+    `commit_files`."""
     made = DataFiles(table, attempt)
     try:
         for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
@@ -156,7 +287,7 @@ def join(
     except Exception:
         made.abandon()
         raise
-    return commit_replace(catalog, table, attempt, old, new, summary), len(new)
+    return commit_files(catalog, table, attempt, new, summary, old), len(new)
 
 
 log = logging.getLogger("nadi.lake")
@@ -182,12 +313,11 @@ class LakeWriter:
         self._manager, self.lake, self._step = manager, lake, step
         self._thread, self._core = inside(manager)
         self._stored = StoredLake(self._core, lake.scope, lake.name)
-        self._catalog = catalogs.open_catalog(lake.catalog)
+        self._catalog = open_catalog(lake.catalog)
         self._is_swept = False
         self._settled: int | None = None  # the snapshot whose letters are known to be written
 
     def close(self) -> None:
-        """Close the catalog's connections."""
         self._catalog.close()
 
     def commit(self) -> Committed | None:
@@ -196,7 +326,7 @@ class LakeWriter:
         table = self._table()
         mark = newest_mark(table, self.lake.scope, self.lake.stream)
         self._settle(table, mark)
-        start = self._start(mark)
+        start = self._first_cut() if mark is None else mark.end_cut
         try:
             end, size = self._thread.run(next_cut(self._core, start, self.lake.commit_bytes))
         except InvalidStreamCutError:
@@ -242,12 +372,12 @@ class LakeWriter:
         if snapshot is None or mark_of(snapshot) is None:
             return len(files)  # another's: what says the table's cut may be behind it, and old
         before = datetime.now(UTC) - timedelta(seconds=self.lake.keep_snapshots_s)
-        if len(catalogs.lasting(table, before)) < len(table.snapshots()):
+        if len(lasting(table, before)) < len(table.snapshots()):
             try:
                 table = self._told_again(table, mark, before)
             except OvertakenError:
                 return len(files)  # they are expired later
-            catalogs.expire_snapshots(table, before)
+            expire_snapshots(table, before)
             self._is_swept = False
         if not self._is_swept and files:
             self._sweep(table)
@@ -256,18 +386,18 @@ class LakeWriter:
     def _told_again(self, table: Table, mark: Mark, before: datetime) -> Table:
         """With a snapshot that says of which segments there are rows, where only such say it that are to go."""
         known = segments_told(table)
-        if segments_told(table, catalogs.lasting(table, before)) == known:
+        if segments_told(table, lasting(table, before)) == known:
             return table
         summary = summary_of(without_rows(mark, known))
-        table = commit_append(self._catalog, table, new_attempt(head_of(table)), [], summary)
+        table = commit_files(self._catalog, table, new_attempt(head_of(table)), [], summary)
         self._settled = head_of(table)
         return table
 
     # --- the table ---------------------------------------------------------------------------------
 
     def _table(self) -> Table:
-        table = catalogs.load_table(self._catalog, self.lake.table)
-        record = self._thread.run(self._stored.read())
+        table = load_table(self._catalog, self.lake.table)
+        record = self._thread.run(self._stored.record.get())
         if any(getattr(record.definition, one) != getattr(self.lake, one) for one in FIXED):
             raise LakeStoppedError(
                 f"lake {self.lake.name} has other options by now than this writer began with: start it again"
@@ -278,26 +408,21 @@ class LakeWriter:
                     f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake (`nadi "
                     "lake forget`) and start it again, to write a new one from what the stream has left"
                 )
-            rows = self._rows(self._first_cut(), self._first_cut())
-            table = catalogs.create_table(
-                self._catalog, self.lake.table, rows.schema, partition_fields(self.lake.partition)
-            )
+            rows = Rows(self._manager, self.lake, self._first_cut(), self._first_cut())
+            table = create_table(self._catalog, self.lake.table, rows.schema, partition_fields(self.lake.partition))
         table_id = str(table.metadata.table_uuid)
         if record.table_id != table_id:
             if record.table_id:
                 raise LakeStoppedError(
                     f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
-                    "under its name. Forget the lake (`nadi lake forget`), and start it again with a table of its own"
+                    "under its name. Delete the lake (`nadi lake delete`), and run it again with a table of its own"
                 )
-            self._thread.run(self._stored.change(lambda held: replace(held or record, table_id=table_id)))
+            self._thread.run(self._stored.record.put(lambda held: replace(held or record, table_id=table_id)))
         check_places(table)
         return table
 
     def _first_cut(self) -> StreamCut:
-        return StreamCut.from_text(self._thread.run(self._stored.read()).start)
-
-    def _start(self, mark: Mark | None) -> StreamCut:
-        return self._first_cut() if mark is None else mark.end_cut
+        return StreamCut.from_text(self._thread.run(self._stored.record.get()).start)
 
     def _behind(self, start: StreamCut, error: TruncatedError) -> tuple[StreamCut, StreamCut, int]:
         if not self.lake.skip_truncated:
@@ -305,59 +430,51 @@ class LakeWriter:
                 f"events behind the table's cut were truncated before they were in it ({error}): start the lake with "
                 "--skip-truncated to go on with what is left"
             ) from error
-        found = self._thread.run(behind_head(self._core, start))
         log.error("events of %s were truncated before they were in %s: %s", self.lake.full_name, self.lake.table, error)
-        return found, *self._thread.run(next_cut(self._core, found, self.lake.commit_bytes))
+        cuts = self._manager.cuts(start.scope, start.stream)
+        start = cuts.latest(start, cuts.head())  # the later one under each key
+        return start, *self._thread.run(next_cut(self._core, start, self.lake.commit_bytes))
 
     # --- one commit --------------------------------------------------------------------------------
 
-    def _rows(self, start: StreamCut, end: StreamCut) -> Rows:
-        return Rows(self._manager, self.lake, start, end)
-
     def _commit(self, table: Table, mark: Mark | None, start: StreamCut, end: StreamCut, size: int) -> Committed:
-        rows = self._rows(start, end)
-        table = shapes.evolved(self._catalog, table, rows.schema)
+        rows = Rows(self._manager, self.lake, start, end)
+        table = evolved(self._catalog, table, rows.schema)
         attempt = new_attempt(head_of(table))
         files = DataFiles(table, attempt)
+        letters = 0
         try:
-            letters = self._write(files, rows, table)
-            found = files.close()
-            before = 0 if mark is None else mark.letters
+            for some in rows:
+                letters += some.letters
+                if some.rows.num_rows:
+                    files.write(fitted(some.rows, files.schema))
+            made = files.close()
             new = Mark(
                 cut=end.as_text(),
                 start=start.as_text(),
                 rows=files.rows,
-                letters=before + letters,
+                letters=letters + (0 if mark is None else mark.letters),
                 own_letters=letters,
                 reading=rows.reading,
                 segments=tuple(
-                    (one.segment_id, one.low, one.high)
-                    for one in self._thread.run(ranges_between(self._core, start, end))
+                    (segment.segment_id, segment.low, segment.high)
+                    for segment in self._thread.run(ranges_between(self._core, start, end))
                 ),
             )
             self._check_letters(new)
             self._step("written")
         except Exception:
-            _abandoned(files)
+            files.abandon()
             raise
         try:
-            table = commit_append(self._catalog, table, attempt, found, summary_of(new))
+            table = commit_files(self._catalog, table, attempt, made, summary_of(new))
         except OvertakenError:
-            _abandoned(files)
+            files.abandon()
             raise
         self._step("committed")
         self._settle(table, new)
         self._sweep(table)
         return Committed(end, files.rows, letters, size, size < self.lake.commit_bytes)
-
-    def _write(self, files: DataFiles, rows: Rows, table: Table) -> int:
-        letters = 0
-        fit = partial(shapes.fitted, schema=files.schema)
-        for found in rows:
-            letters += found.letters
-            if found.rows.num_rows:
-                files.write(fit(found.rows))
-        return letters
 
     def _check_letters(self, mark: Mark) -> None:
         """LakeStoppedError if there are some and no stream for them."""
@@ -401,10 +518,3 @@ class LakeWriter:
         if removed:
             log.info("removed %d files of attempts that came to nothing from %s", removed, self.lake.table)
         self._is_swept = True
-
-
-def _abandoned(files: DataFiles) -> None:
-    try:
-        files.abandon()
-    except (OSError, pa.ArrowException, NadiError) as error:
-        log.warning("files of an attempt that came to nothing are left for later: %s", error)

@@ -14,6 +14,7 @@ from nadi.limits.given import override
 from nadi.limits.hdfs import *  # noqa: F403 - likewise
 from nadi.limits.ingest import *  # noqa: F403 - likewise
 from nadi.limits.lake import *  # noqa: F403 - likewise
+from nadi.limits.process import *  # noqa: F403 - likewise
 from nadi.limits.search import *  # noqa: F403 - likewise
 from nadi.limits.streamtables import *  # noqa: F403 - likewise
 from nadi.limits.workflows import *  # noqa: F403 - likewise
@@ -263,8 +264,8 @@ REST_HEAD_TIMEOUT_S = 10.0  # from connecting, or from the previous answer, unti
 
 # --- the page ------------------------------------------------------------------------------------
 PAGE_READERS = 64  # streams of events to browsers at once: an address has half of what is left
-PAGE_CLIENTS = 64  # callers' own clients in this process, which go once they were idle for
-PAGE_CLIENT_IDLE_S = 60.0
+OWN_CLIENTS = 64  # of callers of REST, in this process, which go once they were idle for
+OWN_CLIENT_IDLE_S = 60.0
 PAGE_ANSWER_S = 15.0  # a client waits no longer for its own server
 PAGE_BATCH_S = 0.04  # events go to a browser together, a full batch so often, and a smaller one its share of that:
 PAGE_BATCH_LEAST_S = 0.015  # but no oftener, which is enough for videos

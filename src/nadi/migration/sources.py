@@ -24,7 +24,7 @@ from nadi.engines.opening import open_of_chunks
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S, MIGRATION_REFRESH_S
 from nadi.migration.migration_lock import Turn
-from nadi.observe.migration import HeldContainer, HoldReport
+from nadi.observe.cluster import HeldContainer, HoldReport
 from nadi.runtime import REAL
 from nadi.segmentstore.datafolder import STORE, TIER2, StoreFile, Tier2, check_version, find
 from nadi.segmentstore.holding import Hold, is_left, leave_folder

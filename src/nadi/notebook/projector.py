@@ -4,6 +4,17 @@ A browser asks, and is sent what it asked for and no more: of events at most NOT
 it, and it gets the next one when it has taken one. Meanwhile nothing is read. Time goes on, though: playing passes over
 what it should have shown, a tail goes on at the tail, and each says so. Whoever takes nothing for NOTEBOOK_SILENCE_S is
 gone.
+
+What a browser says to the kernel, and what it is answered.
+
+Each message has an id that the browser chose for a question; answers to it have the same one, and a kind:
+
+    known → answer          what is to be known of the stream
+    first → answer          a batch with the first events of a stretch
+    play, tail → batch …    until `end`; `more` says that a batch was taken, `stop` that no more are wanted
+    any → refused           {status, error}: 400 for what can't succeed, 503 for what may be tried again
+
+An answer's JSON is in the one buffer of its message.
 """
 
 from __future__ import annotations
@@ -13,32 +24,110 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, Literal
 
 import msgspec
 
-from nadi.client.aio import Bookmark, NamedSlice, StreamManager
-from nadi.errors import AccessDeniedError, ClosedError, InvalidArgumentError, NadiError, UnavailableError
-from nadi.limits import NOTEBOOK_AHEAD, NOTEBOOK_PLACES, NOTEBOOK_READERS, NOTEBOOK_SEGMENTS, NOTEBOOK_SILENCE_S
-from nadi.model.streamcut import StreamCut
-from nadi.notebook.messages import (
-    First,
-    Known,
-    More,
-    Play,
-    Question,
-    Refusal,
-    Stop,
-    StreamKnown,
-    Stretch,
-    Tail,
-    id_of,
-    parsed,
+from nadi.client.aio import StreamManager
+from nadi.controller.rest.bodies import ResponseBody
+from nadi.errors import AccessDeniedError, ClosedError, NadiError, UnavailableError
+from nadi.limits import (
+    NOTEBOOK_AHEAD,
+    NOTEBOOK_PLACES,
+    NOTEBOOK_READERS,
+    NOTEBOOK_SEGMENTS,
+    NOTEBOOK_SILENCE_S,
+    PAGE_BATCH_EVENTS,
 )
-from nadi.web.bodies import Batch, BookmarkSeen, CutSeen, SliceSeen
-from nadi.web.reading.playing import Playing, first_events, play
+from nadi.model.reports import LoadReport, SegmentReport
+from nadi.web.bodies import Batch, BookmarkSeen, SliceSeen, StreamSpan
+from nadi.web.events import SPEED_LEAST, SPEED_MOST
+from nadi.web.places import seen_bookmark, seen_slice
+from nadi.web.reading.playing import Playing, first_events, play, stretch_of
 from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
-from nadi.web.reading.times import CutTimes, event_time_of
+from nadi.web.reading.times import CutTimes
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_Text = Annotated[str, msgspec.Meta(max_length=4_096)]
+_Moment = Annotated[int, msgspec.Meta(ge=-(1 << 52), lt=1 << 52)]
+_By = Literal["arrival", "event-time"] | None
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    id: _Id
+
+
+class Known(Message, frozen=True, tag="known"):
+    """places: with bookmarks and slices, too. by: as in the page's endpoints."""
+
+    places: bool = False
+    by: _By = None
+
+
+class Stretch(Message, frozen=True):
+    """As in the page's endpoints: a named slice, or from one place to another, head and tail if left out."""
+
+    slice: _Text = ""
+    start: _Text = ""
+    end: _Text = ""
+    from_ms: _Moment | None = msgspec.field(name="from", default=None)
+    to_ms: _Moment | None = msgspec.field(name="to", default=None)
+    by: _By = None
+
+
+class First(Stretch, frozen=True, tag="first"):
+    most: Annotated[int, msgspec.Meta(ge=1, le=PAGE_BATCH_EVENTS)] = 1
+    which: Literal["first", "last"] = "first"
+
+
+class Play(Stretch, frozen=True, tag="play"):
+    speed: Annotated[float, msgspec.Meta(ge=SPEED_LEAST, le=SPEED_MOST)] = 1.0
+    pauses: Literal["keep", "skip"] = "keep"
+
+
+class Tail(Message, frozen=True, tag="tail"):
+    pass
+
+
+class More(Message, frozen=True, tag="more"):
+    pass
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    pass
+
+
+Question = Known | First | Play | Tail
+Said = Question | More | Stop
+
+
+class Refusal(ResponseBody, frozen=True):
+    status: int
+    error: str
+
+
+class StreamKnown(ResponseBody, frozen=True):
+    """bookmarks, slices: None if they weren't asked for, or are not permitted to be seen."""
+
+    segments: list[SegmentReport]
+    loads: list[LoadReport]
+    span: StreamSpan
+    bookmarks: list[BookmarkSeen] | None
+    slices: list[SliceSeen] | None
+
+
+def parsed(message: object) -> Said:
+    """The message; msgspec.ValidationError says what is wrong with it. Numbers may be texts, as in a query."""
+    found: Said = msgspec.convert(message, Said, strict=False)
+    return found
+
+
+def id_of(message: object) -> str | None:
+    """Of a message that is something else, the id if it has one, so that whoever waits is answered."""
+    found = message.get("id") if isinstance(message, dict) else None
+    return found if isinstance(found, str) and len(found) <= 64 else None
 
 
 async def known(
@@ -64,29 +153,12 @@ async def _places(
     except AccessDeniedError:
         return None, None
     return (
-        [await _bookmark(times, one) for one in sorted(marks, key=_made)[-NOTEBOOK_PLACES:]],
-        [await _slice(times, one) for one in sorted(slices, key=_made)[-NOTEBOOK_PLACES:]],
+        [await seen_bookmark(times, one) for one in sorted(marks, key=_made_at)[-NOTEBOOK_PLACES:]],
+        [await seen_slice(times, one) for one in sorted(slices, key=_made_at)[-NOTEBOOK_PLACES:]],
     )
 
 
-def _made(one: Bookmark | NamedSlice) -> int:
-    return round(one.made_at.timestamp() * 1000)
-
-
-async def _cut(times: CutTimes, cut: StreamCut) -> CutSeen:
-    return CutSeen(cut.as_text(), await times.of(cut))
-
-
-async def _bookmark(times: CutTimes, one: Bookmark) -> BookmarkSeen:
-    at = await _cut(times, one.cut)
-    return BookmarkSeen(one.name, one.stream, at.cut, at.time, _made(one), one.note, list(one.tags))
-
-
-async def _slice(times: CutTimes, one: NamedSlice) -> SliceSeen:
-    start, end = await _cut(times, one.start), await _cut(times, one.end)
-    return SliceSeen(one.name, one.stream, start, end, _made(one), one.note, list(one.tags))
-
-
+_made_at = attrgetter("made_at")
 log = logging.getLogger(__name__)
 
 Send = Callable[[dict[str, str], bytes], None]
@@ -168,7 +240,7 @@ class Projector:
                     found = await known(self._manager, self._scope, self._stream, has_places=said.places, by=said.by)
                     self._tell(said.id, "answer", found)
                 case First():
-                    stretch = await self._stretch(said, speed=1.0, skips_pauses=False)
+                    stretch = await self._stretch(said)
                     batch = await first_events(self._manager, stretch, said.most, last=said.which == "last")
                     self._tell(said.id, "answer", batch)
                 case Play() | Tail():
@@ -186,7 +258,7 @@ class Projector:
         if isinstance(said, Tail):
             batches = tail(self._manager, self._scope, self._stream)
         else:
-            stretch = await self._stretch(said, speed=said.speed, skips_pauses=said.pauses == "skip")
+            stretch = await self._stretch(said, said.speed, skips_pauses=said.pauses == "skip")
             batches = play(self._manager, stretch)
         async with aclosing(batches):
             while True:
@@ -196,24 +268,20 @@ class Projector:
                     return
                 self._tell(said.id, "batch", batch)
 
-    async def _stretch(self, said: Stretch, *, speed: float, skips_pauses: bool) -> Playing:
-        start, end = await self._ends(said)
-        event_time = await event_time_of(self._manager, self._scope, self._stream, said.by)
-        return Playing(start, end, said.from_ms, speed, skips_pauses, said.to_ms, event_time)
-
-    async def _ends(self, said: Stretch) -> tuple[StreamCut, StreamCut]:
-        if said.slice:
-            if said.start or said.end:
-                raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
-            found = await self._manager.slices(self._scope).get(said.slice)
-            if found.stream != self._stream:
-                raise InvalidArgumentError(
-                    f"slice {said.slice} is one of the stream {found.stream}: make a player of it"
-                )
-            return found.start, found.end
-        cuts = self._manager.cuts(self._scope, self._stream)
-        start, end = await asyncio.gather(cuts.named(said.start or "head"), cuts.named(said.end or "tail", end=True))
-        return start, end
+    async def _stretch(self, said: Stretch, speed: float = 1.0, *, skips_pauses: bool = False) -> Playing:
+        return await stretch_of(
+            self._manager,
+            self._scope,
+            self._stream,
+            name=said.slice,
+            start=said.start,
+            end=said.end,
+            from_ms=said.from_ms,
+            to_ms=said.to_ms,
+            by=said.by,
+            speed=speed,
+            skips_pauses=skips_pauses,
+        )
 
     def _tell(self, name: str, kind: str, body: object) -> None:
         self._send({"id": name, "kind": kind}, msgspec.json.encode(body))

@@ -24,8 +24,7 @@ import traitlets
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.errors import ClosedError
-from nadi.notebook.messages import Refusal, id_of
-from nadi.notebook.projector import Projector
+from nadi.notebook.projector import Projector, Refusal, id_of
 
 _IMPORTED = re.compile(r'^(?:import|export) .*? from "\./([\w-]+\.js)";$', re.MULTILINE)
 _SCRIPT = """// nadi's player

@@ -1,4 +1,5 @@
-"""What there is to know about a cluster: its servers, and who has which container. Reports that travel as JSON."""
+"""What there is to know about a cluster: its servers, and who has which container; and what a server says while its
+writers are held for a migration. Reports that travel as JSON."""
 
 from __future__ import annotations
 
@@ -67,3 +68,19 @@ class DrainReport(msgspec.Struct, frozen=True):
 
     server: str
     containers: list[int]
+
+
+class HeldContainer(msgspec.Struct, frozen=True):
+    """All that a container was ever told is in tier 2, in the snapshot of that frame."""
+
+    number: int
+    sequence: int
+
+
+class HoldReport(msgspec.Struct, frozen=True):
+    """hold: its id. store: the id of the one that has everything. left_s: until the writers go on by themselves."""
+
+    hold: str
+    store: str
+    left_s: float
+    containers: list[HeldContainer]

@@ -18,40 +18,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nadi.search.asking.excerpts import Excerpt
     from nadi.search.asking.searching import Hit, Page
+    from nadi.search.blocking import clean, indexes, leftovers, standing_queries
     from nadi.search.catalog import Status
-    from nadi.search.definition import Definition
-    from nadi.search.indexing.letters import UnfitLetter
+    from nadi.search.definition import Definition, IndexNotFoundError
     from nadi.search.indexing.past import Part, past_parts
-    from nadi.search.leftover import Leftover
-    from nadi.search.missing import IndexNotFoundError
-    from nadi.search.opening import clean, indexes, leftovers, standing_queries
+    from nadi.search.labelling import Leftover
     from nadi.search.running import match, run, serve, serve_matcher
     from nadi.search.standing.catalog import StandingStatus
-    from nadi.search.standing.hits import StandingHit
+    from nadi.search.standing.matching import StandingHit
     from nadi.search.standing.records import StandingQuery
 
 _HOMES = {
     "Definition": "definition",
     "Excerpt": "asking.excerpts",
     "Hit": "asking.searching",
-    "IndexNotFoundError": "missing",
-    "Leftover": "leftover",
+    "IndexNotFoundError": "definition",
+    "Leftover": "labelling",
     "Page": "asking.searching",
     "Part": "indexing.past",
-    "StandingHit": "standing.hits",
+    "StandingHit": "standing.matching",
     "StandingQuery": "standing.records",
     "StandingStatus": "standing.catalog",
     "Status": "catalog",
-    "UnfitLetter": "indexing.letters",
-    "clean": "opening",
-    "indexes": "opening",
-    "leftovers": "opening",
+    "clean": "blocking",
+    "indexes": "blocking",
+    "leftovers": "blocking",
     "match": "running",
     "past_parts": "indexing.past",
     "run": "running",
     "serve": "running",
     "serve_matcher": "running",
-    "standing_queries": "opening",
+    "standing_queries": "blocking",
 }
 
 __all__ = [
@@ -66,7 +63,6 @@ __all__ = [
     "StandingQuery",
     "StandingStatus",
     "Status",
-    "UnfitLetter",
     "clean",
     "indexes",
     "leftovers",

@@ -1,11 +1,16 @@
-"""The blocking face of search: see `nadi.client.blocking.face`."""
+"""The blocking face of search: see `nadi.client.blocking.face`. `indexes` and `standing_queries` work with a client of
+either face."""
 
 from __future__ import annotations
 
-from nadi.client.blocking.face import Closing, Face, described, ends, on_loop, opens, waits
-from nadi.client.control.loop_thread import LoopThread
-from nadi.search import catalog as aio
+from typing import overload
+
+from nadi.client import aio
+from nadi.client.blocking.face import Closing, Face, described, ends, inside, on_loop, opens, waits
+from nadi.client.blocking.manager import StreamManager
+from nadi.search import catalog, labelling
 from nadi.search.asking import searching
+from nadi.search.labelling import Leftover
 from nadi.search.standing import catalog as standing
 
 
@@ -21,22 +26,19 @@ class Search(Closing[searching.Search]):
     close = ends(on_loop(searching.Search.close))
 
 
-@described(aio.Indexes)
-class Indexes(Face[aio.Indexes]):
+@described(catalog.Indexes)
+class Indexes(Face[catalog.Indexes]):
     """See nadi.search.catalog.Indexes."""
 
-    create = waits(aio.Indexes.create)
-    get = waits(aio.Indexes.get)
-    list = waits(aio.Indexes.list)
-    unreadable = waits(aio.Indexes.unreadable)
-    list_with_unreadable = waits(aio.Indexes.list_with_unreadable)
-    status = waits(aio.Indexes.status)
-    stop = waits(aio.Indexes.stop)
-    drop = waits(aio.Indexes.drop)
-    open = opens(aio.Indexes.open, Search)
-
-    def __init__(self, thread: LoopThread, core: aio.Indexes) -> None:
-        super().__init__(thread, core)
+    create = waits(catalog.Indexes.create)
+    get = waits(catalog.Indexes.get)
+    list = waits(catalog.Indexes.list)
+    unreadable = waits(catalog.Indexes.unreadable)
+    list_with_unreadable = waits(catalog.Indexes.list_with_unreadable)
+    status = waits(catalog.Indexes.status)
+    stop = waits(catalog.Indexes.stop)
+    drop = waits(catalog.Indexes.drop)
+    open = opens(catalog.Indexes.open, Search)
 
 
 @described(standing.StandingQueries)
@@ -54,5 +56,42 @@ class StandingQueries(Face[standing.StandingQueries]):
     stop = waits(standing.StandingQueries.stop)
     drop = waits(standing.StandingQueries.drop)
 
-    def __init__(self, thread: LoopThread, core: standing.StandingQueries) -> None:
-        super().__init__(thread, core)
+
+def leftovers(manager: StreamManager, where: str) -> list[Leftover]:
+    """Return what indexes that are gone have left in a store, a folder or a URL, as after a program has deleted their
+    scope; and what of others is there that isn't one of this server's. `clean` deletes the former."""
+    thread, core = inside(manager)
+    return thread.run(labelling.find(core, where))
+
+
+def clean(manager: StreamManager, where: str) -> list[Leftover]:
+    """Delete what indexes of this server that are gone have left in a store, and return that."""
+    thread, core = inside(manager)
+    return thread.run(labelling.find(core, where, delete=True))
+
+
+@overload
+def indexes(manager: aio.StreamManager, scope: str) -> catalog.Indexes: ...
+@overload
+def indexes(manager: StreamManager, scope: str) -> Indexes: ...
+def indexes(manager: aio.StreamManager | StreamManager, scope: str) -> catalog.Indexes | Indexes:
+    """Return the search indexes of a scope: blocking with a client of `nadi`, for asyncio with one of
+    `nadi.client.aio`."""
+    if isinstance(manager, aio.StreamManager):
+        return catalog.Indexes(manager, scope)
+    thread, core = inside(manager)
+    return Indexes(thread, thread.result(catalog.Indexes, core, scope))
+
+
+@overload
+def standing_queries(manager: aio.StreamManager, scope: str) -> standing.StandingQueries: ...
+@overload
+def standing_queries(manager: StreamManager, scope: str) -> StandingQueries: ...
+def standing_queries(
+    manager: aio.StreamManager | StreamManager, scope: str
+) -> standing.StandingQueries | StandingQueries:
+    """Return the standing queries of a scope, like `indexes`."""
+    if isinstance(manager, aio.StreamManager):
+        return standing.StandingQueries(manager, scope)
+    thread, core = inside(manager)
+    return StandingQueries(thread, thread.result(standing.StandingQueries, core, scope))

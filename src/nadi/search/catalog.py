@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import time
 from collections.abc import Iterable
@@ -10,28 +9,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nadi.client.aio import StreamManager
+from msgspec.structs import replace
+
+from nadi.client.aio import StreamManager, Unreadable
 from nadi.client.control.arguments import checked
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.unreadable import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
+    AlreadyExistsError,
+    ConflictError,
     InvalidArgumentError,
-    NotFoundError,
     ProtocolError,
     StoreError,
     StreamNotFoundError,
-    TruncatedError,
     UnavailableError,
 )
-from nadi.limits import SEARCH_DROP_S, SEARCH_GONE_S, SEARCH_LOOK_S
+from nadi.limits import SEARCH_DROP_S
 from nadi.model.streamcut import StreamCut
-from nadi.search.asking.searching import Search, opened
-from nadi.search.definition import Definition, Definitions, Place, indexer_keys
-from nadi.search.fields import by_field
-from nadi.search.remade import check_same
-from nadi.search.shards.objects import open_shards
-from nadi.search.sharing import Told, all_told
+from nadi.naming import SEARCH_TABLE
+from nadi.process.following import behind_bytes, check_same, reaches
+from nadi.process.members import Member, ended, live_members
+from nadi.search.analysis import check_installed
+from nadi.search.asking.searching import Search, search_of
+from nadi.search.definition import BEING_DROPPED, REMADE, Definition, Definitions, Place, full_name, indexer_keys
+from nadi.search.fields import by_field, check_format, fields_of
+from nadi.search.shards.manifest import Manifest, new_index
+from nadi.search.shards.objects import open_shards, url_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Status(Displayed):
     reached: StreamCut
     behind_bytes: int | None
     past_bytes: int
-    indexers: tuple[Told, ...]
+    indexers: tuple[Member, ...]
 
 
 @checked()
@@ -80,14 +83,40 @@ class Indexes:
         cut from which on events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for events
         that don't parse.
         """
-        return await self._definitions.create(
-            stream, fields, where=where, form=format, start=start, dead_letters=dead_letters
-        )
+        definitions, scope = self._definitions, self._definitions.scope
+        check_installed()
+        made = fields_of(fields)
+        letters = None if dead_letters is None else full_name(scope, dead_letters)
+        if letters == f"{scope}/{stream}":
+            raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
+        url, form = url_of(where), check_format(format, made)
+        cut = await definitions.cut(stream, start)
+        if letters is not None:
+            await self._manager.stream_info(*letters.split("/"))
+        now_ms = time.time_ns() // 1_000_000
+        found = Definition(stream, new_index(), form, made, url, cut.as_text(), now_ms, letters)
+        shards = await open_shards(found.url, scope, stream, found.id)
+        try:
+            await shards.names()  # or its error: nothing would ever be indexed there
+        finally:
+            await shards.close()
+        manifest = definitions.manifest(found)
+        await definitions.catalog.prepare()
+        await manifest.create(Manifest.started(await reaches(definitions.stores, scope, cut)))
+        try:
+            await definitions.catalog.create(stream, found)
+        except AlreadyExistsError:
+            await manifest.delete()
+            if (await definitions.catalog.get(stream)).is_dropped:
+                name = f"{scope}/{stream}"
+                raise ConflictError(f"the index that {name} had {BEING_DROPPED}, and make this one then") from None
+            raise
+        return found
 
     async def get(self, stream: str) -> Definition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
         async with self._definitions.named(stream):
-            return await self._definitions.kept(stream)
+            return await self._definitions.catalog.get(stream)
 
     async def list(self) -> list[Definition]:
         """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
@@ -96,22 +125,24 @@ class Indexes:
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
         dropped."""
-        return (await self._definitions.all())[1]
+        return (await self._definitions.catalog.all())[1]
 
     async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._definitions.all()
+        found, unreadable = await self._definitions.catalog.all()
         return [*found.values()], unreadable
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
-        manifest, _ = await self._definitions.manifest(definition)
+        manifest = await self._definitions.manifest(definition).get()
         with suppress(StreamNotFoundError):
-            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments)
+            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments, REMADE)
         reached = StreamCut(self._definitions.scope, stream, manifest.positions())
-        told = await all_told(self._definitions, indexer_keys(definition))
+        told = await live_members(
+            stores_of(self._manager), self._definitions.scope, SEARCH_TABLE, indexer_keys(definition)
+        )
         return Status(
             definition,
             manifest.indexed,
@@ -121,7 +152,7 @@ class Indexes:
             len(manifest.shards),
             manifest.size_bytes,
             reached,
-            await self._behind(reached),
+            await behind_bytes(self._manager, reached),
             sum(end - start for _, start, end in manifest.past),
             tuple(told),
         )
@@ -137,31 +168,36 @@ class Indexes:
         leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now,
         or nobody knows where they are, for the index's definition can't be read.
         """
-        async with self._definitions.named(stream):
+        definitions = self._definitions
+        async with definitions.named(stream):
             try:
-                definition = await self._definitions.mark_dropped(stream)
+                definition = await definitions.catalog.change(stream, lambda found: replace(found, is_dropped=True))
             except ProtocolError as error:
                 await self._drop_unreadable(stream, leave_shards=leave_shards, why=error)
                 return
+        await definitions.manifest(definition).delete()  # its indexers end, and nobody adds a shard any more
         await self._drop_content(None if leave_shards else definition, indexer_keys(definition))
-        await self._definitions.remove(definition)
+        record = definitions.catalog.record(stream)
+        kept = await record.find()
+        if kept is not None and kept.id == definition.id:
+            await record.delete_read()
 
     async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: ProtocolError) -> None:
         place, version = await self._definitions.place(stream)
         if place is None and not leave_shards:
             raise StoreError(
-                f"{why}. Nor does it say where the shards are: drop the index and leave them there, with `nadi search "
-                f"drop {self._definitions.scope} {stream} --leave-shards`"
+                f"{why}. Nor does it say where the shards are: delete the index and keep them, with `nadi search "
+                f"delete {self._definitions.scope} {stream} --keep-objects`"
             ) from why
         await self._definitions.forget_all(f"manifest/{stream}/")  # its indexers end, and nobody adds a shard any more
         await self._drop_content(None if leave_shards else place, f"indexer/{stream}/")
-        await self._definitions.remove_unreadable(stream, version)
+        await self._definitions.table.remove(self._definitions.catalog.kind.key_of(stream), version)
 
     async def _drop_content(self, place: Definition | Place | None, keys: str) -> None:
         """Its shards, if they are to be deleted, and what its indexers say of themselves, with keys that begin so."""
         if place is not None:
             await self._delete_shards(place)  # also those of whoever is killed now
-        await self._wait_for_indexers(keys)
+        await ended(self._definitions.stores, self._definitions.scope, SEARCH_TABLE, keys, SEARCH_DROP_S)
         if place is not None:
             await self._delete_shards(place)
 
@@ -169,7 +205,7 @@ class Indexes:
         """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
         user's cache, or NADI_SEARCH_CACHE."""
         async with self._definitions.named(stream):
-            return await opened(self._manager, self._definitions.scope, stream, cache=cache)
+            return search_of(self._manager, self._definitions, await self._definitions.get(stream), cache)
 
     async def _delete_shards(self, definition: Definition | Place) -> None:
         try:
@@ -180,30 +216,6 @@ class Indexes:
                 await shards.close()
         except (InvalidArgumentError, StoreError, UnavailableError) as error:
             raise StoreError(
-                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: drop "
-                "it again once its store is there, or leave them there with `nadi search drop --leave-shards`"
+                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: delete "
+                "it again once its store is there, or keep them there with `nadi search delete --keep-objects`"
             ) from error
-
-    async def _wait_for_indexers(self, keys: str) -> None:
-        """Until those that run have seen that it is dropped, and ended; the killed are forgotten."""
-        prefix = keys.encode()
-        began = since = time.monotonic()
-        seen: dict[bytes, bytes] = {}
-        while found := {key: value async for key, value in self._definitions.entries(prefix)}:
-            now = time.monotonic()
-            if found != seen:
-                seen, since = found, now
-            if now - since >= SEARCH_GONE_S or now - began >= SEARCH_DROP_S:
-                break
-            await asyncio.sleep(SEARCH_LOOK_S)
-        for key in found:
-            await self._definitions.table.remove(prefix + key)
-
-    async def _behind(self, reached: StreamCut) -> int | None:
-        cuts = self._manager.cuts(reached.scope, reached.stream)
-        if not reached.positions:
-            return 0  # a sealed stream, to its end
-        try:
-            return await cuts.bytes_between(reached, await cuts.tail())
-        except (NotFoundError, TruncatedError):
-            return None

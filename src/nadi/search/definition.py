@@ -2,50 +2,55 @@
 
 index/<stream>              its definition
 manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
-indexer/<stream>/<id>       an indexer that runs, see `sharing`
+indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.client.aio import SegmentRange, StreamManager, Table
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.change import change_value
-from nadi.client.tables.listing import entries_of, named_entries
+from nadi.client.tables.catalog import Catalog, Kind, Record, named, remove_all
 from nadi.client.tables.table import value_or_none
-from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
 from nadi.errors import (
-    AlreadyExistsError,
-    ConditionFailedError,
-    ConflictError,
     InvalidArgumentError,
+    NotFoundError,
     PermissionDeniedError,
-    ProtocolError,
     ScopeNotFoundError,
-    SegmentNotFoundError,
     StreamNotFoundError,
 )
 from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
-from nadi.search.analysis import check_installed
-from nadi.search.changes import Changes
-from nadi.search.fields import Field, Format, check_format, fields_of
-from nadi.search.missing import IndexNotFoundError
-from nadi.search.shards.manifest import Manifest, Reach, started
-from nadi.search.shards.names import IndexId, new_index
-from nadi.search.shards.objects import open_shards, url_of
-from nadi.wire.fields import TableEntry
+from nadi.search.fields import Field, Format
+from nadi.search.shards.manifest import IndexId, Manifest
+
+REMADE = "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one"
+
+
+class IndexNotFoundError(NotFoundError):
+    def __init__(
+        self, scope: str, stream: str, why: str = "has no search index (any more): make one with `nadi search create`"
+    ) -> None:
+        super().__init__(f"stream {scope}/{stream} {why}")
+        self.scope, self.stream = scope, stream
+
+
+class NoStandingQueriesError(NotFoundError):
+    def __init__(self, scope: str, stream: str) -> None:
+        super().__init__(
+            f"stream {scope}/{stream} has no standing queries (any more): make a set with `nadi search standing create`"
+        )
+        self.scope, self.stream = scope, stream
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -78,57 +83,31 @@ class Definitions:
 
     def __init__(self, manager: StreamManager, scope: str) -> None:
         self._manager, self.scope = manager, check_name("scope", scope)
-        self._stores: SegmentStores = stores_of(manager)
+        self.stores: SegmentStores = stores_of(manager)
         self.table: Table = manager.table(scope, SEARCH_TABLE)
-
-    async def create(
-        self,
-        stream: str,
-        fields: str | Iterable[str],
-        *,
-        where: str,
-        form: str = "json",
-        start: StreamCut | str = "head",
-        dead_letters: str | None = None,
-    ) -> Definition:
-        """Define the index of a stream, from a cut on, or from what `StreamCuts.named` makes one of."""
-        check_installed()
-        made = fields_of(fields)
-        letters = None if dead_letters is None else full_name(self.scope, dead_letters)
-        if letters == f"{self.scope}/{stream}":
-            raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
-        url, checked = url_of(where), check_format(form, made)
-        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
-        cut = await cuts.named(start) if isinstance(start, str) else start
-        await cuts.check(cut)
-        if letters is not None:
-            await self._manager.stream_info(*letters.split("/"))
-        now_ms = time.time_ns() // 1_000_000
-        found = Definition(stream, new_index(), checked, made, url, cut.as_text(), now_ms, letters)
-        shards = await open_shards(found.url, self.scope, stream, found.id)
-        try:
-            await shards.names()  # or its error: nothing would ever be indexed there
-        finally:
-            await shards.close()
-        begun = started(await self.reaches(cut))
-        await self.prepare()
-        await self.table.put(_manifest_key(found), _packed(begun), ABSENT)
-        try:
-            await self.table.put(_key(stream), msgspec.json.encode(found), ABSENT)
-        except ConditionFailedError:
-            await self.table.remove(_manifest_key(found))
-            name = f"{self.scope}/{stream}"
-            if (await self.kept(stream)).is_dropped:
-                raise ConflictError(f"the index that {name} had {_BEING_DROPPED}, and make this one then") from None
-            raise AlreadyExistsError("the search index of", name) from None
-        return found
+        kind = Kind(
+            "the search index of",
+            scope,
+            f"delete the index: `nadi search delete {scope} {{}}`".format,
+            partial(IndexNotFoundError, scope),
+            lambda name, value: named(msgspec.json.decode(value, type=Definition), "stream", name),
+            prefix="index/",
+        )
+        self.catalog: Catalog[Definition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
 
     async def get(self, stream: str) -> Definition:
         """IndexNotFoundError if there is none, or only what is left of one."""
-        found = await self.kept(stream)
+        found = await self.catalog.get(stream)
         if found.is_dropped:
-            raise IndexNotFoundError(self.scope, stream, f"had a search index that {_BEING_DROPPED}")
+            raise IndexNotFoundError(self.scope, stream, f"had a search index that {BEING_DROPPED}")
         return found
+
+    async def cut(self, stream: str, given: StreamCut | str) -> StreamCut:
+        """A stream's cut, from which to begin; or what `StreamCuts.named` makes one of."""
+        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
+        cut = await cuts.named(given) if isinstance(given, str) else given
+        await cuts.check(cut)
+        return cut
 
     @asynccontextmanager
     async def named(self, stream: str) -> AsyncIterator[None]:
@@ -138,86 +117,38 @@ class Definitions:
             yield
         except IndexNotFoundError as error:
             with suppress(PermissionDeniedError):
-                await self._check_scope()
-                if not await self._stores.controller.stream_exists(self.scope, stream):
+                if not await self.stores.controller.scope_exists(self.scope):
+                    raise ScopeNotFoundError(self.scope) from error
+                if not await self.stores.controller.stream_exists(self.scope, stream):
                     raise StreamNotFoundError(self.scope, stream) from error
             raise
-
-    async def kept(self, stream: str) -> Definition:
-        """Also one that is being dropped."""
-        held = await value_or_none(self.table, _key(stream))
-        if held is None:
-            raise IndexNotFoundError(self.scope, stream)
-        return self._read(stream, held.value)
-
-    async def all(self) -> tuple[dict[str, Definition], list[Unreadable]]:
-        """By stream; and those that can't be read."""
-        return await sorted_out(self.named_entries("index/"), self._read)
-
-    def _read(self, stream: str, value: bytes) -> Definition:
-        return read_record(
-            lambda: named(msgspec.json.decode(value, type=Definition), "stream", stream),
-            f"the search index of {self.scope}/{stream}: its definition",
-            f"drop the index: `nadi search drop {self.scope} {stream}`",
-        )
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
         """Have its indexers end, or let them run again."""
 
-        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None or self._read(stream, held).is_dropped:
+        def stopped(definition: Definition) -> Definition:
+            if definition.is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
-            found = replace(self._read(stream, held), is_stopped=is_stopped)
-            return msgspec.json.encode(found), found
+            return replace(definition, is_stopped=is_stopped)
 
-        return await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
+        return await self.catalog.change(stream, stopped)
 
-    async def mark_dropped(self, stream: str) -> Definition:
-        """Have its indexers end, and nobody add a shard any more: what is left of it can be deleted."""
-
-        async def change(held: bytes | None) -> tuple[bytes | None, Definition]:
-            if held is None:
-                raise IndexNotFoundError(self.scope, stream)
-            found = replace(self._read(stream, held), is_dropped=True)
-            return msgspec.json.encode(found), found
-
-        found = await change_value(self.table, _key(stream), f"the index of {self.scope}/{stream}", change)
-        await self.table.remove(_manifest_key(found))
-        return found
-
-    async def remove(self, definition: Definition) -> None:
-        """Forget one that is marked, if it isn't another by now."""
-        held = await value_or_none(self.table, _key(definition.stream))
-        if held is not None and self._read(definition.stream, held.value).id == definition.id:
-            with suppress(ConditionFailedError):  # another has dropped it, too
-                await self.table.remove(_key(definition.stream), held.version)
-
-    async def manifest(self, definition: Definition) -> tuple[Manifest, int]:
-        """The newest, and its version; IndexNotFoundError if the index was dropped."""
-        held = await value_or_none(self.table, _manifest_key(definition))
-        if held is None:
-            raise IndexNotFoundError(self.scope, definition.stream)
-        try:
-            unpacked = zlib.decompressobj().decompress(held.value, SEARCH_MANIFEST_BYTES)
-            found = msgspec.msgpack.decode(unpacked, type=Manifest)
-        except (msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
-            raise ProtocolError(f"the manifest can't be read ({error}): use the nadi that wrote it") from error
-        if not found.is_whole:
-            raise ProtocolError("the manifest names segments that it doesn't know: who wrote it?")
-        return found, held.version
-
-    def changes(self, definition: Definition) -> Changes[Manifest]:
-        """Of the manifest."""
-
-        async def store(manifest: Manifest, version: int) -> int:
-            return await self.table.put(_manifest_key(definition), _packed(manifest), version)
-
-        what = f"the index of {self.scope}/{definition.stream}"
-        return Changes(Manifest(), lambda: self.manifest(definition), store, what)
+    def manifest(self, definition: Definition) -> Record[Manifest]:
+        """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
+        kind = Kind(
+            "the manifest of the search index of",
+            self.scope,
+            f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`".format,
+            lambda name: IndexNotFoundError(self.scope, definition.stream),
+            _manifest_of,
+            _packed,
+            prefix="manifest/",
+        )
+        return Record(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
 
     async def place(self, stream: str) -> tuple[Place | None, int]:
         """Where the shards are of an index whose definition can't be read, if that much of it can; and its version."""
-        held = await value_or_none(self.table, _key(stream))
+        held = await value_or_none(self.table, self.catalog.kind.key_of(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
         try:
@@ -226,53 +157,16 @@ class Definitions:
             return None, held.version
         return found if found.stream == stream else None, held.version
 
-    async def remove_unreadable(self, stream: str, version: int) -> None:
-        """Forget a definition that can't be read; ConditionFailedError if it was changed meanwhile."""
-        await self.table.remove(_key(stream), version)
-
     async def forget_all(self, prefix: str) -> None:
         """Remove all entries whose keys begin so."""
-        for key in [key async for key, _ in self.entries(prefix.encode())]:
-            await self.table.remove(prefix.encode() + key)
-
-    async def entries(self, prefix: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
-        """The table's keys that begin so, without that, and their values."""
-        async for entry in self.versions(prefix):
-            yield entry.key, entry.value
-
-    def versions(self, prefix: bytes) -> AsyncIterator[TableEntry]:
-        """The table's entries whose keys begin so, their keys without that."""
-        return entries_of(self._stores, self.scope, self.table, prefix)
-
-    def named_entries(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
-        """As `entries`: names and values."""
-        return named_entries(self._stores, self.scope, self.table, prefix)
+        await remove_all(self.stores, self.scope, self.table, prefix.encode())
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         """The key ranges of a cut's segments."""
-        return await segment_ranges(self._stores, self.scope, cut.stream, cut)
-
-    async def reaches(self, cut: StreamCut) -> list[Reach]:
-        """The segments of a cut, as they are while all before it is indexed."""
-        return [
-            Reach(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
-            for one in await self.ranges(cut)
-        ]
-
-    async def prepare(self) -> None:
-        """Make the table, if it isn't there."""
-        try:
-            await self.table.create()
-        except SegmentNotFoundError:
-            await self._check_scope()
-            raise
-
-    async def _check_scope(self) -> None:
-        if not await self._stores.controller.scope_exists(self.scope):
-            raise ScopeNotFoundError(self.scope)
+        return await segment_ranges(self.stores, self.scope, cut.stream, cut)
 
 
-_BEING_DROPPED = "is being dropped: finish that with `nadi search drop`"
+BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
 
 
 def indexer_keys(definition: Definition) -> str:
@@ -280,12 +174,14 @@ def indexer_keys(definition: Definition) -> str:
     return f"indexer/{definition.stream}/{definition.id}/"
 
 
-def _key(stream: str) -> bytes:
-    return f"index/{stream}".encode()
-
-
-def _manifest_key(definition: Definition) -> bytes:
-    return f"manifest/{definition.stream}/{definition.id}".encode()
+def _manifest_of(name: str, value: bytes) -> Manifest:
+    try:
+        manifest = msgspec.msgpack.decode(zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES), type=Manifest)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not manifest.is_whole:
+        raise ValueError("it names segments that it doesn't know: who wrote that?")
+    return manifest
 
 
 def _packed(manifest: Manifest) -> bytes:

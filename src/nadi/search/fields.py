@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain, repeat
+from operator import methodcaller
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from nadi.client.control.arguments import several_texts
-from nadi.client.values.instants import EARLIEST_US, LATEST_US, instant_of
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES
 from nadi.model.field_path import FieldPath, parse_path
+from nadi.model.instants import EARLIEST_US, LATEST_US, instant_of
 
 Kind = Literal[
     "text",
@@ -181,11 +182,7 @@ def _taking(field: Field, fields: tuple[Field, ...]) -> Callable[[dict[str, Any]
     path = field.path
     if any(other.path.may_lie_within(path) for other in fields):
         return lambda event: _without_objects(path.find(event))
-    return path.find if path.name is None else partial(_member, path.name)
-
-
-def _member(name: str, event: dict[str, Any]) -> Any:
-    return event.get(name)
+    return path.find if path.name is None else methodcaller("get", path.name)
 
 
 def _without_objects(value: Any) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nadi.errors import ConflictError, DamagedDataError, NadiError, RequestTimeoutError, UnavailableError
-from nadi.observe.migration import HeldContainer
+from nadi.observe.cluster import HeldContainer
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.datafolder import find

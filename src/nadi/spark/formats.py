@@ -19,12 +19,11 @@ from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
 from nadi.spark.connections import client_of
-from nadi.spark.options.columns import schema_of
-from nadi.spark.options.creation import Creation
-from nadi.spark.options.names import NO_ENDING_MOMENT, NO_TABLES
+from nadi.spark.options.columns import NO_TABLES, schema_of
+from nadi.spark.options.given import NO_ENDING_MOMENT
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.write import WriteOptions
+from nadi.spark.options.write import Creation, WriteOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.plan import streams_of
@@ -201,7 +200,7 @@ class Source:
 
 def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
     """The options with what values are encoded as; InvalidArgumentError if the rows don't have them."""
-    from nadi.client.values.encoding import check_column
+    from nadi.client.values.parser import check_column
     from nadi.client.values.target import target_of
 
     client = client_of(options.controller)

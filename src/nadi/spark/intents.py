@@ -20,16 +20,11 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from nadi.backoff import Tries
-from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.client.aio import StreamManager
 from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import value_or_none
 from nadi.errors import (
-    ClosedError,
-    ConditionFailedError,
     ConflictError,
     EpochGoneError,
     StreamRemadeError,
@@ -40,9 +35,9 @@ from nadi.errors import (
 from nadi.limits import TXN_TOGETHER_MAX
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import attempt_of_task
+from nadi.spark.ledger import ledger
 from nadi.spark.options.write import WriteOptions
 
-TABLE = "spark-sinks"
 _COMMIT_TIMEOUT_S = 120.0
 _FIRST_POLL_S = 0.001  # a small batch is merged within a few
 
@@ -65,9 +60,8 @@ class Claims:
     There is a key for batches, and one for each number of a task, so that a table has as many as a batch has tasks.
     """
 
-    def __init__(self, manager: StreamManager, scope: str, table: str, name: str) -> None:
-        self._table: Table = manager.table(scope, table)
-        self._name = name
+    def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
+        self._claims, self._name = ledger(manager, scope, "the claim of", "claim/", _Claim), name
 
     async def batch(self, number: int, run: str) -> bool:
         """Whether this run of a query may write the batch: no other has begun it, or a later one."""
@@ -83,21 +77,20 @@ class Claims:
         return await self._claim(f"/{partition}", _Claim(batch, run, {stage: attempt}), is_begun)
 
     async def _claim(self, key: str, mine: _Claim, is_begun: Callable[[_Claim], bool]) -> bool:
-        async def claimed(value: bytes | None) -> tuple[bytes | None, bool]:
-            if value is None:
-                await self._table.create()
-            else:
-                found = msgspec.json.decode(value, type=_Claim)
-                if found.batch > mine.batch or is_begun(found):
-                    return None, False
-                if (found.batch, found.work) == (mine.batch, mine.work):
-                    both = replace(found, attempts=found.attempts | mine.attempts)
-                    return None if both == found else msgspec.json.encode(both), True
-            return msgspec.json.encode(mine), True
+        def claimed(stored: _Claim | None) -> _Claim | None:
+            if stored is None:
+                return mine
+            if stored.batch > mine.batch or is_begun(stored):
+                return None
+            if (stored.batch, stored.work) != (mine.batch, mine.work):
+                return mine
+            both = replace(stored, attempts=stored.attempts | mine.attempts)
+            return None if both == stored else both
 
-        return await change_value(
-            self._table, f"claim {self._name}{key}".encode(), f"the claim of {self._name}", claimed
-        )
+        stored = await self._claims.record(self._name + key).put(claimed)
+        assert stored is not None, "there is one now"
+        is_mine = (stored.batch, stored.work) == (mine.batch, mine.work)
+        return is_mine and mine.attempts.items() <= stored.attempts.items()
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -118,48 +111,47 @@ class SinkRecord:
     def __init__(self, manager: StreamManager, options: WriteOptions, writer: str, *, skips: bool = False) -> None:
         self._manager, self._options, self._skips = manager, options, skips
         self._name = writer if skips else f"query {writer}"
-        self._table: Table = manager.table(options.scope, TABLE)
-        self._key = f"{writer}/{options.stream}".encode()
+        self._record = ledger(manager, options.scope, "the intent of", "sink/", Intent).record(
+            f"{writer}/{options.stream}"
+        )
 
     async def last(self) -> Intent | None:
         """What was written last, or is being written."""
-        return (await self._read())[0]
+        return await self._of_this_stream(await self._record.find())
 
     async def commit(self, batch: int, transactions: Sequence[UUID], former: StreamCut | None = None) -> None:
         """Make the batch part of the stream if it isn't yet; return once readers can see it. former: kept with it."""
-        tries = Tries(f"the record of {self._name}")
-        intent, version = await self._read()
-        while True:
+
+        async def next_step(stored: Intent | None) -> Intent | None:
+            intent = await self._of_this_stream(stored)
             if intent is not None and (intent.is_closed or intent.batch > batch):
                 await abort_all(self._manager, self._options, transactions)
                 if self._skips:
-                    return
+                    return None
                 raise self._passed(batch, intent)
             if intent is not None and not intent.done:
                 ended = await self._finished(intent)
                 if ended.done:
-                    intent = ended
-                elif intent.batch == batch and not set(transactions) & set(intent.transactions):
-                    intent = replace(intent, transactions=list(transactions))  # the same rows, written again
-                else:
-                    raise self._lost(intent)
-            elif intent is not None and intent.batch == batch:
+                    return ended
+                if intent.batch == batch and not set(transactions) & set(intent.transactions):
+                    return replace(intent, transactions=list(transactions))  # the same rows, written again
+                raise self._lost(intent)
+            if intent is not None and intent.batch == batch:
                 await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
+                return None
+            behind = intent.cut if intent is not None and not transactions else None
+            segment = await self._a_segment() if self._skips else None
+            return Intent(batch, list(transactions), False, behind, _text(former), segment=segment)
+
+        while True:
+            stored = await self._record.put(next_step)
+            assert stored is not None, "there is one now"
+            if stored.is_closed or stored.batch > batch or (stored.batch == batch and stored.done):
                 return
-            else:
-                behind = intent.cut if intent is not None and not transactions else None
-                segment = await self._a_segment() if self._skips else None
-                intent = Intent(batch, list(transactions), False, behind, _text(former), segment=segment)
-            stored = await self._put(intent, version)
-            if stored is None:
-                await tries.lost()
-                intent, version = await self._read()
-            else:
-                version = stored
 
     async def settle(self) -> int:
         """Return the last batch that is in the stream, after what was being committed; -1 if there was none."""
-        found, _ = await self._read()
+        found = await self.last()
         if found is None:
             return -1
         return _last(found if found.done else await self._finished(found))
@@ -167,22 +159,22 @@ class SinkRecord:
     async def close(self) -> int:
         """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
         batch, -1 if there was none."""
-        tries = Tries(f"the record of {self._name}")
-        while True:
-            found, version = await self._read()
-            last = found or Intent(-1, [], True)
+
+        async def closed(stored: Intent | None) -> Intent | None:
+            last = stored or Intent(-1, [], True)
             if last.is_closed:
-                return last.batch
+                return None
             if not last.done:
                 last = await self._finished(last)
-                last = replace(last, batch=_last(last), done=True)
-            if await self._put(replace(last, is_closed=True), version) is not None:
-                return last.batch
-            await tries.lost()
+            return replace(last, batch=_last(last), done=True, is_closed=True)
+
+        stored = await self._record.put(closed)
+        assert stored is not None, "there is one now"
+        return stored.batch
 
     async def abort(self, transactions: Sequence[UUID]) -> None:
         """Abort those transactions that aren't recorded."""
-        intent, _ = await self._read()
+        intent = await self.last()
         kept = intent.transactions if intent is not None else []
         await abort_all(self._manager, self._options, set(transactions) - set(kept))
 
@@ -201,13 +193,9 @@ class SinkRecord:
             "is older than the stream; use a new checkpoint"
         )
 
-    async def _read(self) -> tuple[Intent | None, int]:
-        """The record and its version; without what an application wrote to a stream that was deleted since."""
-        held = await value_or_none(self._table, self._key)
-        if held is None:
-            return None, ABSENT
-        intent = msgspec.json.decode(held.value, type=Intent)
-        return (None if self._skips and await self._is_of_another(intent) else intent), held.version
+    async def _of_this_stream(self, intent: Intent | None) -> Intent | None:
+        """None for what an application wrote to a stream that was deleted since."""
+        return None if intent is not None and self._skips and await self._is_of_another(intent) else intent
 
     async def _a_segment(self) -> int | None:
         """One of the stream's; none if it is sealed, and takes no batch."""
@@ -263,18 +251,6 @@ class SinkRecord:
             f"{what} can't be committed to {stream}: its transactions were aborted or have timed out. Raise "
             "transaction_timeout_ms above the longest time that a query may be down, and have that batch written again"
         )
-
-    async def _put(self, intent: Intent, version: int) -> int | None:
-        """The new version; None if the record has to be read again: another driver changed it, or the reply was
-        lost."""
-        if version == ABSENT:
-            await self._table.create()
-        try:
-            return await self._table.put(self._key, msgspec.json.encode(intent), version)
-        except ClosedError:
-            raise
-        except (ConditionFailedError, UnavailableError):
-            return None
 
 
 async def commit_all(

@@ -33,8 +33,7 @@ class Registered(DataSource):
         return Source(self.options, Format(self.name()))
 
     def schema(self) -> StructType | str:
-        from nadi.spark.options.columns import named_schema
-        from nadi.spark.options.names import refuse_tables
+        from nadi.spark.options.columns import named_schema, refuse_tables
 
         refuse_tables(self.options)
         return named_schema({name.lower(): value for name, value in self.options.items()}) or self._source().schema()

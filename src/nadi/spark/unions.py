@@ -39,7 +39,7 @@ def union(
     """
     from nadi.client import StreamManager  # who asks for a schema does without the client
     from nadi.lake.definition import lake_name
-    from nadi.lake.states import record_of
+    from nadi.lake.record import record_of
     from nadi.lake.united import union as united
     from nadi.spark.options.read import ReadOptions
     from nadi.spark.schemas import spark_schema

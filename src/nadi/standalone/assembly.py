@@ -25,17 +25,16 @@ from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError
-from nadi.limits import STOP_DOOR_S, THREAD_SWITCH_S
+from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, STOP_DOOR_S, THREAD_SWITCH_S
 from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
+from nadi.own_clients import Door, OwnClients
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.metrics import samples
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.ports import listening
 from nadi.stopping import Ending
-from nadi.web.door import Door
-from nadi.web.own_index import OwnIndex
 
 if TYPE_CHECKING:
     import grpc
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
     from nadi.controller.rest.intake import Rejected, Sent
     from nadi.controller.rest.server import RestServer
     from nadi.controller.state.metadata import StreamName
-    from nadi.ingest.http.taking import HttpIntake
-    from nadi.web.clients import Clients
+    from nadi.ingest.intake import HttpIntake
 
 STOP_GRACE_S = 1.0
 MEANINGS = by_name(
@@ -76,7 +74,7 @@ class ServerAssembly:
         self._config, self._runtime = config, runtime
         self.store_address, self.controller_uri, self.rest_uri = ("", 0), "", ""
         self._rpc_address = ("", 0)
-        self._own_uri = self._own_rest = ""  # of this process, where others share a port
+        self._own_rest = ""  # of this process, where others share a port
         self._api: Api | None = None
         self._rests: list[RestServer] = []
         self._calls: list[Shares] = []
@@ -124,10 +122,9 @@ class ServerAssembly:
         from nadi.controller.metrics import OwnMetrics
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
-        from nadi.web.clients import Clients
         from nadi.web.site import live_site
 
-        self._page: Clients = Clients()
+        self._page = OwnClients(PAGE_ANSWER_S)
         own, site = OwnMetrics(self._samples, self._runtime), live_site(self._page)
         self._api = Api(self._health, self.gate, own_metrics=own, budget=self.store.budget, site=site)
         around = proxy(self._api) if proxy is not None else None
@@ -169,14 +166,12 @@ class ServerAssembly:
         await rpc.start()
         parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
-        if not shares_port:
-            self._own_uri = self.controller_uri
 
-    def _open_own_clients(self, parts: Ending, door: Door, index: OwnIndex) -> None:
+    def _open_own_clients(self, parts: Ending, door: Door, index: OwnClients) -> None:
         """Let the page, and data that comes to the REST port, through the ports that all clients use."""
         closing: list[Callable[[], Awaitable[None]]] = [index.close]
         if self._api is not None:
-            intake = _OwnIntake(lambda: self._own_uri, self._config.security, alone=self._config.store is None)
+            intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, door), asks=self._config.security.asks)
             self._api.intake, self._page.door = intake, door
             closing += [intake.close, self._page.close]
 
@@ -221,13 +216,11 @@ def _gate_of(security: ServerSecurity) -> Gate | None:
 
 
 class _OwnIntake:
-    """The `Intake` of a server, for data that comes to its REST port: it is a client of its own ports. The client is
-    imported with the first request: most servers get none, and start sooner without it. uri: of its controller. alone:
-    there are no other servers, so the one certificate to trust is its own; those of a cluster are trusted as the
-    servers do among each other."""
+    """The `Intake` of a server, for data that comes to its REST port: it is a client of its own ports. It is imported
+    with the first request: most servers get none, and start sooner without it."""
 
-    def __init__(self, uri: Callable[[], str], security: ServerSecurity, *, alone: bool) -> None:
-        self._uri, self._security, self._alone = uri, security, alone
+    def __init__(self, clients: OwnClients, *, asks: bool) -> None:
+        self._clients, self._asks = clients, asks
         self._opening = asyncio.Lock()
         self._intake: HttpIntake | None = None
 
@@ -238,22 +231,15 @@ class _OwnIntake:
         return await (await self._opened()).logs(stream, sent)
 
     async def close(self) -> None:
-        if self._intake is not None:
-            await self._intake.close()
+        await (self._intake or self._clients).close()
 
     async def _opened(self) -> HttpIntake:
         async with self._opening:
             if self._intake is None:
-                await asyncio.to_thread(importlib.import_module, "nadi.ingest.http.taking")
-                from nadi.client.control.security import Security
-                from nadi.ingest.http.taking import HttpIntake
+                await asyncio.to_thread(importlib.import_module, "nadi.ingest.intake")
+                from nadi.ingest.intake import HttpIntake
 
-                given = self._security
-                trusted = given.tls_certificate if self._alone else given.tls_ca
-                trust_store = None if trusted is None else str(trusted)
-                tls = given.tls_certificate is not None
-                security = Security(tls=tls, trust_store=trust_store, validate_host_name=not self._alone)
-                self._intake = HttpIntake(self._uri, security, asks=given.asks)
+                self._intake = HttpIntake(self._clients, asks=self._asks)
             return self._intake
 
 

@@ -20,17 +20,16 @@ from nadi.engines.identity import OwnLog, known_cluster
 from nadi.engines.opening import log_name, open_engines, open_log
 from nadi.engines.proof import prove
 from nadi.errors import DataFolderError
-from nadi.limits import STOP_DOOR_S
+from nadi.limits import PAGE_ANSWER_S, STOP_DOOR_S
 from nadi.observe.health import Component, parent
 from nadi.observe.logs import of_process
+from nadi.own_clients import Door, OwnClients
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.datafolder import FolderLock, find
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 from nadi.stopping import Ending
-from nadi.web.door import Door
-from nadi.web.own_index import OwnIndex
 
 _COPIES = "copies"
 
@@ -72,9 +71,9 @@ class ClusterServer(ServerAssembly):
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
         door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # as all clients, and servers
-        index = OwnIndex(door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
+        index = OwnClients(PAGE_ANSWER_S, door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
-        self.node.join(Addresses(self.store_address, self._rpc_address, rest), parts, index.bring_up)
+        self.node.join(Addresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
         self._more_samples = self.node.samples
         if self._api is not None:
             self._api.cluster = self.node.operator

@@ -19,18 +19,17 @@ from nadi.controller.grpc.server import add_controller
 from nadi.controller.scaling.judge import profile_of
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
-from nadi.limits import LOG_MAX_BYTES, STOP_DOOR_S, STOP_STORE_S
+from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_DOOR_S, STOP_STORE_S
 from nadi.naming import check_path
+from nadi.observe.cluster import HoldReport
 from nadi.observe.health import Component
-from nadi.observe.migration import HoldReport
+from nadi.own_clients import Door, OwnClients
 from nadi.segmentstore.datafolder import Tier2
 from nadi.segmentstore.holding import Hold, is_left, leave_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
 from nadi.stopping import Ending
-from nadi.web.door import Door
-from nadi.web.own_index import OwnIndex
 
 if TYPE_CHECKING:
     import grpc
@@ -85,8 +84,8 @@ class Server(ServerAssembly):
         await self._listen_rpc(parts, config.port, add)
         for rest in self._rests:  # before the controller, which answers what is under way
             parts.step("the REST door", rest.stop, STOP_DOOR_S)
-        index = OwnIndex(self._door("" if tokens is None else tokens.master()))
-        self.controller.retention.index_times = index.bring_up
+        index = OwnClients(PAGE_ANSWER_S, self._door("" if tokens is None else tokens.master()))
+        self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._door(), index)
         leaving = _Leaving(self.folder, self.store)
         parts.step("a migration's hold", leaving.stop, STOP_DOOR_S)

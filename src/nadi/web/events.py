@@ -8,13 +8,11 @@ There are a limited number, and an address has no more than half of what is left
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
@@ -26,13 +24,13 @@ from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import JSON, Call, Endpoint, Handler, Parameter, encode, on_stream, reply
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import PAGE_BATCH_EVENTS, PAGE_READERS
+from nadi.own_clients import OwnClients
 from nadi.web.bodies import Batch
-from nadi.web.clients import Clients
+from nadi.web.clients import authorization_of
 from nadi.web.places import BY, STREAM
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
-    from nadi.model.streamcut import StreamCut
     from nadi.web.reading.playing import Playing
 
 log = logging.getLogger(__name__)
@@ -86,7 +84,7 @@ class _EventStream(StreamingResponse):
 class Readers:
     """The three endpoints. at_once: how many may read."""
 
-    def __init__(self, clients: Clients, at_once: int = PAGE_READERS) -> None:
+    def __init__(self, clients: OwnClients, at_once: int = PAGE_READERS) -> None:
         self._clients, self._shares = clients, Shares(at_once)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -108,7 +106,7 @@ class Readers:
         which = call.asked("which") or "first"
         if which not in ("first", "last"):
             raise InvalidArgumentError(f"which is first or last, not {which[:40]!r}")
-        async with self._clients.of(call) as manager:
+        async with self._clients.of(authorization_of(call)) as manager:
             from nadi.web.reading.playing import first_events
 
             what = await _stretch(call, manager)
@@ -116,7 +114,14 @@ class Readers:
 
     async def tail(self, call: Call) -> Response:
         """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
-        return await self._sent(call, self._tail(call))
+
+        async def batches(manager: StreamManager) -> AsyncGenerator[Batch, None]:
+            from nadi.web.reading.tail import tail
+
+            at = call.asked("start")
+            return tail(manager, *call.stream, await manager.cuts(*call.stream).named(at) if at is not None else None)
+
+        return await self._sent(call, batches)
 
     async def play(self, call: Call) -> Response:
         """Play a stretch of a stream by server-sent events: batches, at the times at which they came or happened or
@@ -125,16 +130,24 @@ class Readers:
         pauses = call.asked("pauses") or "keep"
         if pauses not in ("keep", "skip"):
             raise InvalidArgumentError(f"pauses is keep or skip, not {pauses[:40]!r}")
-        return await self._sent(call, self._play(call, speed, skips_pauses=pauses == "skip"))
 
-    async def _sent(self, call: Call, batches: AsyncGenerator[Batch, None]) -> Response:
+        async def batches(manager: StreamManager) -> AsyncGenerator[Batch, None]:
+            from nadi.web.reading.playing import play
+
+            return play(manager, await _stretch(call, manager, speed, skips_pauses=pauses == "skip"))
+
+        return await self._sent(call, batches)
+
+    async def _sent(
+        self, call: Call, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[Batch, None]]]
+    ) -> Response:
         """The response, once there is a first batch: until then an error has its own status."""
         address = call.request.client.host if call.request.client is not None else ""
         if not self._shares.enter(address):
             raise UnavailableError(
                 "as many are reading events by REST as may from this address: close a page, or try again"
             )
-        events = _events(batches, lambda: self._shares.leave(address))
+        events = _events(self._read(call, batches), lambda: self._shares.leave(address))
         try:
             await anext(events)
         except BaseException:
@@ -142,24 +155,12 @@ class Readers:
             raise
         return _EventStream(events)
 
-    async def _tail(self, call: Call) -> AsyncGenerator[Batch, None]:
-        async with self._clients.of(call) as manager:
-            from nadi.web.reading.tail import tail
-
-            at = call.asked("start")
-            start = await manager.cuts(*call.stream).named(at) if at is not None else None
-            async with aclosing(tail(manager, *call.stream, start)) as batches:
-                async for batch in batches:
-                    yield batch
-
-    async def _play(self, call: Call, speed: float, *, skips_pauses: bool) -> AsyncGenerator[Batch, None]:
-        async with self._clients.of(call) as manager:
-            from nadi.web.reading.playing import play
-
-            what = replace(await _stretch(call, manager), speed=speed, skips_pauses=skips_pauses)
-            async with aclosing(play(manager, what)) as batches:
-                async for batch in batches:
-                    yield batch
+    async def _read(
+        self, call: Call, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[Batch, None]]]
+    ) -> AsyncGenerator[Batch, None]:
+        async with self._clients.of(authorization_of(call)) as manager, aclosing(await batches(manager)) as found:
+            async for batch in found:
+                yield batch
 
 
 async def _events(batches: AsyncGenerator[Batch, None], leave: Callable[[], None]) -> AsyncGenerator[bytes, None]:
@@ -192,30 +193,28 @@ def _message(kind: str, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(value))
 
 
-async def _stretch(call: Call, manager: StreamManager) -> Playing:
-    from nadi.web.reading.playing import Playing
-    from nadi.web.reading.times import event_time_of
+async def _stretch(call: Call, manager: StreamManager, speed: float = 1.0, *, skips_pauses: bool = False) -> Playing:
+    from nadi.web.reading.playing import stretch_of
 
-    from_ms, to_ms = (_milliseconds(name, call.asked(name)) for name in ("from", "to"))
-    event_time = await event_time_of(manager, *call.stream, call.asked("by"))
-    start, end = await _ends(call, manager)
-    return Playing(start, end, from_ms, to_ms=to_ms, event_time=event_time)
-
-
-async def _ends(call: Call, manager: StreamManager) -> tuple[StreamCut, StreamCut]:
-    name, first, last = (call.asked(one) for one in ("slice", "start", "end"))
-    cuts = manager.cuts(*call.stream)
-    if name is not None:
-        if first is not None or last is not None:
-            raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
-        found = await manager.slices(call.scope).get(name)
-        if found.stream != call.stream.stream:
-            raise InvalidArgumentError(f"slice {call.scope}/{name} is one of the stream {found.stream}: ask for that")
-        return found.start, found.end
-    start, end = await asyncio.gather(
-        cuts.named("head" if first is None else first), cuts.named("tail" if last is None else last, end=True)
+    return await stretch_of(
+        manager,
+        *call.stream,
+        name=_named(call, "slice"),
+        start=_named(call, "start"),
+        end=_named(call, "end"),
+        from_ms=_milliseconds("from", call.asked("from")),
+        to_ms=_milliseconds("to", call.asked("to")),
+        by=call.asked("by"),
+        speed=speed,
+        skips_pauses=skips_pauses,
     )
-    return start, end
+
+
+def _named(call: Call, name: str) -> str | None:
+    """A place, or a slice: an empty one is a mistake."""
+    if (text := call.asked(name)) == "":
+        raise InvalidArgumentError(f"{name} is empty: leave it out, or name a place")
+    return text
 
 
 def _speed(text: str | None) -> float:

@@ -1,4 +1,5 @@
-"""Places in streams: cuts and when they were, bookmarks, slices, where reader groups stand, and truncation."""
+"""Places in streams: cuts and when they were, bookmarks, slices, where reader groups stand, and truncation; and what
+clients keep in a scope by name and can't be read, which the lists leave out: damaged, or of a newer nadi."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
+from nadi.controller.access import shows
 from nadi.controller.rest.endpoint import DATA, Call, Parameter, on_scope, on_stream, reply
 from nadi.errors import BookmarkNotFoundError, InvalidArgumentError, NadiError, SliceNotFoundError
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
@@ -37,10 +39,6 @@ _TAKEN = {409: "The scope has one of that name."}
 def _writes(call: Call) -> Need:
     """The client is asked for the same again; here it is before anything is done."""
     return need(call.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, Act.WRITE)
-
-
-async def seen_cut(manager: StreamManager, cut: StreamCut, by: str | None = None) -> bodies.CutSeen:
-    return await _seen_by(_times(manager, by), cut)
 
 
 def _times(manager: StreamManager, by: str | None = None) -> CutTimes:
@@ -80,7 +78,7 @@ async def cut(call: Call, manager: StreamManager) -> Response:
     at = call.asked("at")
     if not at:
         raise InvalidArgumentError("the query needs at: head, tail, a time, the text of a cut, or a bookmark's name")
-    return reply(await seen_cut(manager, await manager.cuts(*call.stream).named(at), call.asked("by")))
+    return reply(await _seen_by(_times(manager, call.asked("by")), await manager.cuts(*call.stream).named(at)))
 
 
 @through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.Truncate)
@@ -88,7 +86,7 @@ async def truncate(call: Call, manager: StreamManager) -> Response:
     """Delete all events of a stream that lie before a place."""
     place = await manager.cuts(*call.stream).named(call.body.at)
     await manager.truncate_stream(place)
-    return reply(await seen_cut(manager, place))
+    return reply(await _seen_by(_times(manager), place))
 
 
 # --- bookmarks ------------------------------------------------------------------------------------
@@ -98,7 +96,7 @@ def _ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-async def _bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
+async def seen_bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
     at = await _seen_by(times, mark.cut)
     return bodies.BookmarkSeen(mark.name, mark.stream, at.cut, at.time, _ms(mark.made_at), mark.note, list(mark.tags))
 
@@ -110,7 +108,7 @@ async def bookmarks(call: Call, manager: StreamManager) -> Response:
     """List a scope's bookmarks, with the times at which they lie."""
     found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
     times = _times(manager, call.asked("by"))
-    return reply([await _bookmark(times, one) for one in found])
+    return reply([await seen_bookmark(times, one) for one in found])
 
 
 @through_client(
@@ -127,14 +125,14 @@ async def create_bookmark(call: Call, manager: StreamManager) -> Response:
     body: bodies.CreateBookmark = call.body
     place = await manager.cuts(call.scope, body.streamName).named(body.at)
     made = await manager.bookmarks(call.scope).create(body.name, place, note=body.note, tags=body.tags)
-    return reply(await _bookmark(_times(manager), made), 201)
+    return reply(await seen_bookmark(_times(manager), made), 201)
 
 
 @through_client("PUT", _BOOKMARK, _writes, bodies.BookmarkSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_bookmark(call: Call, manager: StreamManager) -> Response:
     """Give a bookmark another name."""
     made = await manager.bookmarks(call.scope).rename(call.part("bookmarkName"), call.body.name)
-    return reply(await _bookmark(_times(manager), made))
+    return reply(await seen_bookmark(_times(manager), made))
 
 
 @through_client("DELETE", _BOOKMARK, _writes, status=204)
@@ -148,7 +146,7 @@ async def delete_bookmark(call: Call, manager: StreamManager) -> Response:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-async def _slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
+async def seen_slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
     start, end = await asyncio.gather(_seen_by(times, one.start), _seen_by(times, one.end))
     return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
 
@@ -158,7 +156,7 @@ async def slices(call: Call, manager: StreamManager) -> Response:
     """List a scope's named slices, with the times between which they lie."""
     found = await manager.slices(call.scope).list(stream=call.asked("stream"))
     times = _times(manager, call.asked("by"))
-    return reply([await _slice(times, one) for one in found])
+    return reply([await seen_slice(times, one) for one in found])
 
 
 @through_client(
@@ -176,14 +174,14 @@ async def create_slice(call: Call, manager: StreamManager) -> Response:
     cuts = manager.cuts(call.scope, body.streamName)
     start, end = await asyncio.gather(cuts.named(body.start), cuts.named(body.end, end=True))
     made = await manager.slices(call.scope).create(body.name, start, end, note=body.note, tags=body.tags)
-    return reply(await _slice(_times(manager), made), 201)
+    return reply(await seen_slice(_times(manager), made), 201)
 
 
 @through_client("PUT", _SLICE, _writes, bodies.SliceSeen, body=bodies.Rename, codes=_TAKEN)
 async def rename_slice(call: Call, manager: StreamManager) -> Response:
     """Give a slice another name."""
     renamed = await manager.slices(call.scope).rename(call.part("sliceName"), call.body.name)
-    return reply(await _slice(_times(manager), renamed))
+    return reply(await seen_slice(_times(manager), renamed))
 
 
 @through_client("DELETE", _SLICE, _writes, status=204)
@@ -226,6 +224,35 @@ async def _group(call: Call, manager: StreamManager, times: CutTimes, lag: Group
     )
 
 
+# --- what can't be read --------------------------------------------------------------------------
+
+
+@through_client("GET", SCOPE + "/unreadable", on_scope(Permission.READ), list[bodies.UnreadableSeen])
+async def unreadable(call: Call, manager: StreamManager) -> Response:
+    """List what a scope has under a name that can't be read: what is wrong with it, and what to do."""
+    from nadi.search.definition import Definitions
+    from nadi.search.standing.records import sets_of
+
+    scope, definitions = call.scope, Definitions(manager, call.scope)
+    by_name = {
+        "bookmark": await manager.bookmarks(scope).unreadable(),
+        "slice": await manager.slices(scope).unreadable(),
+        "stream table": await manager.stream_tables(scope).unreadable(),
+    }
+    by_stream = {
+        "search index": (await definitions.catalog.all())[1],
+        "standing queries": (await sets_of(definitions).all())[1],
+    }
+    seen = {kind: [one for one in found if shows(call.caller, scope, one.name)] for kind, found in by_stream.items()}
+    return reply(
+        [
+            bodies.UnreadableSeen(kind, one.name, one.problem)
+            for kind, found in (by_name | seen).items()
+            for one in found
+        ]
+    )
+
+
 BOUND = (
     span,
     cut,
@@ -239,4 +266,5 @@ BOUND = (
     rename_slice,
     delete_slice,
     groups,
+    unreadable,
 )

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 import nadi
-from nadi.cli.events.printer import Printer
-from nadi.cli.events.printing import print_events
+from nadi.cli.events.printer import Printer, print_events
 from nadi.errors import TruncatedError, UnavailableError
 from nadi.model.event import EventBlock, whole_events
 from nadi.model.framing import event_header
@@ -97,18 +96,18 @@ def test_a_followed_stream_that_is_sealed_ends(shell: Shell, manager: nadi.Strea
 
 def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
     began = datetime.now(UTC)
-    shell.run("write", "home", "forms", "--create", "1", stdin=b'{"m": "oven", "wh": 1}\n\xff\n{"wh": 2}\n')
+    shell.run("write", "home", "layouts", "--create", "1", stdin=b'{"m": "oven", "wh": 1}\n\xff\n{"wh": 2}\n')
     ended = datetime.now(UTC)
 
     def printed(form: str, *more: str) -> bytes:
-        return shell.run("read", "home", "forms", "--format", form, *more).stdout_bytes
+        return shell.run("read", "home", "layouts", "--format", form, *more).stdout_bytes
 
     assert printed(r"%o=%s%%\t%S\n").split(b"\n")[1:3] == [b"30=\xff%\t0.#epoch.0", b'39={"wh": 2}%\t0.#epoch.0']
     assert printed("x") == b"xxx"
     assert printed("[%k]", "--key-field", "m") == b"[oven][][]"
     for text in printed(r"%t\n").decode().split():
         assert began - timedelta(milliseconds=1) <= datetime.fromisoformat(text) <= ended + timedelta(seconds=10)
-    objects = shell.run("read", "home", "forms", "--json", "--key-field", "m").stdout.splitlines()
+    objects = shell.run("read", "home", "layouts", "--json", "--key-field", "m").stdout.splitlines()
     assert msgspec.json.decode(objects[0]) == {
         "segment_id": 0,
         "offset": 0,
@@ -117,8 +116,8 @@ def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
     }
     assert "key" not in objects[1]
     for wrong, says in (
-        (["--format", "%q"], "no such place as %q"),
-        (["--format", "100%"], "no such place as %"),
+        (["--format", "%q"], "no such field as %q"),
+        (["--format", "100%"], "no such field as %"),
         (["--format", r"\q"], "a backslash before 'q'"),
         (["--format", "%k"], "%k needs --key-field"),
         (["--format", "%s", "--key-field", "m"], "--key-field has no effect"),
@@ -127,7 +126,7 @@ def test_forms(shell: Shell, manager: nadi.StreamManager) -> None:
         (["--follow", "--to", "tail"], "--to has no effect"),
         (["--slice", "--from", "head"], "--from has no effect"),
     ):
-        assert says in shell.run("read", "home", "forms", *wrong, code=1).stderr.replace("\n", " "), wrong
+        assert says in shell.run("read", "home", "layouts", *wrong, code=1).stderr.replace("\n", " "), wrong
 
 
 def test_a_reader_that_goes_away_is_no_trouble(
@@ -172,4 +171,4 @@ def test_a_reader_that_follows_goes_on_where_it_can(capfdbinary: pytest.CaptureF
     assert found.out == b"a\na\n"
     trying, missed = found.err.decode().splitlines()
     assert trying == "trying again: the server is away"
-    assert missed.startswith("missed, and going on after it: offset 0 ")
+    assert missed.startswith("missed, and continuing after it: offset 0 ")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-import nadi
 from nadi.cli.sql.query import Stretch, stretches
 from nadi.client import StreamManager
 from nadi.client.serializers import Struct
@@ -29,31 +26,27 @@ class Odd(msgspec.Struct):
     note: str
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+@pytest.fixture(scope="module", autouse=True)
+def streams(manager: StreamManager) -> None:
     """Stream home/meters has a schema; slice "early" and bookmark "noon" end after its first six. Stream home/plain has
     JSON and none."""
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("home")
-        manager.create_stream("home", "meters", 2)
-        cuts = manager.cuts("home", "meters")
-        with manager.create_writer("home", "meters", serializer=Struct(Reading)) as writer:
-            for number in range(12):
-                meter = ("kitchen", "hall", "oven")[number % 3]
-                writer.write_event(Reading(meter, number), meter)
-                if number == 5:
-                    writer.flush()
-                    manager.bookmarks("home").create("noon", cuts.tail())
-                    manager.slices("home").create("early", cuts.head(), cuts.tail())
-        manager.create_stream("home", "plain")
-        with manager.create_writer("home", "plain") as plain:
-            for number in range(3):
-                plain.write_event(b'{"meter": "m%d", "wh": %d}' % (number, number))
-        manager.create_stream("home", "odd")
-        with manager.create_writer("home", "odd", serializer=Struct(Odd)) as odd:
-            odd.write_event(Odd(7, "its own"), "k")
-        yield Shell(server.controller_uri)
+    manager.create_stream("home", "meters", 2)
+    cuts = manager.cuts("home", "meters")
+    with manager.create_writer("home", "meters", serializer=Struct(Reading)) as writer:
+        for number in range(12):
+            meter = ("kitchen", "hall", "oven")[number % 3]
+            writer.write_event(Reading(meter, number), meter)
+            if number == 5:
+                writer.flush()
+                manager.bookmarks("home").create("noon", cuts.tail())
+                manager.slices("home").create("early", cuts.head(), cuts.tail())
+    manager.create_stream("home", "plain")
+    with manager.create_writer("home", "plain") as plain:
+        for number in range(3):
+            plain.write_event(b'{"meter": "m%d", "wh": %d}' % (number, number))
+    manager.create_stream("home", "odd")
+    with manager.create_writer("home", "odd", serializer=Struct(Odd)) as odd:
+        odd.write_event(Odd(7, "its own"), "k")
 
 
 SUMS = "select meter, sum(wh) as wh from {} group by meter order by meter"

@@ -30,12 +30,7 @@ def drained(reader: Any) -> list[int]:
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("way", ["events", "blocks"])
 def test_readers_killed_at_random_repeat_or_lose_what_their_delivery_says(
-    uri: str,
-    manager: StreamManager,
-    groups: ReaderGroupManager,
-    tmp_path: Path,
-    delivery: Any,
-    way: str,
+    uri: str, manager: StreamManager, groups: ReaderGroupManager, tmp_path: Path, delivery: Any, way: str
 ) -> None:
     chance = random.Random(f"{delivery} {way}")
     stream = new_stream(manager, 3)

@@ -16,8 +16,8 @@ import pytest
 
 from nadi.client import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager, StreamManager, aio
 from nadi.client.blocking.face import Face
+from nadi.client.readergroup.event_reads import News
 from nadi.client.readergroup.plan import plan
-from nadi.client.reading.news import News
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError
 from nadi.limits import MIB

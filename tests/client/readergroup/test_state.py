@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nadi.client.readergroup.plan import Completion, Facts, plan, shares
+from nadi.client.readergroup.plan import Facts, plan, shares
 from nadi.client.readergroup.state import GroupState, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
@@ -24,6 +24,7 @@ from nadi.client.readergroup.updates import (
     Report,
     Reset,
 )
+from nadi.client.reading.read_ahead import Completion
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
 from nadi.model.frontier import WAITING
 from nadi.model.readergroup import NOBODY, NamedRange, SegmentState

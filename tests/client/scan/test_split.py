@@ -99,10 +99,7 @@ def column_of(split: Split) -> Callable[[str], list[Any]]:
     return lambda name: table[name].to_pylist()
 
 
-@given(
-    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20),
-    places=st.sets(st.integers(1, 999), max_size=20),
-)
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20), places=st.sets(st.integers(1, 999), max_size=20))
 def test_what_is_parted_at_borders_is_all_there_in_order(sizes: list[int], places: set[int]) -> None:
     pieces = [Piece("s", number, 7, 7 + size) for number, size in enumerate(sizes)]
     borders = sorted(place for place in places if place < sum(sizes))

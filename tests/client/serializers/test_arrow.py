@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow
-from nadi.client.values import arrow as values_of
+from nadi.client.serializers import arrow as values_of
 from nadi.errors import InvalidArgumentError, SerializationError
 
 

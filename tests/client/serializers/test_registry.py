@@ -14,6 +14,7 @@ from nadi.client.serializers import Avro, Compatibility, SchemaSerializer, Struc
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
+    ProtocolError,
     SchemaIncompatibleError,
     StreamNotFoundError,
     UnknownSchemaError,
@@ -49,6 +50,21 @@ def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_sco
     schemas.delete()
     assert schemas.versions() == []
     assert schemas.register(struct(B)) == 1
+    nadi_manager.table(nadi_scope, "_schemas").put(b"s", b"damaged")
+    with pytest.raises(ProtocolError, match="delete them"):
+        schemas.versions()
+    schemas.delete()
+    assert schemas.register(struct(A)) == 1
+
+
+def test_a_schema_is_checked_by_the_rule_that_another_client_has_set(
+    nadi_manager: StreamManager, nadi_scope: str
+) -> None:
+    nadi_manager.create_stream(nadi_scope, "ruled")
+    schemas = nadi_manager.schemas(nadi_scope, "ruled")
+    assert schemas.register(struct(A)) == 1
+    nadi_manager.schemas(nadi_scope, "ruled").set_compatibility(Compatibility.NONE)
+    assert schemas.register(struct(B)) == 2
 
 
 OLD_FIELD_GONE, NEW_FIELD, NEW_FIELD_WITH_DEFAULT = struct(), struct(A, B), struct(A, B_WITH_DEFAULT)

@@ -145,9 +145,12 @@ def test_what_is_called_readable_is_read(data: st.DataObject, encoding: Encoding
         return
     event("compatible")
     value = data.draw(values)
-    read = reader.decoder(writer.definition)(writer.serialize(value))
+    written = writer.serialize(value)
+    read = reader.decoder(writer.definition)(written)
     assert isinstance(read, new)
-    for name in set(old.__struct_fields__) & set(new.__struct_fields__):
+    # with omit_defaults a field at its default isn't written, and has the reader's own default
+    names = (msgspec.json if encoding == "json" else msgspec.msgpack).decode(written).keys()
+    for name in names & set(new.__struct_fields__):
         if fields[name][0][0] in (int, str, bool, bytes, dt.datetime, dt.date, uuid.UUID, Point, Cat | Dog):
             assert getattr(read, name) == getattr(value, name)
 

@@ -16,7 +16,8 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.client.streamtables import changes, following, latest, spill
+from nadi.client.streamtables import changes, following, latest
+from nadi.client.streamtables import latest as spill
 from nadi.client.streamtables.following import Following, write_changes
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, StreamNotFoundError
 from nadi.naming import STREAM_TABLES_TABLE

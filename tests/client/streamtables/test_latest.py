@@ -19,8 +19,9 @@ import pytest
 import nadi
 from nadi.client import StreamManager
 from nadi.client.streamtables import changes as changing
-from nadi.client.streamtables import latest, spill
-from nadi.client.streamtables.spill import Spill
+from nadi.client.streamtables import latest
+from nadi.client.streamtables import latest as spill
+from nadi.client.streamtables.latest import Spill
 from nadi.errors import InvalidArgumentError, StorageFullError
 from nadi.model.streamcut import StreamCut
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from nadi.client.serializers.types import of_ddl
 from nadi.client.streamtables.lossless import MisfitError, lossless
-from nadi.client.values.ddl import of_ddl
 
 INTS = pa.list_(pa.field("element", pa.int32()))
 MONEY = pa.decimal128(9, 2)

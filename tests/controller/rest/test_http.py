@@ -25,9 +25,9 @@ from nadi.controller.state.segments import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
 from nadi.observe.health import Component, Status, leaf
+from nadi.own_clients import OwnClients
 from nadi.segmentstore.recovery import snapshotter
 from nadi.standalone.server import Server
-from nadi.web.clients import Clients
 from nadi.web.site import live_site
 from tests.controller.fake_store import FakeStore
 from tests.controller.rest.test_resources import error_of
@@ -83,7 +83,7 @@ def test_ping_and_description(rest: httpx.Client) -> None:
     description = rest.get("/v1/openapi.json").json()
     assert description["openapi"] == "3.1.0"
     described = {(path, verb.upper()) for path, verbs in description["paths"].items() for verb in verbs}
-    served = (*ENDPOINTS, *live_site(Clients()).endpoints)
+    served = (*ENDPOINTS, *live_site(OwnClients(15.0)).endpoints)
     assert described == {(endpoint.path, endpoint.verb) for endpoint in served}
     assert len(described) == len(served)
 

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 
 from nadi.controller.rest.intake import Sent
 from nadi.errors import InvalidArgumentError
-from nadi.ingest.http.batch import Batch, batch_of
-from nadi.ingest.otlp.records import records_of
+from nadi.ingest.batch import Batch, batch_of
+from nadi.ingest.otlp import records_of
 from nadi.limits import INGEST_EVENTS_MAX
 from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.wire.rpc import logs_pb2

@@ -34,22 +34,9 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def rest(server: EmbeddedServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.rest_uri, timeout=60) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def manager(server: EmbeddedServer) -> Iterator[nadi.StreamManager]:
-    with nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("in")
-        yield manager
 
 
 _numbers = itertools.count()

@@ -11,8 +11,8 @@ import pytest
 
 from nadi.controller.rest.intake import Sent
 from nadi.errors import InvalidArgumentError
-from nadi.ingest.http.batch import Batch
-from nadi.ingest.otlp.records import records_of
+from nadi.ingest.batch import Batch
+from nadi.ingest.otlp import records_of
 from nadi.wire.rpc import logs_pb2
 
 V = logs_pb2.Value

@@ -10,10 +10,7 @@ from ..work import simulate
 from .cluster_mutations import (
     CLUSTER_MUTATIONS,
     acknowledges_before_it_is_in_the_store,
-    cleans_frames_that_the_log_still_needs,
-    knows_only_the_transactions_that_it_began,
     takes_a_log_over_without_sealing_it,
-    takes_what_another_has_stored_for_its_own,
 )
 from .mutations import (
     MUTATIONS,
@@ -66,9 +63,6 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
     [
         acknowledges_before_it_is_in_the_store,
         takes_a_log_over_without_sealing_it,
-        knows_only_the_transactions_that_it_began,
-        takes_what_another_has_stored_for_its_own,
-        cleans_frames_that_the_log_still_needs,
     ],
 )
 def test_some_of_a_cluster_are_found_at_once(mutation: Mutation) -> None:

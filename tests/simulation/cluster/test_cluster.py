@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.timeout(900)  # a quarter of a minute where nothing else runs
 @pytest.mark.parametrize(
-    "first", [3_000, 3_020, *(pytest.param(first, marks=pytest.mark.slow) for first in range(3_040, 3_100, 20))]
+    "first", [3_000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(3_020, 3_100, 20))]
 )
 def test_a_cluster_keeps_its_word(first: int) -> None:
     with quiet():
@@ -38,7 +38,7 @@ def test_the_same_seed_does_the_same_in_every_process() -> None:
     """Whatever ran in it before."""
     code = (
         "import sys; from tests.simulation.cluster.work import simulate; "
-        "print(*(f'{seed} {simulate(seed, 25.0, pace=0.2).trace}' for seed in sys.argv[1:]), sep='\\n')"
+        "print(*(f'{seed} {simulate(seed, 10.0, pace=0.2).trace}' for seed in sys.argv[1:]), sep='\\n')"
     )
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
 

@@ -87,7 +87,7 @@ def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Pat
         client.run(CheckpointMirror(client.manager, "home", "both", str(tmp_path / "none")).keep())
     with pytest.raises(InvalidArgumentError, match="is there already"):
         client.run(restore(client.manager, "home", "both", str(folder)))
-    with pytest.raises(NotFoundError, match="'nothing'"):
+    with pytest.raises(NotFoundError, match="home/nothing"):
         client.run(restore(client.manager, "home", "nothing", str(tmp_path / "x")))
 
 
@@ -143,8 +143,8 @@ def test_damage_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"mirror_checkpoint": "/x"}, "'mirror_name' is missing"),
-        ({"mirror_name": "x"}, "'mirror_checkpoint' is missing"),
+        ({"mirror_checkpoint": "/x"}, "'mirror_checkpoint' needs 'mirror_name'"),
+        ({"mirror_name": "x"}, "'mirror_name' needs 'mirror_checkpoint'"),
         ({"mirror_checkpoint": "s3a://b/x", "mirror_name": "x"}, "only a folder of the driver's machine"),
     ],
 )
@@ -328,10 +328,9 @@ def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, prov
     name, written = f"known-{provider[:4].lower()}", 0
     world.manager.create_stream("home", name, 2)
     world.manager.create_stream("home", f"{name}-out", 1)
-    world.spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        f"org.apache.spark.sql.execution.streaming.state.{provider}",
-    )
+    state = {
+        "spark.sql.streaming.stateStore.providerClass": f"org.apache.spark.sql.execution.streaming.state.{provider}"
+    }
 
     def started(folder: Path) -> Any:
         rows = world.read_stream(name, mirror_checkpoint=str(folder), mirror_name=name, maxOffsetsPerTrigger="200")
@@ -345,9 +344,10 @@ def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, prov
         with world.manager.create_writer("home", name) as into:
             for number in range(written):  # again what came in the lives before: only the state knows
                 into.write_event(b"%d" % number, str(number))
-        query = started(tmp_path / str(life))
-        query.processAllAvailable()
-        query.stop()
+        with with_settings(world.spark, state):
+            query = started(tmp_path / str(life))
+            query.processAllAvailable()
+            query.stop()
         shutil.rmtree(tmp_path / str(life))  # with all that was not mirrored
         told = CliRunner().invoke(
             app,

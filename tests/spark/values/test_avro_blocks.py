@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, date, datetime
 from typing import Any
 
-import fastavro
 import pytest
 
 from nadi.client.serializers import Avro
+from nadi.client.serializers import avro_columns as avro
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.values import avro
-from nadi.client.values.avro import block_reader
-from nadi.client.values.types import of_avro
+from nadi.client.serializers.avro import Schema
+from nadi.client.serializers.avro_columns import block_reader
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["int", "null"]}]}
 FIELDS: list[dict[str, Any]] = [
@@ -66,8 +66,7 @@ def value(chance: random.Random) -> dict[str, Any]:
 def test_a_batch_at_once() -> None:
     chance = random.Random(1)
     values = [value(chance) for _ in range(500)]
-    schema = fastavro.parse_schema(avro._with_plain_times({"type": "record", "name": "R", "fields": FIELDS}))
-    read = block_reader(schema, KIND)
+    read = block_reader(Schema(SERIALIZER.definition, plain_times=True).root, KIND)
     assert read is not None
     column = read([*map(SERIALIZER.serialize, values)])
     assert column is not None
@@ -116,5 +115,5 @@ def test_whatever_the_bytes_are_it_is_what_fastavro_reads(monkeypatch: pytest.Mo
     ],
 )
 def test_what_is_left_to_fastavro(kind: Any) -> None:
-    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "it", "type": kind}]})
-    assert block_reader(schema, of_avro(schema)) is None
+    definition = json.dumps({"type": "record", "name": "R", "fields": [{"name": "it", "type": kind}]}).encode()
+    assert block_reader(Schema(definition).root, avro.type_of(definition)) is None

@@ -16,27 +16,29 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.client.serializers import Arrow, Avro, Protobuf, Struct, arrow, documents
+from nadi.client.serializers import avro_columns as avro
+from nadi.client.serializers import protobuf_columns as protobuf
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.values import arrow, avro, documents, protobuf
-from nadi.client.values.columns import Decoded
-from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import is_json
+from nadi.client.serializers.avro import Schema, Walk
+from nadi.client.serializers.columns import Decoded
+from nadi.client.serializers.structs import Encoding
+from nadi.client.serializers.types import is_json, of_ddl
 from nadi.errors import SerializationError
 from tests.client.serializers.test_avro import made, records
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-def read(ddl: str, *events: bytes, encoding: documents.Encoding = "json") -> Decoded:
+def read(ddl: str, *events: bytes, encoding: Encoding = "json") -> Decoded:
     kind = of_ddl(ddl)
-    found = documents.decoder(kind, encoding)(events)
+    found = documents.decoder(kind, b"", b'{"encoding": "%s", "schema": {}}' % encoding.encode())(events)
     assert found.values.type == plain(kind)
     found.values.validate(full=True)
     return found
 
 
-def one(ddl: str, event: bytes, encoding: documents.Encoding = "json") -> Any:
+def one(ddl: str, event: bytes, encoding: Encoding = "json") -> Any:
     found = read(ddl, event, encoding=encoding)
     assert not found.wrong, found.wrong
     return found.values.to_pylist()[0]
@@ -208,6 +210,28 @@ def test_a_wrong_event_is_wrong_alone(ddl: str, event: bytes, why: str) -> None:
         assert not found.wrong[1], found.wrong[1]
 
 
+class Flat(msgspec.Struct):
+    meter: str
+    room: str = "unknown"
+    note: str | None = None
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_row_of_plain_columns_leaves_out_nulls_that_its_schema_refuses(encoding: Encoding) -> None:
+    serializer = Struct(Flat, encoding)
+    kind = documents.type_of(serializer.definition)
+    encode = documents.encoder(kind, serializer.definition)
+    rows: list[dict[str, str | None]] = [
+        {"meter": "hall", "room": "A", "note": "n"},
+        {"meter": "hall", "room": None, "note": None},
+    ]
+    events = encode(pa.array(rows, plain(kind)))
+    assert [*map(serializer.deserialize, events)] == [Flat("hall", "A", "n"), Flat("hall")]
+    assert encode(pa.array(rows[:1], plain(kind))) == events[:1], "where nothing is null"
+    with pytest.raises(ValueError, match="'meter' is null, and must not be"):
+        encode(pa.array([rows[0] | {"meter": None}], plain(kind)))
+
+
 # --- Avro ---------------------------------------------------------------------------------------------
 
 
@@ -282,13 +306,10 @@ def test_avro_of_random_schemas(data: st.DataObject) -> None:
     events = [*map(serializer.serialize, some)]
     found = avro.decoder(kind, serializer.definition, serializer.definition)(events)
     assert not found.wrong
-    named: dict[str, Any] = {}
-    parsed = avro._schema(serializer.definition)
-    avro_limits._needs_limits(parsed, named, ())
+    walk = Walk(Schema(serializer.definition).root)
     for event in events:
-        walk = avro_limits._Walk(named)
-        walk.check(parsed)(event)
-        assert walk._at == len(event)
+        walk.check(event)
+        assert walk.at == len(event)
     assert found.values.to_pylist() == [as_column(kind, serializer.deserialize(event)) for event in events]
 
 

@@ -9,16 +9,17 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 
+from nadi.client.serializers import avro_columns as avro
+from nadi.client.serializers import documents
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.protobuf_columns import arrow_type
 from nadi.client.serializers.structs import precise_schema
-from nadi.client.values.ddl import of_ddl
-from nadi.client.values.types import of_avro, of_json_schema, of_protobuf
+from nadi.client.serializers.types import of_ddl
 from nadi.errors import InvalidArgumentError
 from nadi.spark.schemas import spark_schema
 
@@ -66,7 +67,7 @@ class Point(msgspec.Struct):
 )
 def test_of_structs(kind: Any, expected: str) -> None:
     schema = precise_schema(msgspec.defstruct("Row", [("it", kind)]))
-    assert spark(of_json_schema(schema)) == f"it:{expected}"
+    assert spark(documents.arrow_type(schema)) == f"it:{expected}"
 
 
 @pytest.mark.parametrize(
@@ -101,19 +102,17 @@ def test_of_structs(kind: Any, expected: str) -> None:
 )
 def test_of_avro(schema: Any, expected: str) -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "it", "type": schema}]}
-    assert spark(of_avro(fastavro.parse_schema(record))) == f"it:{expected}"
+    assert spark(avro.type_of(json.dumps(record).encode())) == f"it:{expected}"
 
 
 def test_of_protobuf() -> None:
-    assert spark(of_protobuf(timestamp_pb2.Timestamp.DESCRIPTOR)) == "timestamp"
-    assert spark(of_protobuf(wrappers_pb2.UInt64Value.DESCRIPTOR)) == "decimal(20,0)"
-    assert spark(of_protobuf(any_pb2.Any.DESCRIPTOR)) == "type_url:string,value:binary"
-    assert spark(of_protobuf(struct_pb2.Struct.DESCRIPTOR)) == "string"
+    assert spark(arrow_type(timestamp_pb2.Timestamp.DESCRIPTOR)) == "timestamp"
+    assert spark(arrow_type(wrappers_pb2.UInt64Value.DESCRIPTOR)) == "decimal(20,0)"
+    assert spark(arrow_type(any_pb2.Any.DESCRIPTOR)) == "type_url:string,value:binary"
+    assert spark(arrow_type(struct_pb2.Struct.DESCRIPTOR)) == "string"
     option = "name:string,value:struct<type_url:string,value:binary>"
-    assert (
-        spark(of_protobuf(type_pb2.EnumValue.DESCRIPTOR)) == f"name:string,number:int,options:array<struct<{option}>>"
-    )
-    assert "nested_type:array<string>" in spark(of_protobuf(descriptor_pb2.DescriptorProto.DESCRIPTOR)), "itself"
+    assert spark(arrow_type(type_pb2.EnumValue.DESCRIPTOR)) == f"name:string,number:int,options:array<struct<{option}>>"
+    assert "nested_type:array<string>" in spark(arrow_type(descriptor_pb2.DescriptorProto.DESCRIPTOR)), "itself"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ class Required:
 
 
 def test_what_has_to_be_there() -> None:
-    kind = of_json_schema(precise_schema(Required))
+    kind = documents.arrow_type(precise_schema(Required))
     assert [kind.field(name).nullable for name in "abc"] == [False, True, True]
     assert json.loads(kind.field("c").metadata[b"default"]) == 7
     kind = of_ddl("a int not null, b int")

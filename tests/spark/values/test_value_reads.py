@@ -324,7 +324,7 @@ def test_a_stream_that_isnt_there_has_no_schema_either(home: Home) -> None:
 
 def test_a_package_that_isnt_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    for name in ("nadi.client.values.avro", "nadi.client.serializers.avro"):
+    for name in ("nadi.client.serializers.avro_columns", "nadi.client.serializers.avro"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(InvalidArgumentError, match=r"'value_format' is 'avro', .*pip install 'nadi\[avro\]'"):
         source(home, "plain", value_format="avro").schema()
@@ -336,8 +336,9 @@ def test_nothing_is_imported_that_another_format_needs(value_format: str) -> Non
     others = {"fastavro", "avro", "google.protobuf.json_format", "pandas"} - own
     code = (
         "import sys, nadi.spark.formats, nadi.client.values.parser\n"
-        f"assert 'nadi.client.values.{value_format}' not in sys.modules\n"
-        f"nadi.client.values.parser.module_of({value_format!r})\n"
+        "formats = ('documents', 'avro_columns', 'protobuf_columns', 'arrow')\n"
+        "assert not any(f'nadi.client.serializers.{name}' in sys.modules for name in formats)\n"
+        f"nadi.client.values.target.format_of({value_format!r})\n"
         f"print([name for name in {sorted(others)} if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

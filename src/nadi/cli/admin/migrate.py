@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.admin.storing import OPTION_HELP, TIER2_HELP, StoreOptions, store_options
+from nadi.cli.admin.storing import TIER2_HELP, StoreOptions, Tier2Options, store_options
+from nadi.cli.options import DryRun, Rest, TrustStore
 from nadi.cli.printing import errors_told, say
-from nadi.cli.session import TrustStore
 from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.migration.moving import Report
-    from nadi.migration.planning import Plan
     from nadi.migration.sources import Ask, Source
     from nadi.migration.targets import Target
 
@@ -41,12 +40,8 @@ def migrate(
     ] = None,
     store_option: StoreOptions = None,
     tier2: Annotated[str | None, typer.Option(help=f"Of a new data folder. {TIER2_HELP}")] = None,
-    tier2_option: Annotated[
-        list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=OPTION_HELP)
-    ] = None,
-    rest: Annotated[
-        str, typer.Option(envvar="NADI_REST", help="The REST address of the server that has the data folder.")
-    ] = _REST,
+    tier2_option: Tier2Options = None,
+    rest: Rest = _REST,
     trust_store: TrustStore = None,
     pause_limit: Annotated[
         float | None, typer.Option(help="How long its writers may be held, in seconds.", show_default="60", min=1)
@@ -55,10 +50,7 @@ def migrate(
         bool, typer.Option("--ahead", help="Only copy what is there by now; the source goes on as it is.")
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read back whatever is stored.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only say what there is to move, and whether it can be; nothing is written."),
-    ] = False,
+    dry_run: DryRun = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Let FROM be served again, once what it was moved to is removed.")
     ] = False,
@@ -70,7 +62,10 @@ def migrate(
     """
     import asyncio
 
+    from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
     from nadi.migration.planning import check_apart
+    from nadi.migration.targets import NewCluster, NewFolder
+    from nadi.segmentstore.datafolder import Tier2
 
     with errors_told(OSError):
         if not _is_url(from_) and not Path(from_).is_dir():
@@ -95,9 +90,17 @@ def migrate(
             _check_absent({"--ahead": ahead, "--verify": verify}, "isn't for --dry-run")
             say(asyncio.run(_planned(from_, to, options, containers, there)))
             return
-        source = _source(from_, options, _ask_at(rest, trust_store), _limit_s(pause_limit))
-        target = _target(to, options, containers, there)
-        _tell(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
+        if pause_limit is not None and not pause_limit <= MIGRATION_PAUSE_MAX_S:  # nor is it NaN
+            raise InvalidArgumentError(
+                f"--pause-limit {pause_limit:g}: writers are held for {MIGRATION_PAUSE_MAX_S:g} s at most"
+            )
+        limit_s = MIGRATION_PAUSE_S if pause_limit is None else pause_limit
+        source = _source(from_, options, _ask_at(rest, trust_store), limit_s)
+        if _is_url(to):
+            target: Target = NewCluster(to, options, containers)
+        else:
+            target = NewFolder(Path(to), containers, None if there is None else Tier2(*there))
+        _report(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
 
 
 def _is_url(place: str) -> bool:
@@ -108,14 +111,6 @@ def _is_url(place: str) -> bool:
     if scheme in (*ELSEWHERE, "file") and not rest.startswith("//"):
         raise InvalidArgumentError(f"{place} isn't a URL: write {scheme}://…, or ./{place} for a folder of that name")
     return "://" in place
-
-
-def _limit_s(given: float | None) -> float:
-    from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
-
-    if given is not None and not given <= MIGRATION_PAUSE_MAX_S:  # nor is it NaN
-        raise InvalidArgumentError(f"--pause-limit {given:g}: writers are held for {MIGRATION_PAUSE_MAX_S:g} s at most")
-    return MIGRATION_PAUSE_S if given is None else given
 
 
 def _check_absent(given: dict[str, Any], why: str) -> None:
@@ -137,17 +132,6 @@ def _source(place: str, options: dict[str, str], ask: Ask, limit_s: float) -> So
     return StoppedFolder(Path(place))
 
 
-def _target(
-    place: str, options: dict[str, str], containers: int | None, tier2: tuple[str, dict[str, str]] | None
-) -> Target:
-    from nadi.migration.targets import NewCluster, NewFolder
-    from nadi.segmentstore.datafolder import Tier2
-
-    if _is_url(place):
-        return NewCluster(place, options, containers)
-    return NewFolder(Path(place), containers, Tier2(*tier2) if tier2 is not None else None)
-
-
 async def _planned(
     place: str, to: str, options: dict[str, str], containers: int | None, tier2: tuple[str, dict[str, str]] | None
 ) -> str:
@@ -158,20 +142,14 @@ async def _planned(
         has_begun = await planning.look_at_store(to, options, containers)
     else:
         has_begun = await planning.look_at_folder(Path(to), *(tier2 or (None, {})))
-    return _told(plan, place, to, has_begun=has_begun)
-
-
-def _told(plan: Plan, what: str, where: str, *, has_begun: bool) -> str:
-    told = [
-        f"{what} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes of them in "
-        f"{plan.chunks:,} chunks, {plan.logged_bytes:,} bytes in the log",
-        f"a migration to {where} has begun, and would go on"
-        if has_begun
-        else f"nothing is in {where}: it can go there",
-    ]
-    if plan.servers:
-        told.append(f"before that, its servers must be stopped: {', '.join(plan.servers)}")
-    return "\n".join(told)
+    state = (
+        f"a migration to {to} has begun, and would continue" if has_begun else f"nothing is in {to}: it can go there"
+    )
+    servers = f"\nbefore that, its servers must be stopped: {', '.join(plan.servers)}" if plan.servers else ""
+    return (
+        f"{place} has {plan.segments:,} segments in {plan.containers:,} containers, {plan.bytes:,} bytes of them in "
+        f"{plan.chunks:,} chunks, {plan.logged_bytes:,} bytes in the log\n{state}{servers}"
+    )
 
 
 async def _run(source: Source, target: Target, *, ahead: bool, verify: bool) -> Report:
@@ -190,7 +168,7 @@ async def _taken_back(place: str, given: list[str] | None) -> str:
     return f"{place} can be served again; {to} can't be"
 
 
-def _tell(report: Report, where: str, tier2: str | None) -> None:
+def _report(report: Report, where: str, tier2: str | None) -> None:
     rate = report.stored_bytes / max(report.took_s, 1e-3) / 1e6
     say(
         f"copied {report.stored_bytes:,} bytes in {report.took_s:.1f} s ({rate:,.0f} MB/s); "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,16 +42,13 @@ def passwd(
             del users[user]
         else:
             granted = Permissions.parse(grant) if grant is not None else old.permissions if old else Permissions()
-            kept = old.password_hash if keep_password and old else hash_password(_password(password_stdin))
+            if keep_password and old:
+                kept = old.password_hash
+            else:
+                ask = partial(typer.prompt, "Password", hide_input=True, confirmation_prompt=True)
+                password = sys.stdin.readline().rstrip("\r\n") if password_stdin else ask()
+                if not password:
+                    raise typer.BadParameter("the password must not be empty")
+                kept = hash_password(password)
             users[user] = User(user, kept, granted)
         write_users(file, users)
-
-
-def _password(from_stdin: bool) -> str:
-    if from_stdin:
-        password = sys.stdin.readline().rstrip("\r\n")
-    else:
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-    if not password:
-        raise typer.BadParameter("the password must not be empty")
-    return password

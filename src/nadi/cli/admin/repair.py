@@ -1,4 +1,7 @@
-"""`nadi repair`: repair what can be repaired of a damaged data folder; it names what is given up, then asks."""
+"""`nadi check`, `nadi repair` and `nadi tier2`: a stopped data folder is checked, repaired, and given its chunks.
+
+`repair` names what is given up, then asks.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nadi.cli.admin.storing import TIER2_HELP, DataFolder, Tier2Options, store_options
+from nadi.cli.options import Yes
 from nadi.cli.printing import errors_told, say
 from nadi.errors import InvalidArgumentError
 
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from nadi.segmentstore.repair.inspection import Report
 
 
-def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]) -> None:
+def check(data: DataFolder) -> None:
     """Check every byte of a stopped data folder and report what is damaged; nothing is changed.
 
     Exits with code 0 if everything is sound, 1 if anything is damaged.
@@ -86,10 +91,7 @@ def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
     return False
 
 
-def repair(
-    data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-) -> None:
+def repair(data: DataFolder, yes: Yes = False) -> None:
     """Repair a damaged data folder, after reporting what is damaged and what would be given up.
 
     Nothing is deleted: whatever is replaced stays beside it, with `.damaged-<time>` in its name. Exits with code 0 if
@@ -147,7 +149,14 @@ def _plan(reports: list[Report]) -> list[str]:
 def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
+    from nadi.runtime import REAL
     from nadi.segmentstore.datafolder import heal, known_containers
+    from nadi.segmentstore.repair.skipped_frames import repair_container
+    from nadi.segmentstore.tier2.opening import taken_over
+
+    async def repaired(folder: Path, number: int) -> str:
+        async with taken_over(folder.parent, REAL) as chunks:
+            return await repair_container(folder, number, chunks)
 
     with errors_told(OSError):
         if not reports[0].is_refused:
@@ -156,16 +165,46 @@ def _do(data: Path, reports: list[Report]) -> None:
         for report in reports[1:]:
             number, folder = by_name[report.name]
             if report.gives_up:
-                aside = asyncio.run(_repaired(folder, number))
-                say(f"{report.name}: a snapshot was made of what is there, and the log begins anew after it")
+                aside = asyncio.run(repaired(folder, number))
+                say(f"{report.name}: a snapshot was made of what is there, and the log starts again after it")
                 if aside:
                     say(f"{report.name}: {report.unnamed:,} chunks of what was given up are kept as {aside} in tier 2")
 
 
-async def _repaired(folder: Path, number: int) -> str:
-    from nadi.runtime import REAL
-    from nadi.segmentstore.repair.skipped_frames import repair_container
-    from nadi.segmentstore.tier2.opening import taken_over
+# --- its chunks ------------------------------------------------------------------------------------------
 
-    async with taken_over(folder.parent, REAL) as chunks:
-        return await repair_container(folder, number, chunks)
+tier2_app = typer.Typer(no_args_is_help=True)
+
+
+@tier2_app.command()
+def claim(
+    data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it. Made if it was lost.")],
+    tier2: Annotated[str | None, typer.Option(help=TIER2_HELP, show_default="as the folder says")] = None,
+    tier2_option: Tier2Options = None,
+) -> None:
+    """Say that a store's chunks are this folder's: those that were copied there, that a copy of the folder, which is
+    gone, had last, or that are all there is of a lost one, for `nadi repair` to build it from."""
+    import asyncio
+
+    from nadi.runtime import REAL
+    from nadi.segmentstore.datafolder import FolderLock, Tier2, check_version, is_data_folder
+    from nadi.segmentstore.tier2.opening import claim_anew
+
+    with errors_told(OSError):
+        if tier2 is None and tier2_option:
+            raise InvalidArgumentError("--tier2-option is for a store of chunks: give its --tier2, too")
+        if tier2 is None and not is_data_folder(data):
+            raise InvalidArgumentError(f"{data} is not a nadi data folder: to make one, give its --tier2")
+        is_new = not is_data_folder(data)
+        if is_new and data.is_dir() and (others := sorted({path.name for path in data.iterdir()} - {"lock"})):
+            raise InvalidArgumentError(f"{data} isn't empty, it has {others[0]}: give an empty folder")
+        lock = FolderLock(data)
+        try:
+            check_version(data)
+            at = None if tier2 is None else Tier2(tier2, store_options(tier2, tier2_option, "--tier2-option"))
+            url = asyncio.run(claim_anew(data, at, REAL))
+        finally:
+            lock.release()
+    if is_new:
+        say(f"{data} is a new data folder: `nadi repair {data}` builds it from what is there")
+    say(f"{url} is claimed for {data}: no other copy of the folder can use it any more")

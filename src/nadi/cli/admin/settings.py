@@ -1,8 +1,8 @@
-"""The settings of `nadi up`: read from a TOML file, printed as one, and as the tables of docs/configuration.md.
+"""The settings of `nadi up`: read from a TOML file, and printed as one.
 
 A setting is an option under its own name: `--tls-cert` is `tls-cert`. The command line comes before the environment,
 that before the file, and the file before the default: Typer does so, since a file's values are put where it looks for
-defaults. `python -m nadi.cli.admin.settings` prints the tables.
+defaults.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ _SETTINGS = {option.key: option for option in OPTIONS.values()}
 _MOST_BYTES = 1 << 16  # parsing a larger file may take minutes
 _NOT_IN_A_FILE = ("config", "print-config")
 _RANKS = {"COMMANDLINE": 3, "ENVIRONMENT": 2, "DEFAULT_MAP": 1, "DEFAULT_MAP_FLAG": 1}
-_GENERAL = "In general"
 _TYPES = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list}
 _EXAMPLES = {Kind.TEXT: '"…"', Kind.SIZE: '"20GiB"', Kind.NUMBER: "1", Kind.SWITCH: "true", Kind.TEXTS: '["…"]'}
 _NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a text", list: "a list"}
@@ -156,30 +154,3 @@ def _problem(value: Any, option: Option) -> str | None:
     if "" in texts and option.default != "":
         return "is empty (leave it out instead)"
     return "has a NUL character" if any("\0" in one for one in texts) else None
-
-
-# --- their documents -------------------------------------------------------------------------------------
-
-
-def markdown() -> str:
-    """A table for each group of settings, in the order of `--help`."""
-    return "\n".join(_lines()) + "\n"
-
-
-def _lines() -> Iterator[str]:
-    panels = list(dict.fromkeys(option.panel for option in OPTIONS.values()))
-    by_panel = sorted(OPTIONS.values(), key=lambda option: panels.index(option.panel))
-    for number, (panel, options) in enumerate(groupby(by_panel, key=lambda option: option.panel)):
-        yield from [""] if number else []
-        yield from (f"**{panel or _GENERAL}**", "", "| setting | is | default | |", "|---|---|---|---|")
-        yield from map(_row, options)
-
-
-def _row(option: Option) -> str:
-    variable = f" From the environment: `{option.variable}`." if option.variable else ""
-    default = option.default_text or ("false" if option.default is False else str(option.default or "–"))
-    return f"| `{option.key}` | {option.allowed} | {default} | {option.help}{variable} |"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

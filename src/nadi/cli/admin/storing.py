@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,10 +12,12 @@ import typer
 from nadi.config import OPTIONS
 from nadi.errors import InvalidArgumentError
 
-STORE_HELP, OPTION_HELP, TIER2_HELP = (OPTIONS[name].help for name in ("store", "store_options", "tier2"))
+_STORE_HELP, _OPTION_HELP, TIER2_HELP = (OPTIONS[name].help for name in ("store", "store_options", "tier2"))
 
-StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=STORE_HELP)]
-StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=OPTION_HELP)]
+StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=_STORE_HELP)]
+StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=_OPTION_HELP)]
+Tier2Options = Annotated[list[str] | None, typer.Option("--tier2-option", metavar="KEY=VALUE", help=_OPTION_HELP)]
+DataFolder = Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]
 
 _SECRET = re.compile(r"SECRET|TOKEN|KEY|PASSWORD|SAS|SIGNATURE|CREDENTIAL")
 _PUBLIC = re.compile(r"KMS_KEY_ID|BUCKET_KEY_ENABLED|SKIP_SIGNATURE")
@@ -47,9 +50,9 @@ def log_options(given: Sequence[str] | None, name: str = "--log-option") -> dict
 def _parsed(name: str, example: str, given: Sequence[str] | None) -> dict[str, str]:
     options: dict[str, str] = {}
     for one in given or ():
-        key, found, value = one.partition("=")
+        key, equals, value = one.partition("=")
         key = key.strip().lower()
-        if not found or not key or not value:
+        if not equals or not key or not value:
             raise InvalidArgumentError(f"a {name} is key=value, such as {example}")
         if key in options:
             raise InvalidArgumentError(f"{name} {key} is given twice: which one is it?")

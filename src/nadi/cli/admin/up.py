@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nadi.standalone.server import Server
 
 _WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
+_STOPPING = "STOPPING=1\nSTATUS=stopping"
 _PORTS = ("port", "store_port", "rest_port")
 _TYPES: dict[Kind, Any] = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list[str]}
 
@@ -108,16 +109,9 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _add_options() -> None:
-    """Give the command's function the parameters that Typer reads."""
-    context, *rest, _ = inspect.signature(up, eval_str=True).parameters.values()
-    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in rest]
-    parameters = [context, *map(_parameter, OPTIONS.values()), *own]
-    up.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    up.__annotations__ = {one.name: one.annotation for one in parameters}
-
-
-_add_options()
+_context, *_own, _ = inspect.signature(up, eval_str=True).parameters.values()
+_own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _own]
+up.__signature__ = inspect.Signature([_context, *map(_parameter, OPTIONS.values()), *_own])  # type: ignore[attr-defined]
 
 
 def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
@@ -128,23 +122,15 @@ def _with_derived(given: dict[str, Any], sources: Sources) -> dict[str, Any]:
             values[name] = usual if values["port"] else 0
     if values["data"] is None and values["store"] is None:
         values["data"] = str(ServerConfig().folder)
-    if values["verbose"]:
-        _be_verbose(sources, values)
-    elif values["log_level"] is None:
-        values["log_level"] = "WARNING"
-    return values
-
-
-def _be_verbose(sources: Sources, values: dict[str, Any]) -> None:
-    """It is short for a level: of the two, the one that comes first holds."""
     verbose, level = sources.rank("verbose"), sources.rank("log_level")
-    if verbose == level:
+    if values["verbose"] and verbose == level:
         first, second = sources.name(OPTIONS["verbose"]), sources.name(OPTIONS["log_level"])
         raise InvalidArgumentError(f"{first} has no effect beside {second}: leave one of them out")
-    if verbose > level:
+    if values["verbose"] and verbose > level:  # it is short for a level, of which the one that comes first holds
         values["log_level"] = "INFO"
         sources.derive("log_level", "verbose")
-    values["verbose"] = False
+    values |= {"verbose": False, "log_level": values["log_level"] or "WARNING"}
+    return values
 
 
 def _choose_ports(values: dict[str, Any]) -> None:
@@ -224,6 +210,7 @@ def _serve_workers(config: ServerConfig) -> None:
     import signal
     import threading
 
+    from nadi.observe.systemd import tell_systemd
     from nadi.standalone.workers import CONTAINERS_EACH, Workers
 
     until, data, count = threading.Event(), config.folder, config.workers or 1
@@ -238,9 +225,9 @@ def _serve_workers(config: ServerConfig) -> None:
         if port := config.rest_port:
             say(f"  of each        REST ports {port + 1} to {port + count}, for its metrics")
         say("Press Ctrl-C to stop.")
-        _notify_ready(workers.controller_uri)
+        tell_systemd(f"READY=1\nSTATUS=serving at {workers.controller_uri}")
         workers.watch(until)
-        _notify_stopping()
+        tell_systemd(_STOPPING)
 
 
 def _serve_store(config: ServerConfig) -> None:
@@ -264,28 +251,19 @@ _SERVE = {Mode.ALONE: _serve_folder, Mode.WORKERS: _serve_workers, Mode.CLUSTER:
 
 
 def _say_ports(server: Server | ClusterServer) -> None:
+    from nadi.observe.systemd import tell_systemd
+
     say(f"  controller     {server.controller_uri}")
     say(f"  REST           {server.rest_uri}")
     say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
     say("Press Ctrl-C to stop.")
-    _notify_ready(server.controller_uri)
-
-
-def _notify_ready(controller_uri: str) -> None:
-    from nadi.observe.systemd import tell_systemd
-
-    tell_systemd(f"READY=1\nSTATUS=serving at {controller_uri}")
-
-
-def _notify_stopping() -> None:
-    from nadi.observe.systemd import tell_systemd
-
-    tell_systemd("STOPPING=1\nSTATUS=stopping")
+    tell_systemd(f"READY=1\nSTATUS=serving at {server.controller_uri}")
 
 
 def _ending(limit_s: float) -> None:
-    """This process, which serves by itself, ends within so many seconds."""
+    """End this process, which serves by itself, within so many seconds."""
+    from nadi.observe.systemd import tell_systemd
     from nadi.stopping import end_process_within
 
-    _notify_stopping()
+    tell_systemd(_STOPPING)
     end_process_within(limit_s)

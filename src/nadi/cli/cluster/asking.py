@@ -1,4 +1,4 @@
-"""REST of a cluster's servers, as the commands ask it, with the credentials and certificates that clients use."""
+"""REST of a cluster's servers, with the credentials and certificates that clients use."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ class RestClient:
 
     def asked(self, verb: str, url: str, kind: type[T], body: object = None, *, within_s: float = _ANSWER_S) -> T:
         """The answer, which is a `kind`; None is an empty one."""
-        headers = {"Accept": "application/json"}
-        if self._security.credentials is not None:
-            headers["Authorization"] = self._security.credentials.header()
+        headers = {"Accept": "application/json"} | self._headers()
         data = b"" if verb == "POST" else None
         if body is not None:
             headers["Content-Type"], data = "application/json", msgspec.json.encode(body)
@@ -58,10 +56,11 @@ class RestClient:
 
     def text(self, url: str, *, within_s: float = _ANSWER_S) -> Answer:
         """What is at the address, as it is."""
-        headers = {}
-        if self._security.credentials is not None:
-            headers["Authorization"] = self._security.credentials.header()
-        return self._answer(Request(url, headers=headers), within_s)
+        return self._answer(Request(url, headers=self._headers()), within_s)
+
+    def _headers(self) -> dict[str, str]:
+        credentials = self._security.credentials
+        return {} if credentials is None else {"Authorization": credentials.header()}
 
     def _answer(self, request: Request, within_s: float) -> Answer:
         url = request.full_url
@@ -104,20 +103,20 @@ def named(report: ClusterReport, server: str) -> ServerReport:
     """
     wanted = server or report.seen_by
     exact = [one for one in report.servers if wanted in (one.id, one.store, one.controller, one.rest)]
-    found = exact or [one for one in report.servers if one.id.startswith(wanted)]
-    if not found:
+    servers = exact or [one for one in report.servers if one.id.startswith(wanted)]
+    if not servers:
         raise NotFoundError(f"there is no server {wanted!r} in this cluster: see `nadi cluster status`")
-    if len(found) > 1:
-        raise InvalidArgumentError(f"{len(found)} servers have ids that begin with {wanted!r}: give more of it")
-    return found[0]
+    if len(servers) > 1:
+        raise InvalidArgumentError(f"{len(servers)} servers have ids that begin with {wanted!r}: give more of it")
+    return servers[0]
 
 
 def _refusal(url: str, error: HTTPError) -> Exception:
-    said: Any = None
+    reason: Any = None
     try:
-        said = json.loads(error.read()).get("error")
+        reason = json.loads(error.read()).get("error")
     except (OSError, ValueError, AttributeError):
-        said = error.reason
+        reason = error.reason
     if error.code in (401, 403):
-        return PermissionDeniedError(f"{url}: {said}")
-    return _ERRORS.get(error.code, UnavailableError)(f"{url}: {said}")
+        return PermissionDeniedError(f"{url}: {reason}")
+    return _ERRORS.get(error.code, UnavailableError)(f"{url}: {reason}")

@@ -5,38 +5,28 @@ from __future__ import annotations
 import contextlib
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nadi.cli.admin.storing import StoreOptions, StoreUrl, log_options, store_options
 from nadi.cli.amounts import age_s
-from nadi.cli.printing import Form, errors_told, say, show
-from nadi.cli.session import TrustStore, formed
+from nadi.cli.options import DryRun, Rest, TrustStore
+from nadi.cli.printing import Form, say, show
 from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.cli.cluster.asking import Servers
-    from nadi.observe.cluster import ClusterReport, ContainerReport, ServerReport
+    from nadi.observe.cluster import ClusterReport
 
-cluster_app = typer.Typer(help="Look at a cluster, and operate it.", no_args_is_help=True)
-_LOOK_S = 0.5
-
-
-Rest = Annotated[
-    str, typer.Option(envvar="NADI_REST", help="The REST address of any server, as http://host:port or https://…")
-]
+cluster_app = typer.Typer(no_args_is_help=True)
+_POLL_S = 0.5
 _DEFAULT_REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
 
 @cluster_app.command()
-@formed
-def status(
-    store: StoreUrl,
-    store_option: StoreOptions = None,
-    form: Form = Form.TABLE,
-) -> None:
+def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form.TABLE) -> None:
     """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
     import asyncio
 
@@ -46,10 +36,9 @@ def status(
         async with opened(store, store_options(store, store_option)) as shared:
             return await look(shared)
 
-    with errors_told():
-        if form is Form.CSV:
-            raise InvalidArgumentError("a cluster has servers and containers, which aren't one table: use -o json")
-        report = asyncio.run(looked())
+    if form is Form.CSV:
+        raise InvalidArgumentError("a cluster has servers and containers, which aren't one table: use -o json")
+    report = asyncio.run(looked())
     if form is Form.JSON:
         import msgspec
 
@@ -58,39 +47,36 @@ def status(
     say(f"cluster {report.cluster}, {len(report.containers)} containers")
     say(f"active controller: {report.controller or 'none now'}")
     say("")
-    columns = ["server", "state", "containers", "bytes/s", "controller", "REST", "version", "since"]
-    show([_server_row(one) for one in report.servers], columns, form=Form.TABLE, empty="No server is there.")
+    servers = [
+        {
+            "server": server.id,
+            "state": server.state,
+            "containers": len(server.containers),
+            "bytes/s": round(server.bytes_per_s),
+            "controller": server.controller,
+            "REST": server.rest or None,
+            "version": server.version,
+            "since": datetime.fromtimestamp(server.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+        }
+        for server in report.servers
+    ]
+    show(servers, list(servers[0]) if servers else (), form=form, empty="No server is there.")
     say("")
-    columns = ["container", "state", "owner", "epoch", "target", "log start", "log bytes", "snapshot bytes", "age"]
-    show([_container_row(one) for one in report.containers], columns, form=Form.TABLE, empty="")
-
-
-def _server_row(server: ServerReport) -> dict[str, Any]:
-    return {
-        "server": server.id,
-        "state": server.state,
-        "containers": len(server.containers),
-        "bytes/s": round(server.bytes_per_s),
-        "controller": server.controller,
-        "REST": server.rest or None,
-        "version": server.version,
-        "since": datetime.fromtimestamp(server.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
-    }
-
-
-def _container_row(container: ContainerReport) -> dict[str, Any]:
-    snapshot = container.snapshot
-    return {
-        "container": container.number,
-        "state": container.state,
-        "owner": container.owner or None,
-        "epoch": container.epoch,
-        "target": container.target or None,
-        "log start": f"{container.log_epoch}/{container.log_number}",
-        "log bytes": container.log_bytes,
-        "snapshot bytes": None if snapshot is None else snapshot.size_bytes,
-        "age": None if snapshot is None or snapshot.age_s is None else f"{snapshot.age_s:,.0f} s",
-    }
+    containers = [
+        {
+            "container": one.number,
+            "state": one.state,
+            "owner": one.owner or None,
+            "epoch": one.epoch,
+            "target": one.target or None,
+            "log start": f"{one.log_epoch}/{one.log_number}",
+            "log bytes": one.log_bytes,
+            "snapshot bytes": None if one.snapshot is None else one.snapshot.size_bytes,
+            "age": None if one.snapshot is None or one.snapshot.age_s is None else f"{one.snapshot.age_s:,.0f} s",
+        }
+        for one in report.containers
+    ]
+    show(containers, list(containers[0]), form=form)
 
 
 @cluster_app.command()
@@ -104,7 +90,7 @@ def clean(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of the log, such as user=me; may be repeated.")
     ] = None,
     older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove from the store what nobody needs: what killed and overtaken servers have left. Servers may run, and do it
     themselves once a day."""
@@ -125,13 +111,12 @@ def clean(
             found = await Janitor(*parts, log=own, older_s=older_s, dry=dry_run).clean()
             return found, one.cluster.log.name if one.cluster.log is not None and own is None else ""
 
-    with errors_told():
-        older_s = age_s(older)
-        if older_s < JANITOR_LEAST_OLDER_S:
-            raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
-        if log is None and log_option:
-            raise InvalidArgumentError("--log-option is for a log that isn't in the store: give its --log, too")
-        found, left_out = asyncio.run(cleaned())
+    older_s = age_s(older)
+    if older_s < JANITOR_LEAST_OLDER_S:
+        raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
+    if log is None and log_option:
+        raise InvalidArgumentError("--log-option is for a log that isn't in the store: give its --log, too")
+    found, left_out = asyncio.run(cleaned())
     say(f"{'would remove' if dry_run else 'removed'} {found.objects:,} objects, {found.removed_bytes:,} bytes:")
     say(f"  frames of logs          {found.frames:,}")
     say(f"  objects of snapshots    {found.snapshot_objects:,}")
@@ -153,44 +138,39 @@ def drain(
     trust_store: TrustStore = None,
     wait: Annotated[float, typer.Option(help="How long to wait for it to be done, in seconds.", min=0)] = 120.0,
 ) -> None:
-    """Have a server hand all its containers over, and wait. It goes on to run, without any, until it is stopped."""
+    """Have a server hand all its containers over, and wait. It keeps running, without any, until it is stopped."""
     from nadi.cli.cluster.asking import Servers, named
 
-    with errors_told():
-        servers = Servers(rest, trust_store)
-        drained = named(servers.report(), server)
-        begun = servers.begin("drain", servers.rest_of(drained) if server else servers.first)
-        _follow(servers, drained.id, f"server {begun.server}", len(begun.containers), wait)
+    servers = Servers(rest, trust_store)
+    drained = named(servers.report(), server)
+    begun = servers.begin("drain", servers.rest_of(drained) if server else servers.first)
+    _follow(servers, drained.id, f"server {begun.server}", len(begun.containers), wait)
 
 
 @cluster_app.command()
-def rebalance(
-    rest: Rest = _DEFAULT_REST,
-    trust_store: TrustStore = None,
-) -> None:
+def rebalance(rest: Rest = _DEFAULT_REST, trust_store: TrustStore = None) -> None:
     """Have all servers hand over what others are to have, without waiting for 30 s in which no server comes or goes."""
     from nadi.cli.cluster.asking import Servers
 
-    with errors_told():
-        servers = Servers(rest, trust_store)
-        for one in servers.report().servers:
-            if one.state == "alive":
-                servers.begin("rebalance", servers.rest_of(one))
-                say(f"server {one.id} hands over what others are to have; it has {len(one.containers)} containers now")
+    servers = Servers(rest, trust_store)
+    for one in servers.report().servers:
+        if one.state == "alive":
+            servers.begin("rebalance", servers.rest_of(one))
+            say(f"server {one.id} hands over what others are to have; it has {len(one.containers)} containers now")
 
 
 def _follow(servers: Servers, server: str, name: str, begun: int, wait_s: float) -> None:
     """Show how many containers a server still has, until it has none; exit with 1 if it takes too long."""
-    until, told = time.monotonic() + wait_s, -1
+    until, shown = time.monotonic() + wait_s, -1
     while True:
         report = servers.report()
         left = next((len(one.containers) for one in report.servers if one.id == server), 0)
-        if left != told:
+        if left != shown:
             say(f"{name} has {left} of {begun} containers left" if left else f"{name} has no containers any more")
-            told = left
+            shown = left
         if not left:
             return
         if time.monotonic() >= until:
-            say(f"{name} still has {left} containers after {wait_s:g} s: it goes on; see `nadi cluster status`")
+            say(f"{name} still has {left} containers after {wait_s:g} s: it continues; see `nadi cluster status`")
             raise typer.Exit(1)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

@@ -1,13 +1,16 @@
-"""Events from standard input or files, as `nadi write` takes them: one a line, or one a file.
+"""Events from standard input or files, as `nadi write` takes them: one a line, or one a file; and their routing keys.
 
-What comes slowly, through a pipe, is handed on as it comes: each read takes what is there, and waits only for the
-first byte. Not more than one block, and one event that has not ended, is held.
+Input that comes slowly, through a pipe, is passed on as it comes: each read takes the bytes that are there, and waits
+only for the first. Memory has one block at most, and one event that has not ended.
+
+The routing key of a line is that of all, a field's value, or the text before a separator. A `Split` takes lines and
+gives events and keys, up to the first line that has none; the lines before that can still be written.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,8 @@ from typing import Protocol, cast
 
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, MIB
+from nadi.model.field_path import KEY_FIELD, parse_path
+from nadi.model.json_events import NotJsonError, checked, key_in, with_whole_characters
 
 _BLOCK_BYTES = MIB
 
@@ -135,3 +140,58 @@ def _read(each: Input) -> bytes:
         return each.file.read1(_BLOCK_BYTES)
     except OSError as error:
         raise InvalidArgumentError(f"{each.name} can't be read further: {error.strerror}") from None
+
+
+# --- their keys ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Events and their routing keys: one for all, or one for each. fault: why the line after them is not an event."""
+
+    events: list[bytes]
+    keys: list[str | None] | str | None
+    fault: str = ""
+
+
+Split = Callable[[list[bytes]], Keyed]
+
+
+def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_json: bool) -> Split:
+    """The split that the options --key, --key-field, --key-separator and --json describe."""
+    if [key, field, separator].count(None) < 2:
+        raise InvalidArgumentError("--key, --key-field and --key-separator exclude each other: choose one")
+    path = None if field is None else parse_path(field, KEY_FIELD)
+    if path is None and separator is None and not is_json:
+        return lambda lines: Keyed(lines, key)
+
+    def keyed(line: bytes) -> tuple[str | None, bytes]:
+        if path is not None:
+            line = with_whole_characters(line) if is_json else line
+            return key_in(line, path), line
+        if separator is None:
+            return key, checked(line)
+        before, between, event = line.partition(separator)
+        if not between:
+            text = separator.decode(errors="replace")
+            raise InvalidArgumentError(f"it has no separator {text!r} after a key")
+        event = checked(event) if is_json else event
+        try:
+            return before.decode(), event
+        except UnicodeDecodeError:
+            raise InvalidArgumentError("its key is not UTF-8") from None
+
+    def split(lines: list[bytes]) -> Keyed:
+        events: list[bytes] = []
+        keys: list[str | None] = []
+        for line in lines:
+            try:
+                its_key, event = keyed(line)
+            except InvalidArgumentError as error:
+                fault = f"it is {error}" if isinstance(error, NotJsonError) else str(error)
+                return Keyed(events, keys, fault)
+            events.append(event)
+            keys.append(its_key)
+        return Keyed(events, keys)
+
+    return split

@@ -1,49 +1,58 @@
 r"""Events as lines: plain, as JSON objects, or in a layout that the user gives, and only those that a pattern matches.
 
-Places in a layout are `%s` the event, `%k` its key, `%o` its offset, `%S` its segment, `%t` when it came, and `%%`.
-Keys aren't stored: a key is known where the events are JSON and have it in a field.
+Fields of a layout are `%s` the event, `%k` its key, `%o` its offset, `%S` its segment, `%t` when it came, and `%%`.
+Keys aren't stored: a key is known where the events are JSON and have it in a field. `\n`, `\t`, `\0` and `\x1e` stand
+for characters that can't be typed.
+
+>>> unescaped(r"\x1e"), unescaped("|")
+(b'\x1e', b'|')
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import re
+import select
+import signal
+import stat
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
+from threading import Thread, main_thread
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from nadi.cli.events.escapes import unescaped
-from nadi.errors import InvalidArgumentError
+from nadi.cli.printing import warn
+from nadi.errors import ClosedError, EpochGoneError, InvalidArgumentError, TruncatedError, UnavailableError
 
 if TYPE_CHECKING:
-    from nadi.client import Event
+    from nadi.client import Event, SliceReader
     from nadi.model.event import EventBlock
 
-PLACES = "%s event, %k key, %o offset, %S segment, %t time of arrival"
+FIELDS = "%s event, %k key, %o offset, %S segment, %t time of arrival"
 Layout = Annotated[
     str | None,
-    typer.Option("--format", help=rf"Print each event so, without a newline of its own: {PLACES}, %%, \n, \t."),
+    typer.Option("--format", help=rf"Print each event so, without a newline of its own: {FIELDS}, %%, \n, \t."),
 ]
 AsObjects = Annotated[
     bool, typer.Option("--json", help="Print one JSON object per line: segment, offset, and text or base64.")
 ]
-KeyField = Annotated[
-    str | None,
-    typer.Option("--key-field", help="Field of JSON events that has the key, for %k and --json.", metavar="NAME"),
-]
 Grep = Annotated[
     str | None, typer.Option(help="Only events in which this regular expression is found.", metavar="REGEX")
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-c", help="Stop after printing this many events.", min=1)]
 Idle = Annotated[
-    float | None, typer.Option(help="Stop when nothing came for so many seconds.", min=0.1, metavar="SECONDS")
+    float | None, typer.Option(help="Stop after so many seconds without an event.", min=0.1, metavar="SECONDS")
 ]
 
 CameBy: TypeAlias = Callable[[int, Sequence[int]], Sequence[int | None]]
 _Column: TypeAlias = Callable[[int, list["Event"]], list[bytes]]
-_PLACE = re.compile(rb"%(.|$)", re.DOTALL)
+_FIELD = re.compile(rb"%(.|$)", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
+_MEANINGS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
 class Printer:
@@ -65,7 +74,10 @@ class Printer:
 
         self._key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
         self._came_by = came_by
-        self._pattern = _compiled(grep) if grep is not None else None
+        try:
+            self._pattern = re.compile(grep.encode()) if grep is not None else None
+        except re.error as error:
+            raise InvalidArgumentError(f"--grep {grep!r} is not a regular expression: {error}") from None
         self._columns = self._columns_of(layout) if layout is not None else None
         if key_field is not None and not as_objects and (layout is None or b"%k" not in unescaped(layout)):
             raise InvalidArgumentError("--key-field has no effect without %k in --format, or --json")
@@ -79,11 +91,15 @@ class Printer:
 
     def lines(self, segment_id: int, block: EventBlock) -> bytes:
         """What is to be printed of a block."""
-        if self._pattern is None and self._columns is None and not self._as_objects:
+        pattern = self._pattern
+        if pattern is None and self._columns is None and not self._as_objects:
             plain = block.events()[: self._left]
             self._count(len(plain))
             return b"".join([event + b"\n" for event in plain])
-        events = list(self._wanted(segment_id, block))
+        from nadi.client.reading.reader import events_of
+
+        wanted = (event for event in events_of(segment_id, block) if pattern is None or pattern.search(event.data))
+        events = list(islice(wanted, self._left))
         self._count(len(events))
         if self._columns is not None:
             columns = [column(segment_id, events) for column in self._columns]
@@ -97,15 +113,6 @@ class Printer:
     def _count(self, printed: int) -> None:
         if self._left is not None:
             self._left -= printed
-
-    def _wanted(self, segment_id: int, block: EventBlock) -> Iterator[Event]:
-        from itertools import islice
-
-        from nadi.client.reading.reader import events_of
-
-        pattern = self._pattern
-        found = events_of(segment_id, block)
-        return islice((event for event in found if pattern is None or pattern.search(event.data)), self._left)
 
     def _object(self, event: Event) -> bytes:
         import msgspec
@@ -131,51 +138,109 @@ class Printer:
         columns: list[_Column] = []
         end = 0
         text = unescaped(layout)
-        for place in _PLACE.finditer(text):
-            columns += [_always(text[end : place.start()]), self._column(layout, place[1])]
-            end = place.end()
+        for field in _FIELD.finditer(text):
+            columns += [_always(text[end : field.start()]), self._column(layout, field[1])]
+            end = field.end()
         return [*columns, _always(text[end:])]
 
-    def _column(self, layout: str, place: bytes) -> _Column:
-        if place == b"%":
-            return _always(b"%")
-        if place == b"s":
-            return lambda _, events: [event.data for event in events]
-        if place == b"o":
-            return lambda _, events: [b"%d" % event.offset for event in events]
-        if place == b"S":
-            return lambda segment_id, events: [_name_of(segment_id)] * len(events)
-        if place == b"t":
-            return lambda segment_id, events: [
-                _time(moment) for moment in self._came_by(segment_id, [event.offset for event in events])
-            ]
-        if place == b"k":
-            if self._key_path is None:
-                raise InvalidArgumentError("%k needs --key-field, for keys aren't stored: name the field that has them")
-            return lambda _, events: [(self._key(event) or "").encode() for event in events]
-        raise InvalidArgumentError(
-            f"{layout!r} has no such place as %{place.decode(errors='replace')}: there are {PLACES}, %%"
-        )
+    def _column(self, layout: str, field: bytes) -> _Column:
+        from nadi.charts import name_of
+
+        if field == b"k" and self._key_path is None:
+            raise InvalidArgumentError("%k needs --key-field, for keys aren't stored: name the field that has them")
+        columns: dict[bytes, _Column] = {
+            b"%": _always(b"%"),
+            b"s": lambda _, events: [event.data for event in events],
+            b"o": lambda _, events: [b"%d" % event.offset for event in events],
+            b"S": lambda segment_id, events: [name_of(segment_id).encode()] * len(events),
+            b"t": lambda segment_id, events: list(
+                map(_time, self._came_by(segment_id, [event.offset for event in events]))
+            ),
+            b"k": lambda _, events: [(self._key(event) or "").encode() for event in events],
+        }
+        if field not in columns:
+            wrong = field.decode(errors="replace")
+            raise InvalidArgumentError(f"{layout!r} has no such field as %{wrong}: there are {FIELDS}, %%")
+        return columns[field]
 
 
 def _always(text: bytes) -> _Column:
     return lambda _, events: [text] * len(events)
 
 
-def _compiled(grep: str) -> re.Pattern[bytes]:
-    try:
-        return re.compile(grep.encode())
-    except re.error as error:
-        raise InvalidArgumentError(f"--grep {grep!r} is not a regular expression: {error}") from None
-
-
-def _name_of(segment_id: int) -> bytes:
-    from nadi.pictures.text import name_of
-
-    return name_of(segment_id).encode()
-
-
 def _time(moment_ms: int | None) -> bytes:
     if moment_ms is None:
         return b"-"
     return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3].encode() + b"Z"
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes that a text stands for; InvalidArgumentError for a backslash before anything else."""
+
+    def meaning(match: re.Match[bytes]) -> bytes:
+        escape = match[1]
+        if escape in _MEANINGS:
+            return _MEANINGS[escape]
+        if len(escape) == 3:
+            return bytes.fromhex(escape[1:].decode())
+        known = r"\n, \t, \r, \0, \\ and \xHH"
+        raise InvalidArgumentError(f"{text!r} has a backslash before {escape.decode()!r}: there are {known}")
+
+    return _ESCAPE.sub(meaning, text.encode())
+
+
+def print_events(reader: SliceReader, printer: Printer, *, follow: bool, idle_s: float | None = None) -> None:
+    """Print a reader's events to its end, or to the printer's limit, and close it. follow: until Ctrl-C; wait for a
+    server that is away, and skip truncated events. idle_s: end after so long without an event."""
+    with reader:
+        try:
+            if follow:
+                _end_with_the_pipe()
+            for segment_id, block in _patiently(reader, idle_s) if follow else reader:
+                sys.stdout.buffer.write(printer.lines(segment_id, block))
+                sys.stdout.buffer.flush()
+                if printer.is_done:
+                    return
+        except KeyboardInterrupt:
+            if not follow:  # what is printed is not all
+                raise
+
+
+def _end_with_the_pipe() -> None:
+    """End as at Ctrl-C when nobody reads the pipe any more, for what comes next may be long in coming."""
+    try:
+        fd = sys.stdout.fileno()
+    except OSError:  # not a file
+        return
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return
+
+    def watch() -> None:
+        pipe = select.poll()
+        pipe.register(fd, 0)  # no event but that
+        pipe.poll()
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _patiently(reader: SliceReader, idle_s: float | None) -> Iterator[tuple[int, EventBlock]]:
+    came = time.monotonic()
+    while True:
+        left_s = None if idle_s is None else came + idle_s - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            return
+        try:
+            block = reader.next_block(left_s)
+        except (ClosedError, EpochGoneError):
+            raise
+        except TruncatedError as error:
+            warn(f"missed, and continuing after it: {error}")
+        except UnavailableError as error:
+            if idle_s is None or time.monotonic() < came + idle_s:
+                warn(f"trying again: {error}")
+        else:
+            if block is None:  # the stream is sealed
+                return
+            yield block
+            came = time.monotonic()

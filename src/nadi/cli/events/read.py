@@ -1,43 +1,54 @@
-"""`nadi read`: the events of a stream, or of a named slice, on standard output."""
+"""`nadi read`, `nadi tail` and `nadi splits`: the events of a stream, a named slice or splits on standard output.
+
+`splits` plans who reads which part of a range, a line for each reader, and `read --split` reads such lines. A pipe to
+`xargs` or `parallel`, a file on a shared disk, or the input of a MapReduce job carries them.
+
+`tail` starts at the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
+counts events by their sizes alone, and takes those that came last (`nadi.client.places.cuts`). From that cut on,
+one reader prints old and new events, so none is missed or printed twice in between. Each segment's events are in order;
+between segments there is no order, as for every reader.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, By, Clock, place
-from nadi.cli.events.printer import AsObjects, Grep, Idle, KeyField, Layout, Limit
-from nadi.cli.session import connected
+from nadi.cli.events.printer import AsObjects, Grep, Idle, Layout, Printer, print_events
+from nadi.cli.options import By, Clock, From, KeyField, Limit, OnDamage, Quiet, RoutingKeys, Scope, Stream, To, cut_at
+from nadi.cli.printing import say, warn
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
-OnDamage = Annotated[
-    Literal["raise", "skip"],
-    typer.Option(help="At damaged data, `raise` stops; `skip` says so and continues after it."),
-]
+_MOST = 1_000_000
+IsSlice = Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")]
 
 
-@connected
 def read(
     manager: StreamManager,
-    scope: Annotated[str, typer.Argument(help="The scope.")],
-    stream: Annotated[str, typer.Argument(help="The stream; with --slice, the slice's name.")],
-    start: Annotated[
-        str | None, typer.Option("--from", help=f"Where to start: {PLACE}. [default: head]", show_default=False)
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCOPE STREAM", help="The stream; with --slice, the slice's name; with --split, lines."),
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
-    ] = None,
+    start: From = None,
+    end: To = None,
     by: By = Clock.ARRIVAL,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events, until Ctrl-C.")] = False,
-    is_slice: Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")] = False,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="Read only segments that can hold this routing key; may be given several times."),
-    ] = None,
+    is_slice: IsSlice = False,
+    is_split: Annotated[
+        bool,
+        typer.Option(
+            "--split",
+            help="Read these lines of `nadi splits`, one after the other; without any, those of standard input. Text "
+            "before a tab is left out.",
+        ),
+    ] = False,
+    key: RoutingKeys = None,
     limit: Limit = None,
     idle: Idle = None,
     layout: Layout = None,
@@ -47,23 +58,150 @@ def read(
     on_damage: OnDamage = "raise",
 ) -> None:
     """Print events, one per line, by default from the stream's head to its current end."""
-    from nadi.cli.events.printer import Printer
-    from nadi.cli.events.printing import print_events
-
-    places = {"--from": start is not None, "--to": end is not None, "--follow": follow}
-    if useless := [option for option, is_given in places.items() if is_given and is_slice]:
-        raise InvalidArgumentError(f"{useless[0]} has no effect with --slice, which has its own start and end")
+    given = {"--from": start is not None, "--to": end is not None, "--follow": follow}
+    given |= {"--key": bool(key), "--on-damage": on_damage != "raise"} if is_split else {}
+    if (useless := [option for option, is_given in given.items() if is_given]) and (is_slice or is_split):
+        which = "--slice" if is_slice else "--split"
+        raise InvalidArgumentError(f"{useless[0]} has no effect with {which}, which has its own start and end")
+    if is_slice and is_split:
+        raise InvalidArgumentError("--slice and --split exclude each other: choose one")
     if idle is not None and not follow:
         raise InvalidArgumentError("--idle has no effect without --follow: the end is reached")
     if follow and end is not None:
         raise InvalidArgumentError("--to has no effect with --follow, which doesn't end")
+    how: dict[str, Any] = {
+        "layout": layout,
+        "as_objects": as_objects,
+        "key_field": key_field,
+        "grep": grep,
+        "limit": limit,
+    }
+    if is_split:
+        _read_splits(words, how)
+        return
+    if words is None or len(words) != 2:
+        raise InvalidArgumentError(f"say what to read, SCOPE STREAM, not {' '.join(words or ['nothing'])!r:.100}")
+    scope, stream = words
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
-    printer = Printer(
-        layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
-    )
+    printer = Printer(**how, came_by=cuts.came_by)
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
     else:
-        first, last = place(cuts, start or "head", by), None if follow else place(cuts, end or "tail", by, end=True)
+        first = cut_at(cuts, start or "head", by)
+        last = None if follow else cut_at(cuts, end or "tail", by, end=True)
         reader = manager.create_reader(scope, stream, start=first, end=last, routing_keys=key, on_damage=on_damage)
     print_events(reader, printer, follow=follow, idle_s=idle)
+
+
+def tail(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    events: Annotated[int, typer.Option("-n", "--events", help="Number of last events.", min=0, max=_MOST)] = 10,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new ones, until Ctrl-C.")] = True,
+    limit: Limit = None,
+    idle: Idle = None,
+    layout: Layout = None,
+    as_objects: AsObjects = False,
+    key_field: KeyField = None,
+    grep: Grep = None,
+    on_damage: OnDamage = "raise",
+) -> None:
+    """Print the last events of a stream, and then new ones. `--grep` searches them all."""
+    if idle is not None and not follow:
+        raise InvalidArgumentError("--idle has no effect with --no-follow: the end is reached")
+    cuts = manager.cuts(scope, stream)
+    printer = Printer(
+        layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
+    )
+    end = cuts.tail()
+    start = cuts.before(end, events)
+    reader = manager.create_reader(scope, stream, start=start, end=None if follow else end, on_damage=on_damage)
+    print_events(reader, printer, follow=follow, idle_s=idle)
+
+
+# --- splits ----------------------------------------------------------------------------------------------
+
+
+def splits(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Annotated[str, typer.Argument(help="The stream; with --slice, the slice's name.")],
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="At most so many; fewer than that for a few MiB.", min=1)
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="None larger than about so much, such as 64MiB: as many as that takes.", metavar="SIZE"),
+    ] = None,
+    start: From = None,
+    end: To = None,
+    by: By = Clock.ARRIVAL,
+    is_slice: IsSlice = False,
+    key: RoutingKeys = None,
+    ordered: Annotated[bool, typer.Option("--ordered", help="All of a key's events in one split, in order.")] = False,
+    with_credentials: Annotated[
+        bool, typer.Option("--with-credentials", help="Write the credentials into each split, for anybody to see.")
+    ] = False,
+    on_damage: OnDamage = "raise",
+    quiet: Quiet = False,
+) -> None:
+    """Divide a range among readers: print a line for each, which `nadi read --split` reads, wherever it runs.
+
+    The lines have the address that is given here, so it must be one that the readers reach. They sign in with the
+    credentials of their own environment, unless the lines have them.
+    """
+    import nadi
+    from nadi.cli.amounts import size_bytes
+
+    if count is None and max_bytes is None:
+        raise InvalidArgumentError("say how many splits: -n 8, or --max-bytes 64MiB")
+    if is_slice and (start is not None or end is not None):
+        option = "--from" if start is not None else "--to"
+        raise InvalidArgumentError(f"{option} has no effect with --slice, which has its own start and end")
+    cuts = manager.cuts(scope, stream)
+    scan = nadi.scan(
+        manager,
+        scope,
+        None if is_slice else stream,
+        slice=stream if is_slice else None,
+        start=cut_at(cuts, start, by) if start is not None else None,
+        end=cut_at(cuts, end, by, end=True) if end is not None else None,
+        routing_keys=key,
+        columns=["event"],
+        on_damage=on_damage,
+    )
+    most = size_bytes(max_bytes) if max_bytes is not None else None
+    planned = scan.splits(count or 1, max_bytes=most, ordered=ordered)
+    for split in planned:
+        say(split.as_text(with_credentials=with_credentials))
+    if not quiet:
+        warn(f"{len(planned):,} splits of {scope}/{stream}, {scan.size_bytes:,} bytes")
+
+
+def _read_splits(texts: Sequence[str] | None, how: Mapping[str, Any]) -> None:
+    """Read each once the one before it is printed, for a mapper's input may be long in coming."""
+    from nadi.client.scan.connection import client_of
+    from nadi.client.scan.split import Split
+
+    reading: list[Split] = []  # the one that is being printed
+
+    def came_by(segment_id: int, offsets: Sequence[int]) -> Sequence[int | None]:
+        (split,) = reading
+        client, stream = client_of(split.connection), split.pieces[0].stream
+        return client.run(client.manager.cuts(split.rows.scope, stream).came_by(segment_id, offsets))
+
+    printer = Printer(**how, came_by=came_by)
+    for text in texts or sys.stdin:
+        line = text.rpartition("\t")[2].strip()  # before it, a mapper of Hadoop has the offset of the line
+        if not line and texts:
+            raise InvalidArgumentError("a split is an empty text: use what `nadi splits` printed")
+        if not line:
+            continue
+        split = Split.from_text(line)
+        reading[:] = [split]
+        for segment_id, block in split.blocks():
+            sys.stdout.buffer.write(printer.lines(segment_id, block))
+            sys.stdout.buffer.flush()
+            if printer.is_done:
+                return

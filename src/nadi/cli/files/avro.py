@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nadi.cli.files.batch import Batch
+from nadi.cli.files.formats import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 

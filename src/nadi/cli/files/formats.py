@@ -1,12 +1,45 @@
-"""Files by their formats: opened to be written or read."""
+"""Files by their formats, opened to be written or read: all have events with their positions and keys, in batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
-from nadi.cli.files.batch import Reads, Writes
 from nadi.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events in order, by columns. segment_ids, keys: None where they aren't known."""
+
+    events: list[bytes]
+    segment_ids: list[int | None]
+    offsets: list[int | None]
+    keys: list[str | None]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.events))
+
+
+class Writes(Protocol):
+    """A file that is being written; closed, it is whole."""
+
+    def write(self, batch: Batch) -> None: ...
+    def close(self) -> None: ...
+
+
+class Reads(Protocol):
+    """A file that is read: batches, and how many bytes of the file they and all before them take, about."""
+
+    def __iter__(self) -> Iterator[tuple[Batch, int]]: ...
+    def close(self) -> None: ...
 
 
 class FileFormat(StrEnum):
@@ -27,37 +60,7 @@ def format_of(file: Path, given: FileFormat | None) -> FileFormat:
     """The one given, or the one that the file's ending names."""
     if given is not None:
         return given
-    found = _ENDINGS.get(file.suffix.lower())
-    if found is None:
+    kind = _ENDINGS.get(file.suffix.lower())
+    if kind is None:
         raise InvalidArgumentError(f"{file} has none of the endings {', '.join(_ENDINGS)}: say which with --format")
-    return found
-
-
-def writing(file: Path, kind: FileFormat, about: dict[str, str]) -> Writes:
-    """A file to write; what it is `about` is kept in it where the format has room for that."""
-    if kind is FileFormat.JSONL:
-        from nadi.cli.files.jsonl import JsonWriter
-
-        return JsonWriter(file)
-    if kind is FileFormat.PARQUET:
-        from nadi.cli.files.parquet import ParquetWriter
-
-        return ParquetWriter(file, about)
-    from nadi.cli.files.avro import AvroWriter
-
-    return AvroWriter(file, about)
-
-
-def reading(file: Path, kind: FileFormat) -> Reads:
-    """A file to read; InvalidArgumentError where it isn't of that format."""
-    if kind is FileFormat.JSONL:
-        from nadi.cli.files.jsonl import JsonReader
-
-        return JsonReader(file)
-    if kind is FileFormat.PARQUET:
-        from nadi.cli.files.parquet import ParquetReader
-
-        return ParquetReader(file)
-    from nadi.cli.files.avro import AvroReader
-
-    return AvroReader(file)
+    return kind

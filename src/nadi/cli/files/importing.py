@@ -1,13 +1,11 @@
-"""`nadi import`: the events of a file into a stream.
+"""`nadi export` and `nadi import`: a range of a stream into a file, and the events of a file into a stream.
 
-Events are written in the file's order, under their keys. Those without a key are written under the name of the
+`export` writes events in the order in which a reader gets them, so each key's are in order; with their segment and
+offset, and with their key where the events are JSON and have it in a field, since keys aren't stored. The file has its
+name once it is whole, and on disk.
+
+`import` writes events in the file's order, under their keys. Those without a key are written under the name of the
 segment that they were in, if that is known, so that each segment's events keep their order; `--key` has all keep it.
-
-`nadi export`: a stretch of a stream into a file.
-
-Events are written in the order in which a reader gets them, so each key's are in order. Where they lay, segment and
-offset, is written with them, and their key, if it is known: keys aren't stored, so it is one if the events are JSON and
-have it in a field. The file has its name once it is whole, and on disk.
 """
 
 from __future__ import annotations
@@ -21,58 +19,57 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.bookmarks import PLACE, By, Clock, Scope, Stream, place
-from nadi.cli.events.progress import progress
-from nadi.cli.events.read import OnDamage
-from nadi.cli.events.write import INTERRUPTED, Create, Quiet, create_missing
-from nadi.cli.files.batch import Batch, Writes
-from nadi.cli.files.formats import FileFormat, format_of, reading, writing
-from nadi.cli.printing import warn
-from nadi.cli.session import connected
+from nadi.cli.events.write import create_missing, sink
+from nadi.cli.files.formats import Batch, FileFormat, Reads, Writes, format_of
+from nadi.cli.options import (
+    By,
+    Clock,
+    Create,
+    From,
+    InTransaction,
+    KeyField,
+    OnDamage,
+    Quiet,
+    Scope,
+    Stream,
+    To,
+    cut_at,
+)
+from nadi.cli.printing import INTERRUPTED, bar, warn
 from nadi.errors import InvalidArgumentError, NadiError
+from nadi.fsync import sync_folder
 
 if TYPE_CHECKING:
-    from nadi.client import StreamCuts, StreamManager
-    from nadi.model.event import EventBlock
-    from nadi.model.field_path import FieldPath
-    from nadi.model.streamcut import StreamCut
+    from nadi.client import StreamManager
 
 
-Format = Annotated[
-    FileFormat | None, typer.Option("--format", help="By default what the file's ending names.", show_default=False)
-]
+Format = Annotated[FileFormat | None, typer.Option("--format", help="By default what the file's ending names.")]
 _PART = ".part"
 
 
-@connected
 def export(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
     file: Annotated[Path, typer.Argument(help="The file to write: .jsonl, .parquet or .avro.")],
-    start: Annotated[
-        str | None, typer.Option("--from", help=f"Where to start: {PLACE}. [default: head]", show_default=False)
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", help=f"Where to end: {PLACE}. [default: tail]", show_default=False)
-    ] = None,
+    start: From = None,
+    end: To = None,
     by: By = Clock.ARRIVAL,
     slice_name: Annotated[
         str | None, typer.Option("--slice", help="What this named slice has.", metavar="NAME")
     ] = None,
     kind: Format = None,
-    key_field: Annotated[
-        str | None, typer.Option(help="Field of JSON events that has the routing key.", metavar="NAME")
-    ] = None,
+    key_field: KeyField = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
     on_damage: OnDamage = "raise",
     quiet: Quiet = False,
 ) -> None:
-    """Write a stretch of a stream into a file: all of it, unless it is said from where to where."""
+    """Write a stream, a range of it or a named slice into a file."""
     if str(file) == "-":
         raise InvalidArgumentError("give a file's name: `nadi read --json` prints the lines of a .jsonl")
     wanted = format_of(file, kind)
     from nadi.model.field_path import KEY_FIELD, parse_path
+    from nadi.model.json_events import known_key_in
 
     key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)
     if file.exists() and not file.is_file():
@@ -80,7 +77,15 @@ def export(
     if file.exists() and not force:
         raise InvalidArgumentError(f"{file} is there already: give another name, or --force to replace it")
     cuts = manager.cuts(scope, stream)
-    first, last = _stretch(manager, cuts, start, end, slice_name, by)
+    if slice_name is None:
+        first, last = cut_at(cuts, start or "head", by), cut_at(cuts, end or "tail", by, end=True)
+    elif start is not None or end is not None:
+        raise InvalidArgumentError("--from and --to have no effect with --slice, which has its own start and end")
+    else:
+        named = manager.slices(scope).get(slice_name)
+        if named.stream != stream:
+            raise InvalidArgumentError(f"slice {slice_name} is one of stream {named.stream}, not of {stream}")
+        first, last = named.start, named.end
     total = cuts.bytes_between(first, last)
     about = {"scope": scope, "stream": stream, "from": first.as_text(), "to": last.as_text()}
     reader = manager.create_reader(scope, stream, start=first, end=last, on_damage=on_damage)
@@ -89,14 +94,16 @@ def export(
         with (
             _replacing(file) as part,
             reader,
-            progress("exporting", total, quiet=quiet) as told,
+            bar("exporting", total, quiet=quiet) as report,
             _closing(writing(part, wanted, about)) as out,
         ):
             for segment_id, block in reader:
-                batch = _batch(segment_id, block, key_path)
+                data = block.events()
+                keys = [None if key_path is None else known_key_in(event, key_path) for event in data]
+                batch = Batch(data, [segment_id] * len(data), block.offsets().tolist(), keys)
                 out.write(batch)
                 events, size, done = events + len(batch), size + batch.size_bytes, done + block.size_bytes
-                told(done)
+                report(done)
     except NadiError:  # timeouts of the server are OSErrors, too
         raise
     except OSError as error:
@@ -106,28 +113,6 @@ def export(
         raise typer.Exit(INTERRUPTED) from None
     if not quiet:
         warn(f"exported {events:,} events, {size:,} bytes to {file}")
-
-
-def _stretch(
-    manager: StreamManager, cuts: StreamCuts, start: str | None, end: str | None, slice_name: str | None, by: Clock
-) -> tuple[StreamCut, StreamCut]:
-    if slice_name is None:
-        return place(cuts, start or "head", by), place(cuts, end or "tail", by, end=True)
-    if start is not None or end is not None:
-        raise InvalidArgumentError("--from and --to have no effect with --slice, which has its own start and end")
-    head = cuts.head()
-    found = manager.slices(head.scope).get(slice_name)
-    if found.stream != head.stream:
-        raise InvalidArgumentError(f"slice {slice_name} is one of stream {found.stream}, not of {head.stream}")
-    return found.start, found.end
-
-
-def _batch(segment_id: int, block: EventBlock, key_path: FieldPath | None) -> Batch:
-    from nadi.model.json_events import known_key_in
-
-    events = block.events()
-    keys = [None if key_path is None else known_key_in(event, key_path) for event in events]
-    return Batch(events, [segment_id] * len(events), block.offsets().tolist(), keys)
 
 
 @contextmanager
@@ -153,21 +138,12 @@ def _replacing(file: Path) -> Iterator[Path]:
             yield part
             os.fsync(held.fileno())
             part.replace(file)
-            folder = os.open(file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(file.parent)
     except BaseException:  # also where it was interrupted before it could tell whose the part is
-        _remove(part)
+        with suppress(OSError), part.open("r+b") as held:  # the next export takes over one that can't be removed
+            fcntl.flock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # unless another export writes it
+            part.unlink()
         raise
-
-
-def _remove(part: Path) -> None:
-    """Unless another export writes it. What can't be removed is taken over by the next one."""
-    with suppress(OSError), part.open("r+b") as held:
-        fcntl.flock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        part.unlink()
 
 
 def _hold(fd: int, part: Path) -> None:
@@ -181,7 +157,6 @@ def _hold(fd: int, part: Path) -> None:
         raise InvalidArgumentError(f"another export writes {part} just now: wait for its end, or give another name")
 
 
-@connected
 def import_file(
     manager: StreamManager,
     file: Annotated[
@@ -192,14 +167,12 @@ def import_file(
     kind: Format = None,
     key: Annotated[str | None, typer.Option(help="The routing key of all events, instead of their own.")] = None,
     create: Create = None,
-    transaction: Annotated[
-        bool, typer.Option("--transaction", help="Write all events or none: in one transaction.")
-    ] = False,
+    transaction: InTransaction = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the events of a file into a stream."""
+    from nadi.charts import name_of
     from nadi.cli.events.lines import size_of
-    from nadi.cli.events.sink import sink
 
     if str(file) == "-":
         file = Path("/dev/stdin")
@@ -210,27 +183,50 @@ def import_file(
     except OSError as error:
         raise InvalidArgumentError(f"{file} can't be read: {error.strerror or error}") from None
     try:
-        with closing(opened) as found:
+        with closing(opened) as batches:
             if create is not None:
                 create_missing(manager, scope, stream, create)
             with (
-                progress("importing", size, quiet=quiet) as told,
+                bar("importing", size, quiet=quiet or size is None) as report,
                 sink(manager, scope, stream, is_transaction=transaction) as to,
             ):
-                for batch, read_bytes in found:
-                    to.write(batch.events, key if key is not None else _keys(batch))
-                    told(read_bytes)
+                for batch, read_bytes in batches:
+                    segments = {segment: name_of(segment) for segment in set(batch.segment_ids) if segment is not None}
+                    pairs = zip(batch.keys, batch.segment_ids, strict=True)
+                    keys = [own if own is not None or segment is None else segments[segment] for own, segment in pairs]
+                    to.write(batch.events, key if key is not None else keys)
+                    report(read_bytes)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if not quiet:
-        warn(f"wrote {to.told}")
+        warn(f"wrote {to.counts}")
 
 
-def _keys(batch: Batch) -> list[str | None]:
-    from nadi.pictures.text import name_of
+def writing(file: Path, kind: FileFormat, about: dict[str, str]) -> Writes:
+    """A file to write; what it is `about` is kept in it where the format has room for that."""
+    if kind is FileFormat.JSONL:
+        from nadi.cli.files.jsonl import JsonWriter
 
-    names = {segment: name_of(segment) for segment in set(batch.segment_ids) if segment is not None}
-    return [
-        key if key is not None or segment is None else names[segment]
-        for key, segment in zip(batch.keys, batch.segment_ids, strict=True)
-    ]
+        return JsonWriter(file)
+    if kind is FileFormat.PARQUET:
+        from nadi.cli.files.parquet import ParquetWriter
+
+        return ParquetWriter(file, about)
+    from nadi.cli.files.avro import AvroWriter
+
+    return AvroWriter(file, about)
+
+
+def reading(file: Path, kind: FileFormat) -> Reads:
+    """A file to read; InvalidArgumentError where it isn't of that format."""
+    if kind is FileFormat.JSONL:
+        from nadi.cli.files.jsonl import JsonReader
+
+        return JsonReader(file)
+    if kind is FileFormat.PARQUET:
+        from nadi.cli.files.parquet import ParquetReader
+
+        return ParquetReader(file)
+    from nadi.cli.files.avro import AvroReader
+
+    return AvroReader(file)

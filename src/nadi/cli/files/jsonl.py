@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.cli.events.lines import Input, lines_of
-from nadi.cli.files.batch import Batch
+from nadi.cli.files.formats import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.model.json_events import key_of, with_whole_characters
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nadi.cli.files.batch import Batch
+from nadi.cli.files.formats import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
@@ -25,11 +25,7 @@ class ParquetWriter:
         metadata = {f"nadi.{name}": text for name, text in about.items()}
         self._schema = pa.schema(list(_COLUMNS.items()), metadata)
         self._writer = pq.ParquetWriter(
-            file,
-            self._schema,
-            compression="zstd",
-            use_dictionary=["segment_id", "key"],
-            write_page_checksum=True,
+            file, self._schema, compression="zstd", use_dictionary=["segment_id", "key"], write_page_checksum=True
         )
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = 0
@@ -86,13 +82,13 @@ class ParquetReader:
                 if events.null_count:
                     at = rows - found.num_rows + events.is_null().index(True).as_py() + 1
                     raise InvalidArgumentError(f"row {at:,} has a null as `event`, which is none: leave it out")
-                yield (
-                    Batch(
-                        [one.encode() if isinstance(one, str) else one for one in events.to_pylist()],
-                        *(self._column(found, name) for name in ("segment_id", "offset", "key")),
-                    ),
-                    self._size * rows // whole,
-                )
+                unknown = [None] * found.num_rows
+                others: list[Any] = [
+                    found.column(name).to_pylist() if name in self._names else unknown
+                    for name in ("segment_id", "offset", "key")
+                ]
+                values = [one.encode() if isinstance(one, str) else one for one in events.to_pylist()]
+                yield Batch(values, *others), self._size * rows // whole
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"a text in the file is not UTF-8: {error}") from None
         except (pa.ArrowException, OSError) as error:
@@ -106,10 +102,6 @@ class ParquetReader:
             rows = group.num_rows * _READ_BYTES // max(1, group.total_byte_size)
             at_once = min(_READ_ROWS, max(1, rows))
             yield from self._file.iter_batches(at_once, row_groups=[number], columns=self._names)
-
-    def _column(self, found: Any, name: str) -> list[Any]:
-        column: list[Any] = found.column(name).to_pylist() if name in self._names else [None] * found.num_rows
-        return column
 
     def close(self) -> None:
         self._file.close()

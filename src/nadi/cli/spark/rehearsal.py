@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def _programs(spark: Any, manager: StreamManager, home: dict[str, str], folder: 
     nadi = {"format": "nadi", **home}
     rows = spark.read.load(**nadi, stream="in").selectExpr("CAST(event AS string) AS text", "segment_id")
     rows.groupBy("segment_id").count().collect()
-    rows.join(rows.limit(5), "text").orderBy("text").toPandas() if _has_pandas() else rows.collect()
+    rows.join(rows.limit(5), "text").orderBy("text").toPandas() if find_spec("pandas") else rows.collect()
     rows.write.json(os.path.join(folder, "json"))
     rows.write.parquet(os.path.join(folder, "parquet"))
     spark.read.parquet(os.path.join(folder, "parquet")).count()
@@ -77,12 +78,6 @@ def _programs(spark: Any, manager: StreamManager, home: dict[str, str], folder: 
     for query in (copied, counted):
         query.processAllAvailable()
         query.stop()
-
-
-def _has_pandas() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("pandas") is not None
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.printing import Form
-from nadi.cli.session import connected
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
 
 
-@connected
 def sql(
     manager: StreamManager,
     query: Annotated[

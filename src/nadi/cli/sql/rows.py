@@ -44,10 +44,12 @@ def run_and_print(con: duckdb.DuckDBPyConnection, query: str, form: Form) -> Non
             fields = (None if value is None else show(value) for show, value in zip(shown, row, strict=True))
             typer.echo(",".join("" if text is None else _quoted(text) for text in fields))
     elif form is Form.JSON:
-        keys, parts = _distinct(names), [_part(str(kind)) for kind in types]
+        keys = _distinct(names)
+        has_floats = [any(name in str(kind) for name in ("DOUBLE", "FLOAT", "VARIANT")) for kind in types]
         start = "["
         for row in rows:
-            values = {key: part(value) for key, part, value in zip(keys, parts, row, strict=True)}
+            parts = zip(keys, has_floats, row, strict=True)
+            values = {key: _finite(value) if is_float else value for key, is_float, value in parts}
             typer.echo(f"{start}\n  {_encoded(values)}", nl=False)
             start = ","
         say("\n]" if start == "," else "[]")
@@ -100,7 +102,7 @@ def _reader(kind: DuckDBPyType) -> Callable[[Any], Any] | None:
         return None
     reads = {name: _reader(one) for name, one in kind.children if isinstance(one, DuckDBPyType)}
     if kind.id == "map" and kind.key.id == "boolean":
-        reads["key"] = _truth
+        reads["key"] = lambda value: "true" if value else "false"
     reads = {name: read for name, read in reads.items() if read is not None}
     if not reads:
         return None
@@ -115,11 +117,6 @@ def _reader(kind: DuckDBPyType) -> Callable[[Any], Any] | None:
 
 def _read(read: Callable[[Any], Any] | None, value: Any) -> Any:
     return value if read is None or value is None else read(value)
-
-
-def _truth(value: bool) -> str:
-    """A boolean as a key of JSON."""
-    return "true" if value else "false"
 
 
 def _time(parse: Callable[[str], Any], text: str) -> Any:
@@ -156,11 +153,6 @@ def _distinct(names: list[str]) -> list[str]:
     return keys
 
 
-def _part(kind: str) -> Callable[[Any], Any]:
-    """What makes a value of a column of this type one that JSON has."""
-    return _finite if any(name in kind for name in ("DOUBLE", "FLOAT", "VARIANT")) else lambda value: value
-
-
 def _finite(value: Any) -> Any:
     """The value with NaN and the infinities in it, which JSON lacks, as the texts that Spark and Protobuf write."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -174,13 +166,13 @@ def _encoded(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def _shown(value: Any) -> Any:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-
-
 def _nested(value: Any) -> str:
     """A list, struct or map within a field of CSV: JSON."""
     return _encoded(_finite(value))
+
+
+def _shown(value: Any) -> Any:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def _text(value: Any) -> str:

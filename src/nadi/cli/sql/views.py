@@ -52,12 +52,15 @@ def make_views(
         if home is None:
             continue  # one that the query makes, a file, or one that DuckDB says isn't there
         if stretch.view:
-            found: Readable | None = _view(nadi.stream_table(manager, home, stretch.stream), stretch)
+            table = nadi.stream_table(manager, home, stretch.stream)
+            is_latest = stretch.view == "latest"
+            changes = partial(table.changes, start=stretch.start, end=stretch.end)
+            source: Readable | None = table.latest(stretch.end) if is_latest else changes()
         else:
-            found = _scan(manager, home, stretch, given.get(name))
-        if found is None:
+            source = _scan(manager, home, stretch, given.get(name))
+        if source is None:
             continue
-        con.register(f"nadi_{number}", _Heard(found, errors))
+        con.register(f"nadi_{number}", _Heard(source, errors))
         schema = f"{_quoted(stretch.scope)}." if stretch.scope else ""
         if stretch.scope:
             con.execute(f"create schema if not exists {_quoted(stretch.scope)}")
@@ -86,12 +89,6 @@ class _Heard(Readable):
             raise
 
 
-def _view(table: StreamTable, stretch: Stretch) -> Readable:
-    if stretch.view == "latest":
-        return table.latest(stretch.end)
-    return table.changes(start=stretch.start, end=stretch.end)
-
-
 def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Readable | None:
     """None if there is no such stream, and it may be something else: its scope isn't in the query."""
     if stretch.is_lake:
@@ -103,7 +100,8 @@ def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None)
     if ddl is None and (table := _defined(manager, scope, stretch.stream)) is not None:
         return table.rows(start=stretch.start, end=stretch.end, slice=stretch.slice_name, also=_OWN)
     try:
-        value_format = "json" if ddl is not None else _stored(manager, scope, stretch.stream)
+        thread, core = inside(manager)
+        value_format = "json" if ddl is not None else thread.run(stored_format(core, scope, stretch.stream))
     except StreamNotFoundError:
         if stretch.scope or stretch.table != stretch.stream:
             raise
@@ -129,11 +127,6 @@ def _defined(manager: StreamManager, scope: str, name: str) -> StreamTable | Non
         return nadi.stream_table(manager, scope, name)
     except (StreamTableNotFoundError, PermissionDeniedError):  # who may not see definitions has streams alone
         return None
-
-
-def _stored(manager: StreamManager, scope: str, stream: str) -> str | None:
-    thread, core = inside(manager)
-    return thread.run(stored_format(core, scope, stream))
 
 
 def _quoted(name: str) -> str:

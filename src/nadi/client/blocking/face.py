@@ -56,7 +56,6 @@ class Closing(Face[C_co]):
 
 
 def waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Face[C], P], R]:
-    """Wait for the method's result."""
     named = _of_core(method)
 
     @wraps(method)

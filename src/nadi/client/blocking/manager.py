@@ -14,10 +14,11 @@ from nadi.client import aio
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
 from nadi.client.blocking.face import Closing, Face, by_hand, described, each, gives, opens, overloaded, waits
-from nadi.client.blocking.indexes import IndexReader, IndexWriter
 from nadi.client.blocking.readergroup import ReaderGroupManager
 from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
 from nadi.client.blocking.structures import (
+    IndexReader,
+    IndexWriter,
     Journal,
     KeyValueTable,
     LeaderElection,
@@ -34,7 +35,7 @@ from nadi.client.control.security import Credentials
 from nadi.client.manager.event_streams import ReaderOptions, TransactionWriterOptions, WriterOptions
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import Event, events_of
-from nadi.client.serializers.serializer import Serializer
+from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.values import ValueEvent
 from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.defaults import DEFAULT_URI

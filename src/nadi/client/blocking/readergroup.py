@@ -17,7 +17,7 @@ from nadi.client.control.loop_thread import LoopThread
 from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_elsewhere, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
-from nadi.client.serializers.serializer import Serializer
+from nadi.client.serializers.plain import Serializer
 from nadi.errors import NadiError
 from nadi.limits import NOTEBOOK_ASKS_S
 from nadi.model.reports import GroupLagReport
@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 
 class _Reader(Face[Reading[R]]):
-    """A reader of events or of values."""
-
     positions = on_loop(Reading[R].positions)
     current_time_window = waits(Reading[R].current_time_window)
     close = ends(waits(Reading[R].close))

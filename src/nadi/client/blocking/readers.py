@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, by_hand, described, ends, on_loop, waits
-from nadi.client.control.loop_thread import LoopThread
-from nadi.client.reading.lending import Lending
-from nadi.client.reading.reader import is_closed, lend, look, nothing_for
-from nadi.client.serializers.values import ValueEvent, decoder_of, reader_of, values_of
-from nadi.errors import ClosedError, DamagedDataError
+from nadi.client.reading.reader import give_out, held_block
+from nadi.client.serializers.values import ValueEvent, parts_of, values_of
+from nadi.errors import DamagedDataError
 from nadi.model.event import EventBlock
 
 T = TypeVar("T")
-
-
-class _Blocks:
-    """Takes the blocks that are lent to this thread."""
-
-    def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
-        self._thread, self._core = thread, core
-        self._lending: Lending[Any] = Lending()
-        self._asks = True  # before the first block, and after an end or an error
-        self._next: tuple[int, EventBlock] | None = None
-
-    def next(self, timeout: float | None) -> tuple[int, EventBlock] | None:
-        """The next block, the same until `take`; None at the end."""
-        if is_closed(self._core):
-            raise ClosedError("this reader was closed")
-        if self._next is not None:
-            return self._next
-        self._thread.check()
-        if self._asks:
-            self._thread.call(lend, self._core, self._lending)
-            self._asks = False
-        try:
-            found = self._lending.get(timeout)
-        except TimeoutError:
-            raise nothing_for(self._core, timeout) from None
-        if isinstance(found, tuple):
-            self._next = found
-            return found
-        self._asks = True
-        if found is not None:
-            raise found
-        return None
-
-    def take(self) -> None:
-        """The block is given out."""
-        self._next = None
-        self._lending.count()
-        if self._lending.wants_word:
-            self._thread.call(look, self._core)
 
 
 @described(aio.SliceReader)
@@ -64,15 +23,10 @@ class SliceReader(Closing[aio.SliceReader]):
     current_time_window = waits(aio.SliceReader.current_time_window)
     close = ends(on_loop(aio.SliceReader.close))
 
-    def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
-        super().__init__(thread, core)
-        self._blocks = _Blocks(thread, core)
-
     @by_hand(aio.SliceReader.next_block)
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        found = self._blocks.next(timeout)
-        if found is not None:
-            self._blocks.take()
+        found = self._thread.run(held_block(self._core, timeout))
+        give_out(self._core)
         return found
 
     def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
@@ -104,20 +58,16 @@ class ValueReader(Closing[aio.ValueReader[T]], Generic[T]):
     current_time_window = waits(aio.ValueReader[T].current_time_window)
     close = ends(on_loop(aio.ValueReader[T].close))
 
-    def __init__(self, thread: LoopThread, core: aio.ValueReader[T]) -> None:
-        super().__init__(thread, core)
-        self._blocks = _Blocks(thread, reader_of(core))
-        self._decoder = decoder_of(core)
-
     @by_hand(aio.ValueReader[T].next_events)
     def next_events(self, timeout: float | None = None) -> list[ValueEvent[T]] | None:
-        found = self._blocks.next(timeout)
+        reader, decoder = parts_of(self._core)
+        found = self._thread.run(held_block(reader, timeout))
         if found is None:
             return None
         segment_id, block = found
         payloads = block.events()
-        decode = self._decoder.at_hand(payloads) or self._thread.run(self._decoder.prepare(payloads))
-        self._blocks.take()
+        decode = decoder.at_hand(payloads) or self._thread.run(decoder.prepare(payloads))
+        give_out(reader)
         return values_of(segment_id, block, payloads, decode)
 
     def __iter__(self) -> Iterator[list[ValueEvent[T]]]:

@@ -28,8 +28,6 @@ class EventWriter(Closing[aio.EventWriter]):
 
 
 class _Open(Face[Own]):
-    """An open transaction."""
-
     flush = waits(OpenTransaction.flush)
     commit = waits(OpenTransaction.commit)
     abort = waits(OpenTransaction.abort)

@@ -15,7 +15,7 @@ from functools import partial
 from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
-from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -46,7 +46,7 @@ class ByteStreamWriter(Closing):
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
         self._stores = stores
         self._ack_timeout_s = ack_timeout_s
-        self._appender = ConditionalAppender(stores, segment_name(scope, stream, segment_id))
+        self._appender = SegmentAppender(stores, segment_name(scope, stream, segment_id))
         self._offset = offset  # up to where everything is stored
         self._pieces: deque[Buffer] = deque()  # not sent yet
         self._pending_bytes = 0  # not stored yet
@@ -149,7 +149,7 @@ class ByteStreamWriter(Closing):
             self._under_way_bytes += len(data)
             stored.add_done_callback(partial(self._answered, len(data)))
 
-    def _answered(self, size: int, stored: asyncio.Future[None]) -> None:
+    def _answered(self, size: int, stored: asyncio.Future[int]) -> None:
         if stored.cancelled():
             return
         error = stored.exception()

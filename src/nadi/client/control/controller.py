@@ -6,41 +6,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from nadi.client.control.calls import ControllerCalls
-from nadi.client.control.messages import (
-    all_pages,
-    check_txn,
-    check_update,
-    config_message,
-    cut_message,
-    either,
-    looking,
-    range_of,
-    ranges_of,
-    refused,
-    stream_message,
-    txn_id_message,
-    txn_id_of,
-    txn_message,
-)
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
     InvalidNameError,
     InvalidStreamCutError,
+    NadiError,
     NotEmptyError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamRemadeError,
+    StreamSealedError,
     SubscriberNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
@@ -55,25 +41,131 @@ from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
 from nadi.wire.rpc import transactions_pb2 as together
 
+_MASK_64 = (1 << 64) - 1
+
+
+def either(status: int, yes: int, no: int, what: str) -> bool:
+    if status not in (yes, no):
+        refused(what)
+    return status == yes
+
+
+def refused(what: str) -> NoReturn:
+    raise NadiError(f"{what} failed at the controller: see its log")
+
+
+async def all_pages(
+    page: Callable[[pb.ContinuationToken], Awaitable[tuple[list[str], pb.ContinuationToken]]],
+) -> list[str]:
+    """All names of a list. page: asks for those at a token, and gives them with the token of the next."""
+    names: list[str] = []
+    at = pb.ContinuationToken()
+    while True:
+        found, following = await page(at)
+        names += found
+        if not found or following.token in ("", at.token):
+            return names
+        at = following
+
+
+def check_update(reply: pb.UpdateStreamStatus, scope: str, stream: str) -> None:
+    if reply.status == reply.SUCCESS:
+        return
+    if reply.status == reply.STREAM_NOT_FOUND:
+        raise StreamNotFoundError(scope, stream)
+    if reply.status == reply.SCOPE_NOT_FOUND:
+        raise ScopeNotFoundError(scope)
+    if reply.status == reply.STREAM_SEALED:
+        raise StreamSealedError(f"stream {scope}/{stream}")
+    refused(f"changing {scope}/{stream}")
+
+
+def check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> None:
+    if reply.status == reply.STREAM_NOT_FOUND:
+        raise StreamNotFoundError(scope, stream)
+    if reply.status == reply.TRANSACTION_NOT_FOUND:
+        raise TransactionNotFoundError(str(txn_id))
+    if reply.status != reply.SUCCESS:
+        raise TransactionFailedError(f"transaction {txn_id} was ended otherwise: look at its status")
+
+
+def stream_message(scope: str, stream: str) -> pb.StreamInfo:
+    return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def looking(scope: str, stream: str) -> pb.StreamInfo:
+    """A stream to look at only: the reply needs no delegation token."""
+    return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.AccessOperation.NONE)
+
+
+def cut_message(cut: StreamCut) -> pb.StreamCut:
+    return pb.StreamCut(streamInfo=stream_message(cut.scope, cut.stream), cut=dict(cut.positions))
+
+
+def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.StreamConfig:
+    scaling, kept = config.scaling, config.retention
+    fields: Mapping[str, int] = {
+        "scaleType": scaling.kind,
+        "targetRate": scaling.target_rate,
+        "scaleFactor": scaling.scale_factor,
+        "minNumSegments": scaling.min_segments,
+    }
+    message = pb.StreamConfig(
+        streamInfo=stream_message(scope, stream),
+        scalingPolicy=pb.ScalingPolicy(**fields),  # type: ignore[arg-type]
+        tags=pb.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_size_bytes,
+        eventTime=str(config.event_time) if config.event_time is not None else "",
+    )
+    if kept is not None:
+        message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]
+        message.retentionPolicy.retentionParam = kept.minimum
+        message.retentionPolicy.retentionMax = kept.maximum
+        message.retentionPolicy.overBookmarks = kept.over_bookmarks
+        message.retentionPolicy.byEventTime = kept.by_event_time
+    return message
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
+
+
+def txn_id_message(txn_id: UUID) -> pb.TxnId:
+    return pb.TxnId(highBits=_signed(txn_id.int >> 64), lowBits=_signed(txn_id.int & _MASK_64))
+
+
+def txn_id_of(message: pb.TxnId) -> UUID:
+    return UUID(int=(message.highBits & _MASK_64) << 64 | message.lowBits & _MASK_64)
+
+
+def txn_message(scope: str, stream: str, txn_id: UUID) -> pb.TxnRequest:
+    return pb.TxnRequest(streamInfo=stream_message(scope, stream), txnId=txn_id_message(txn_id))
+
+
+def range_of(message: pb.SegmentRange) -> SegmentRange:
+    return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
+
+
+def ranges_of(messages: Iterable[pb.SegmentRange]) -> list[SegmentRange]:
+    return sorted((range_of(message) for message in messages), key=lambda r: r.low)
+
+
 WORKFLOW_TIMEOUT_S = 130.0  # the controller answers a workflow's caller within 120 s
 _Record = TypeVar("_Record")
 _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 
 
 class ControllerClient(ControllerCalls):
-    """The requests that a controller answers."""
-
     # --- scopes -----------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
-        """Create a scope; return False if it already exists."""
         reply = await self.call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
         if reply.status == reply.INVALID_SCOPE_NAME:
             raise InvalidNameError("scope", scope, _NAME_RULE)
         return either(reply.status, reply.SUCCESS, reply.SCOPE_EXISTS, f"creating scope {scope}")
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; return False if there is none."""
         rpc = "deleteScopeRecursive" if recursive else "deleteScope"
         reply = await self.call(rpc, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_EMPTY:
@@ -94,7 +186,6 @@ class ControllerClient(ControllerCalls):
     # --- streams ----------------------------------------------------------------------------
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfiguration) -> bool:
-        """Create a stream; return False if it already exists."""
         request = config_message(scope, stream, config)
         reply = await self.call("createStream", request, pb.CreateStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_FOUND:
@@ -119,7 +210,6 @@ class ControllerClient(ControllerCalls):
         check_update(reply, scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:
-        """Delete a stream; return False if there is none."""
         request = stream_message(scope, stream)
         reply = await self.call("deleteStream", request, pb.DeleteStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.STREAM_NOT_SEALED:
@@ -137,11 +227,7 @@ class ControllerClient(ControllerCalls):
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
             RetentionPolicy(
-                int(kept.retentionType),
-                kept.retentionParam,
-                kept.retentionMax,
-                kept.overBookmarks,
-                kept.byEventTime,
+                int(kept.retentionType), kept.retentionParam, kept.retentionMax, kept.overBookmarks, kept.byEventTime
             )
             if kept.retentionType
             else None,
@@ -152,7 +238,6 @@ class ControllerClient(ControllerCalls):
         )
 
     async def report(self, scope: str, stream: str, kind: str, record: type[_Record]) -> list[_Record]:
-        """All records of the stream's report of that kind (`nadi.model.reports`)."""
         records: list[_Record] = []
         request = own.ReportRequest(scope=scope, stream=stream, kind=kind)
         while True:
@@ -181,7 +266,6 @@ class ControllerClient(ControllerCalls):
     # --- segments ---------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        """Return the segments that take events now, by key range; none if the stream is sealed."""
         reply = await self.stream_call("getCurrentSegments", scope, stream, looking(scope, stream), pb.SegmentRanges)
         return ranges_of(reply.segmentRanges)
 
@@ -191,7 +275,6 @@ class ControllerClient(ControllerCalls):
         return ranges_of(reply.segmentRanges)
 
     async def head(self, scope: str, stream: str) -> StreamCut:
-        """Return where the stream starts, after what was truncated away."""
         return await self.cut_at(scope, stream, 0)
 
     async def cut_at(self, scope: str, stream: str, at: int, clock: int = ARRIVAL) -> StreamCut:
@@ -223,7 +306,6 @@ class ControllerClient(ControllerCalls):
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
-        """Return the ids of all segments with data between two cuts, those of the cuts included."""
         fields: dict[str, Any] = {
             "streamInfo": stream_message(scope, stream),
             "from": dict(start.positions) if start else {},
@@ -234,7 +316,6 @@ class ControllerClient(ControllerCalls):
         return [segment.segmentId for segment in reply.segments]
 
     async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-        """Return host and port of the store that has the segment."""
         base = "/".join(segment.split("/")[:2] + [container_key(segment).rpartition("/")[2]])
         scope, stream, segment_id = parse_segment_name(base)
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
@@ -346,7 +427,6 @@ class ControllerClient(ControllerCalls):
         )
 
     async def transaction_state(self, scope: str, stream: str, txn_id: UUID) -> str:
-        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED; TransactionNotFoundError if unknown."""
         request = txn_message(scope, stream, txn_id)
         reply = await self.stream_call("checkTransactionState", scope, stream, request, pb.TxnState)
         if reply.state == reply.UNKNOWN:
@@ -398,7 +478,6 @@ class ControllerClient(ControllerCalls):
         return str(reply.config.readerGroupId)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
-        """Delete the group with that id; return False if there is none."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
         reply = await self.call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
         return either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")

@@ -66,8 +66,6 @@ class LoopThread:
         return self.run(call())
 
     def each(self, found: AsyncIterator[_Result]) -> Iterator[_Result]:
-        """What the iterator yields, waiting for each."""
-
         async def following() -> _Result:
             return await anext(found, _END)
 

@@ -25,10 +25,7 @@ class TimeLimit:
     """
 
     def __init__(
-        self,
-        timeout_s: float | None,
-        what: Callable[[], str],
-        trouble: Callable[[], NadiError | None] = lambda: None,
+        self, timeout_s: float | None, what: Callable[[], str], trouble: Callable[[], NadiError | None] = lambda: None
     ) -> None:
         self._timeout_s, self._what, self._trouble = timeout_s, what, trouble
 

@@ -34,7 +34,6 @@ class GrpcUse:
         self._process, self._channels = os.getpid(), 0
 
     def begin(self) -> None:
-        """Raise ClosedError if no channel could work."""
         if os.getpid() != self._process:
             if self._channels:
                 raise ClosedError(

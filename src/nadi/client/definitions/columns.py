@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.values.types import alike
+from nadi.client.serializers.types import alike
 from nadi.errors import InvalidArgumentError
 
 CHANGE = "_change_type"  # the column that makes a table's rows changes of another's

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,19 +21,9 @@ from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.tables.change import change_value
-from nadi.client.tables.listing import named_entries
-from nadi.client.tables.table import Table, value_or_none
-from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
+from nadi.client.tables.catalog import Catalog, Kind, Unreadable
 from nadi.display import Displayed
-from nadi.errors import (
-    AlreadyExistsError,
-    ConditionFailedError,
-    InvalidArgumentError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
-    StreamTableNotFoundError,
-)
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, StreamNotFoundError, StreamTableNotFoundError
 from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS
 from nadi.model.place import TABLE_PREFIX, StoredTable
 from nadi.naming import STREAM_TABLES_TABLE, check_name
@@ -67,7 +58,10 @@ class StreamTables:
 
     def __init__(self, stores: SegmentStores, scope: str) -> None:
         self._stores, self._scope = stores, scope
-        self._table: Table = Table(stores, scope, STREAM_TABLES_TABLE)
+        remedy = f"delete it: `nadi stream-table delete {scope} {{}}`".format
+        missing = partial(StreamTableNotFoundError, scope)
+        kind = Kind("stream table", scope, remedy, missing, self._decode, prefix=TABLE_PREFIX)
+        self._records: Catalog[StoredTable] = Catalog(stores, scope, STREAM_TABLES_TABLE, kind)
 
     async def define(
         self,
@@ -118,10 +112,7 @@ class StreamTables:
 
     async def get(self, name: str) -> TableDefinition:
         """Return the definition; StreamTableNotFoundError if there is none of that name."""
-        held = await value_or_none(self._table, _key_of(name))
-        if held is None:
-            raise StreamTableNotFoundError(self._scope, name)
-        return self._read(name, held.value)
+        return self._of(name, await self._records.get(name))
 
     async def list(self, *, stream: str | None = None) -> builtins.list[TableDefinition]:
         """Return all definitions of the scope in order of names; only those on the stream, if given. Without those that
@@ -130,34 +121,25 @@ class StreamTables:
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return the definitions that are damaged, or of a newer nadi; they can be dropped."""
-        return (await self._sorted_out())[1]
+        return (await self._records.all())[1]
 
     async def list_with_unreadable(
         self, *, stream: str | None = None
     ) -> tuple[builtins.list[TableDefinition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._sorted_out()
-        return [one for one in found.values() if stream in (None, one.stream)], unreadable
+        records, unreadable = await self._records.all()
+        return [self._of(name, one) for name, one in records.items() if stream in (None, one.stream)], unreadable
 
     async def drop(self, name: str) -> bool:
         """Forget a definition; return False if there is none. The stream and its events stay."""
-        key = _key_of(name)
-        if await value_or_none(self._table, key) is None:
-            return False
-        await self._table.remove(key)
-        return True
+        return await self._records.delete(name)
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _sorted_out(self) -> tuple[dict[str, TableDefinition], builtins.list[Unreadable]]:
-        return await sorted_out(named_entries(self._stores, self._scope, self._table, TABLE_PREFIX), self._read)
-
-    def _read(self, name: str, value: bytes) -> TableDefinition:
-        return read_record(
-            lambda: self._of(name, msgspec.json.decode(value, type=StoredTable)),
-            f"stream table {self._scope}/{name}",
-            f"drop it: `nadi stream-table drop {self._scope} {name}`",
-        )
+    def _decode(self, name: str, value: bytes) -> StoredTable:
+        stored = msgspec.json.decode(value, type=StoredTable)
+        self._of(name, stored)
+        return stored
 
     def _of(self, name: str, stored: StoredTable) -> TableDefinition:
         return TableDefinition(
@@ -180,31 +162,22 @@ class StreamTables:
         await planned(client, self._of(name, stored))
 
     async def _put(self, name: str, stored: StoredTable, *, replace: bool) -> None:
-        key, encoded = _key_of(name), msgspec.json.encode(stored)
+        record = self._records.record(name)
+        if await record.find() is None:
+            await self._records.prepare()
 
-        async def made(held: bytes | None) -> tuple[bytes, None]:
+        def made(held: StoredTable | None) -> StoredTable:
             if held is not None and not replace:
                 raise AlreadyExistsError("stream table", f"{self._scope}/{name}")
-            if held is None:
-                if not await self._stores.controller.scope_exists(self._scope):
-                    raise ScopeNotFoundError(self._scope)
-                await self._table.create()
-            return encoded, None
+            return stored
 
-        await change_value(self._table, key, f"stream table {self._scope}/{name}", made)
+        await record.put(made)
         if not await self._stores.controller.stream_exists(self._scope, stored.stream):  # deleted meanwhile
-            held = await value_or_none(self._table, key)
-            if held is not None and held.value == encoded:
-                try:
-                    await self._table.remove(key, held.version)
-                except ConditionFailedError:  # somebody else's by now
-                    pass
+            await record.delete_read()  # if it isn't somebody else's by now
             raise StreamNotFoundError(self._scope, stored.stream)
 
 
 class _Schemas:
-    """A client as far as schemas are concerned."""
-
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
 
@@ -220,10 +193,6 @@ def _key(given: Iterable[str]) -> tuple[str, ...]:
     if len(set(key)) < len(key) or len(key) > STREAM_TABLE_KEYS:
         raise InvalidArgumentError(f"a table's key is up to {STREAM_TABLE_KEYS} columns, each named once, not {key!r}")
     return key
-
-
-def _key_of(name: str) -> bytes:
-    return (TABLE_PREFIX + name).encode()
 
 
 async def planned(client: Schemas, table: TableDefinition) -> Target:

@@ -64,8 +64,6 @@ def _of(record: IndexRecord, hashed: int) -> int | None:
 
 
 class Fields:
-    """The names of a writer's fields, in the order in which they are stored."""
-
     def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise InvalidArgumentError(f"fields are a list of names, not {str(names)[:60]!r}")
@@ -153,10 +151,8 @@ def whole_number(name: str, value: object) -> int:
 
 
 def data_limit(record_size: int, fields: int) -> int:
-    """How many bytes of data a record of so many fields can have."""
     return record_size - _EMPTY_BYTES - fields * _FIELD.size
 
 
 def stated_size(stored: int) -> int | None:
-    """A stream's record size from its attribute; None if it has none."""
     return None if stored == NO_VERSION else stored

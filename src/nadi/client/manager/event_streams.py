@@ -16,11 +16,11 @@ from nadi.client.reading.reader import Event, SliceReader
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
+from nadi.client.serializers.plain import Serializer
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.serializers.serializer import Serializer
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writing.event_time import NotedTimes, check_writer_id
-from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
+from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender, EventWriter
 from nadi.client.writing.transactions import (
     DEFAULT_LEASE_MS,
     TransactionalEventWriter,
@@ -28,7 +28,6 @@ from nadi.client.writing.transactions import (
     id_of,
     is_closed,
 )
-from nadi.client.writing.writer import EventWriter
 from nadi.errors import ClosedError, StreamSealedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
@@ -61,14 +60,7 @@ async def open_sender(
         ack_timeout_s=ack_timeout_s,
         blocking=blocking,
     )
-    sender.times = NotedTimes(
-        stores,
-        scope,
-        stream,
-        writer_id or str(uuid4()),
-        sender,
-        continues=writer_id is not None,
-    )
+    sender.times = NotedTimes(stores, scope, stream, writer_id or str(uuid4()), sender, continues=writer_id is not None)
     if automatically_note_time:
         sender.times.note_automatically()
     return sender
@@ -78,24 +70,18 @@ T = TypeVar("T")
 
 
 class WriterOptions(TypedDict, total=False):
-    """What `create_writer` takes, whatever it writes."""
-
     ack_timeout: float
     writer_id: str | None
     automatically_note_time: bool
 
 
 class TransactionWriterOptions(TypedDict, total=False):
-    """What `create_transaction_writer` takes, whatever it writes."""
-
     writer_id: str | None
     lease_ms: int
     ack_timeout: float
 
 
 class ReaderOptions(TypedDict, total=False):
-    """What `create_reader` takes, whatever it reads."""
-
     start: StreamCut | None
     end: StreamCut | None
     routing_keys: Sequence[str] | None
@@ -115,7 +101,6 @@ class EventStreams:
         self._readers: list[SliceReader] = []
 
     async def _end_event_streams(self) -> None:
-        """What is not stored by now fails with ClosedError."""
         for sender in self._senders:
             sender.stop(ClosedError(f"the client was closed, and with it the writer of {sender.name}"))
         for reader in self._readers:

@@ -1,38 +1,276 @@
 """StreamManager: scopes and streams, and the writers and readers of them.
 
 One StreamManager is one client: one controller connection and one set of segment store connections,
-shared by all it makes, and ended with it. Most of its calls lie in its three parts: `administration` makes and ends
-scopes and streams, `event_streams` opens writers and readers, `structures` everything else. Here is how a
-client begins and ends, and the way to cuts, bookmarks, slices, reader groups and tables.
+shared by all it makes, and ended with it. `event_streams` opens writers and readers, `structures` byte streams, tables
+and shared state; all else is here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import EllipsisType
 
-from nadi.client.control.arguments import checked
+import msgspec
+
+from nadi.backoff import Backoff
+from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.closing import Closing
 from nadi.client.control.controller import ControllerClient
+from nadi.client.control.patience import TimeLimit
+from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Credentials, security_of, split_uri
 from nadi.client.definitions.stream_tables import StreamTables
-from nadi.client.manager.administration import Administration
 from nadi.client.manager.event_streams import EventStreams
 from nadi.client.manager.structures import Structures
-from nadi.client.places.bookmarks import Bookmarks
 from nadi.client.places.cuts import StreamCuts
+from nadi.client.places.shelf import Bookmarks
 from nadi.client.places.slices import NamedSlices
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader, Membership, membership_of
+from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import SliceReader
+from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.table import Table
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import TruncatedError, UnavailableError
+from nadi.model.event_time import EventTime
+from nadi.model.reports import (
+    LOAD,
+    RETENTION,
+    SCALING,
+    SEGMENTS,
+    STREAM_LAG,
+    GroupLagReport,
+    LoadReport,
+    RetentionReport,
+    ScalingReport,
+    SegmentReport,
+)
+from nadi.model.scrub import ScrubReport
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
+from nadi.naming import SCRUB_SEGMENT, check_name
+from nadi.wire import commands as wire
+
+
+@checked()
+class Administration:
+    """The part of StreamManager for administration."""
+
+    _controller: ControllerClient
+    _stores: SegmentStores
+
+    # --- the store --------------------------------------------------------------------------
+
+    async def scrub(self, *, start: bool = False) -> ScrubReport:
+        """Return the progress of the server's current scrub, and what the last one found.
+
+        start: start a scrub now, unless a requested one is in progress. PermissionDeniedError unless the caller
+        may create scopes.
+        """
+        reply = await self._stores.ask(wire.Scrub(0, SCRUB_SEGMENT, start, ""), wire.ScrubReported)
+        return msgspec.json.decode(reply.report, type=ScrubReport)
+
+    # --- scopes -----------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """Create a scope; return False if it already exists."""
+        check_name("scope", scope)
+        return await self._controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """Delete a scope; return False if there is none. NotEmptyError unless it is empty or `recursive` is given."""
+        return await self._controller.delete_scope(scope, recursive=recursive)
+
+    async def list_scopes(self) -> list[str]:
+        """Return the names of all scopes."""
+        return await self._controller.list_scopes()
+
+    # --- streams ----------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        scope: str,
+        stream: str,
+        segments: int = 1,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] = (),
+        timestamp_aggregation_timeout_ms: int = 0,
+        event_time: EventTime | str | None = None,
+    ) -> bool:
+        """Create a stream of `segments` segments, or one that scales by a policy; return False if it already exists.
+
+        timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
+        event_time: the field that has the time of an event, by which cuts can be found.
+        """
+        check_name("stream", stream)
+        tags = several_texts(tags, "tags")
+        config = StreamConfiguration(
+            scaling or ScalingPolicy.fixed(segments),
+            retention,
+            tags,
+            timestamp_aggregation_timeout_ms,
+            event_time=_event_time(event_time),
+        )
+        return await self._controller.create_stream(scope, stream, config)
+
+    async def update_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | EllipsisType | None = ...,
+        tags: Iterable[str] | None = None,
+        timestamp_aggregation_timeout_ms: int | None = None,
+        event_time: EventTime | EllipsisType | str | None = ...,
+    ) -> None:
+        """Change the settings given and keep the others; `retention=None` ends retention: everything is kept.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     manager.update_stream("home", "meters", retention=nadi.RetentionPolicy.by_time(3_600_000))
+        ...     manager.update_stream("home", "meters", retention=None, tags=["power"])
+        """
+        old = await self._controller.stream_configuration(scope, stream)
+        timeout_ms = timestamp_aggregation_timeout_ms
+        config = replace(
+            old,
+            scaling=old.scaling if scaling is None else scaling,
+            retention=old.retention if retention is ... else retention,
+            tags=old.tags if tags is None else several_texts(tags, "tags"),
+            timestamp_aggregation_timeout_ms=old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
+            event_time=old.event_time if event_time is ... else _event_time(event_time),
+        )
+        await self._controller.update_stream(scope, stream, config)
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        """Return the stream's scaling, retention and tags; StreamNotFoundError if there is no such stream."""
+        return await self._controller.stream_configuration(scope, stream)
+
+    async def delete_stream(self, scope: str, stream: str) -> bool:
+        """Delete a stream; return False if there is none. StreamNotSealedError unless it is sealed."""
+        return await self._controller.delete_stream(scope, stream)
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """Seal a stream: no more events can be written to it."""
+        await self._controller.seal_stream(scope, stream)
+
+    async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        """Return the names of the scope's streams, without internal ones; only those with `tag` if given."""
+        names = await self._controller.list_streams(scope, tag)
+        return [name for name in names if not name.startswith("_")]
+
+    async def stream_info(self, scope: str, stream: str) -> StreamInfo:
+        """Return the stream's current head and tail, as stream cuts."""
+        return await stream_info(self._stores, scope, stream)
+
+    async def kept(self, scope: str, stream: str) -> Kept:
+        """Return what the stream keeps now, and who holds its head back from where its retention policy would put it.
+
+        With access control, it takes READ_UPDATE on the stream: it names the reader groups that subscribe to it.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     kept = manager.kept("home", "meters")
+        ...     print(kept.size_bytes, kept.oldest_at, [holder.name for holder in kept.held_by])
+        """
+        (found,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
+        return Kept(
+            StreamCut.from_text(found.head),
+            found.kept_bytes,
+            datetime.fromtimestamp(found.oldest_ms / 1000, UTC) if found.oldest_ms else None,
+            tuple(Holder(one.kind, one.name, StreamCut.from_text(one.cut), one.bytes_after) for one in found.holders),
+            found.more_holders,
+        )
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """Return what the store knows about one segment, by its name."""
+        return await segment_info(self._stores, segment)
+
+    # --- segments ---------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """Return the segments that currently take events, by key range; none if the stream is sealed."""
+        return await self._controller.current_segments(scope, stream)
+
+    async def segment_history(self, scope: str, stream: str) -> list[SegmentReport]:
+        """Return all segments that the stream ever had, in the order of their ids, those of older epochs first."""
+        return await self._controller.report(scope, stream, SEGMENTS, SegmentReport)
+
+    async def segment_loads(self, scope: str, stream: str) -> list[LoadReport]:
+        """Return what passes into the stream's current segments now, by key range; none if the stream is sealed.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for load in manager.segment_loads("home", "meters"):
+        ...         print(load.low, load.high, f"{load.events_per_s[1]:,.0f} events/s over 10 s", load.hot_key)
+        """
+        return await self._controller.report(scope, stream, LOAD, LoadReport)
+
+    async def scaling_log(self, scope: str, stream: str) -> list[ScalingReport]:
+        """Return what was decided about the stream's segments by its policy and load, and why: the latest 1,000
+        decisions, oldest first.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for decision in manager.scaling_log("home", "meters"):
+        ...         print(decision.kind, decision.segments, decision.into, decision.why)
+        """
+        return await self._controller.report(scope, stream, SCALING, ScalingReport)
+
+    async def reader_lags(self, scope: str, stream: str) -> list[GroupLagReport]:
+        """Return how far each group that reads the stream is behind its tail, the farthest behind first: groups of its
+        scope, and those of other scopes that hold back its retention.
+
+        With access control, it takes READ_UPDATE on the stream, as `kept` does.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for lag in manager.reader_lags("home", "meters"):
+        ...         print(lag.group, lag.bytes_behind, lag.seconds_behind, lag.why)
+        """
+        return await self._controller.report(scope, stream, STREAM_LAG, GroupLagReport)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+    ) -> list[int]:
+        """Return the ids of all segments with data between the cuts (None: head, tail), including those of the cuts."""
+        for cut in (start, end):
+            check_cut(cut, scope, stream)
+        if start is None and end is None:
+            start = await self._controller.head(scope, stream)
+        return await self._controller.segments_between(scope, stream, start, end)
+
+    async def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        sealed_segments: Sequence[int],
+        new_ranges: Sequence[tuple[float, float]],
+        *,
+        timeout: float = 120.0,
+    ) -> None:
+        """Replace segments by new ones with these key ranges; return once that is done."""
+        epoch = await self._controller.scale(scope, stream, sealed_segments, new_ranges)
+        backoff = Backoff()
+        async with TimeLimit(timeout, lambda: f"{scope}/{stream} is not scaled yet after {timeout} s"):
+            while not await self._controller.scale_is_done(scope, stream, epoch):
+                await backoff.pause()
+
+
+def _event_time(given: EventTime | str | None) -> EventTime | None:
+    return EventTime(given) if isinstance(given, str) else given
+
 
 _LEAVING_TIMEOUT_S = 2.0
 _CLOSING_TIMEOUT_S = 6.0  # a writer gives up leaving after 5 s, and says so

@@ -1,4 +1,8 @@
-"""The part of StreamManager that opens byte and index streams, key-value tables and shared state."""
+"""The part of StreamManager that opens byte and index streams, key-value tables and shared state.
+
+A byte stream is one of one segment that holds plain bytes, without events, as the official clients have it. Offsets
+count from the stream's first byte ever, so they stay the same when the head is truncated.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,23 @@ from weakref import WeakSet
 
 from nadi.client.bytestream import byte_reader, byte_writer
 from nadi.client.bytestream.byte_reader import READ_TIMEOUT_S, ByteStreamReader
-from nadi.client.bytestream.byte_stream import only_segment, open_byte_reader, open_byte_writer
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.arguments import checked
-from nadi.client.indexstream.index_reader import IndexReader, stored_record_size
-from nadi.client.indexstream.index_writer import IndexWriter
+from nadi.client.control.policy import FIXED
+from nadi.client.indexstream.index_reader import IndexReader, IndexWriter, stored_record_size
 from nadi.client.indexstream.record import RECORD_SIZE, RECORD_SIZE_ATTRIBUTE, Fields, IndexRecord, data_limit
 from nadi.client.reading.boundary import check_cut
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.shared import shared_state as shared
-from nadi.client.shared.leader_election import LeaderElection, election_kind
 from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
-from nadi.client.shared.shared_state import Journal, SharedCounter, SharedMap, SharedSet
+from nadi.client.shared.shared_state import Journal, LeaderElection, SharedCounter, SharedMap, SharedSet, election_kind
 from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables import key_value_registry as registry
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.writing.sender import ACK_TIMEOUT_S
-from nadi.errors import ClosedError, ConflictError, InvalidArgumentError, InvalidStreamCutError
+from nadi.errors import ClosedError, ConflictError, InvalidArgumentError, InvalidStreamCutError, StreamSealedError
 from nadi.limits import INDEX_RECORD_MAX_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -33,8 +36,48 @@ from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 
 
+async def open_byte_writer(
+    stores: SegmentStores, scope: str, stream: str, ack_timeout_s: float = ACK_TIMEOUT_S
+) -> ByteStreamWriter:
+    """A writer at the stream's present end; InvalidArgumentError for a stream that may be scaled under it."""
+    if (await stores.controller.stream_configuration(scope, stream)).scaling.kind != FIXED:
+        raise InvalidArgumentError(
+            f"{scope}/{stream} is scaled with its load, and a byte stream has one segment: "
+            "update its scaling to ScalingPolicy.fixed(1)"
+        )
+    current = await stores.controller.current_segments(scope, stream)
+    if not current:
+        raise StreamSealedError(f"{scope}/{stream}")
+    segment_id = _only(scope, stream, [piece.segment_id for piece in current])
+    segment = segment_name(scope, stream, segment_id)
+    info = await segment_info(stores, segment)
+    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset, ack_timeout_s)
+
+
+async def open_byte_reader(
+    stores: SegmentStores, scope: str, stream: str, *, start: int | None, follow: bool, timeout: float | None
+) -> ByteStreamReader:
+    segment_id = await only_segment(stores, scope, stream)
+    reader = ByteStreamReader(stores, scope, stream, segment_id, 0, follow=follow, timeout=timeout)
+    await reader.seek(await reader.head() if start is None else start)
+    return reader
+
+
+async def only_segment(stores: SegmentStores, scope: str, stream: str) -> int:
+    """The segment that a stream begins with; InvalidArgumentError if there are several."""
+    return _only(scope, stream, list((await stores.controller.head(scope, stream)).positions))
+
+
+def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
+    if len(segment_ids) != 1:
+        raise InvalidArgumentError(
+            f"{scope}/{stream} has {len(segment_ids)} segments and a byte stream has one: "
+            "create a stream of one segment that never scales"
+        )
+    return segment_ids[0]
+
+
 async def open_index_reader(stores: SegmentStores, scope: str, stream: str, timeout: float | None) -> IndexReader:
-    """A reader; InvalidArgumentError for a stream of several segments."""
     return IndexReader(stores, scope, stream, await only_segment(stores, scope, stream), timeout=timeout)
 
 
@@ -116,7 +159,6 @@ class Structures:
         self._index_readers: WeakSet[IndexReader] = WeakSet()
 
     async def _end_structures(self) -> None:
-        """Close them: writes not stored yet fail with ClosedError."""
         for writer in self._byte_writers:
             name = f"{writer.scope}/{writer.stream}"
             byte_writer.stop(writer, ClosedError(f"the client was closed, and with it the writer of {name}"))

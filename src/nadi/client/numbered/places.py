@@ -64,7 +64,6 @@ class StreamShape:
         self._current = None
 
     async def newest_epoch(self) -> int:
-        """The epoch that created the newest of the current segments."""
         return max(segment_epoch(segment.segment_id) for segment in await self.current())
 
     async def older_numbers(

@@ -5,130 +5,35 @@ numbers that ascend, by which every segment remembers how far this writer's id h
 in whatever process, may be given what was stored already, and leaves it out. An append holds all events of a call that
 go to one segment and is atomic with the last one's number. Splits and merges lose nothing of that: see `places`.
 
-A `Lane` is one writer on one segment: an append at a time, stored once however often its connection is lost. Unlike
-the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go on. A
-session says which number was stored last; so after a lost connection it is known whether the append arrived.
+Unlike the outputs of an EventSender, the writer's id and its numbers are the caller's, so that another process can go
+on. There is an append at a time to each segment.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from nadi.backoff import Backoff
 from nadi.client.control.patience import TimeLimit
 from nadi.client.numbered.places import StoredNumber, StreamShape, id_in
-from nadi.client.segments.connection import AppendSession
-from nadi.client.segments.session import Session, open_session
-from nadi.client.segments.stores import APPENDS, SegmentStores
+from nadi.client.segments.conditional_append import SegmentAppender
+from nadi.client.segments.stores import APPENDS
 from nadi.errors import (
     AccessDeniedError,
-    ClosedError,
     ConflictError,
     EventTooLargeError,
     NadiError,
-    ProtocolError,
     SegmentNotFoundError,
+    StreamNotFoundError,
+    StreamRemadeError,
     StreamSealedError,
-    UnavailableError,
 )
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.framing import frame_events
 from nadi.model.segments import SegmentRange
-from nadi.wire import commands as wire
-from nadi.wire.errors import error_of
-from nadi.wire.fields import NO_VERSION, Buffer
-
-
-class Lane:
-    """Open it, append one after the other, and drop it. purpose: names the connections that it shares."""
-
-    def __init__(self, stores: SegmentStores, segment: str, writer_id: bytes, purpose: str = APPENDS) -> None:
-        self.segment = segment
-        self.trouble: NadiError | None = None  # what keeps it waiting
-        self._stores, self._writer_id, self._purpose = stores, writer_id, purpose
-        self._session: Session | None = None
-        self._last = NO_VERSION  # the writer's number, as far as is known
-        self._reply: asyncio.Future[wire.Command] | None = None
-
-    async def stored(self) -> int:
-        """Return the writer's last number in the segment, or NO_VERSION; wait until the store answers.
-
-        StreamSealedError if the segment is sealed or deleted.
-        """
-        return (await self._open()).last_event_number
-
-    async def append(self, parts: list[Buffer], size: int, events: int, number: int) -> int:
-        """Store an append of `size` bytes and `events` events, under a number above all this writer stored here.
-
-        Return the number; or the writer's last one in the segment, if that isn't the one that was known: somebody else
-        has written under its id, a process that was killed since, and this append isn't stored. StreamSealedError if it
-        isn't because the segment takes no more.
-        """
-        backoff = Backoff()
-        while True:
-            session = self._session
-            if session is None or session.is_due:
-                self.drop()
-                known = self._last
-                session = await self._open()
-                if session.last_event_number != known:
-                    return session.last_event_number
-            self._reply, is_known = asyncio.get_running_loop().create_future(), False
-            try:
-                session.append(self._writer_id, parts, size, events, number)
-                reply = await self._reply
-                if isinstance(reply, wire.DataAppended):
-                    self.trouble, self._last, is_known = None, number, True
-                    return number
-                raise error_of(reply) or ProtocolError(f"an append to {self.segment} was answered with {reply!r:.200}")
-            except SegmentNotFoundError:
-                raise StreamSealedError(self.segment) from None
-            except ClosedError:
-                raise
-            except UnavailableError as error:
-                self.trouble = error
-                self._stores.forget(self.segment)
-            except AccessDeniedError:
-                self._stores.forget(self.segment)  # another token may work
-                raise
-            finally:
-                if not is_known:  # cancelled, too, though the answer has come: another session tells what is stored
-                    self.drop()
-                self._reply = None
-            await backoff.pause()
-
-    def drop(self) -> None:
-        """Let go of the session: what is under way may or may not be stored."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.drop()
-
-    async def _open(self) -> Session:
-        told = AppendSession(self._on_reply, self._on_lost, lambda: self._reply is None)
-        try:
-            self._session = await open_session(
-                self._stores, self.segment, self._writer_id, told, self._waits, Backoff(), self._purpose
-            )
-        except SegmentNotFoundError:
-            raise StreamSealedError(self.segment) from None
-        self._last = self._session.last_event_number
-        return self._session
-
-    def _waits(self, error: UnavailableError) -> None:
-        self.trouble = error
-
-    def _on_reply(self, reply: wire.Command) -> None:
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_result(reply)
-
-    def _on_lost(self, error: NadiError) -> None:
-        self._session = None
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(error)
-
+from nadi.wire.fields import NO_VERSION
 
 _ASKED_AT_ONCE = 32  # segments
 
@@ -161,7 +66,7 @@ class NumberedWriter:
         self._shape, self._id, self._since = shape, writer_id, since_epoch
         self._only, self._purpose = only_number, purpose
         self._segments: list[SegmentRange] = []
-        self._lanes: dict[int, Lane] = {}
+        self._appenders: dict[int, SegmentAppender] = {}
         self._stored: dict[int, list[StoredNumber]] = {}  # by segment that takes events: what it and others have
         self._final: dict[int, int] = {}  # the numbers of sealed segments, which don't change any more
 
@@ -210,15 +115,14 @@ class NumberedWriter:
                 return found - {NO_VERSION}
 
     def close(self) -> None:
-        """Let go of its sessions."""
-        for lane in self._lanes.values():
-            lane.drop()
-        self._lanes.clear()
+        for appender in self._appenders.values():
+            appender.close()
+        self._appenders.clear()
         self._stored.clear()
 
     def _trouble(self) -> NadiError | None:
-        lanes = self._lanes.values()
-        return next((lane.trouble for lane in lanes if lane.trouble), None) or self._shape.stores.waits_for()
+        troubles = (appender.trouble for appender in self._appenders.values())
+        return next(filter(None, troubles), None) or self._shape.stores.waits_for()
 
     async def _write(self, events: list[NumberedEvent]) -> list[NumberedEvent]:
         """Write what the segments take; return the events of those that were sealed."""
@@ -250,7 +154,8 @@ class NumberedWriter:
                 self._check({_last(found, event.position) for event in events})
             while new:
                 framed, number = frame_events([event.data for event in new]), new[-1].number
-                last = await self._lanes[segment.segment_id].append([framed], len(framed), len(new), number)
+                appender = self._appenders[segment.segment_id]
+                last = await self._answered(appender, appender.append_block(framed, len(new), number))
                 self._check({last})
                 own = StoredNumber(segment.low, segment.high, last)
                 found = [own, *(piece for piece in found[1:] if piece.number > last)]
@@ -262,19 +167,30 @@ class NumberedWriter:
 
     def _drop(self, segment: SegmentRange) -> None:
         self._stored.pop(segment.segment_id, None)
-        if (lane := self._lanes.pop(segment.segment_id, None)) is not None:
-            lane.drop()
+        if (appender := self._appenders.pop(segment.segment_id, None)) is not None:
+            appender.close()
 
     async def _numbers(self, segment: SegmentRange) -> list[StoredNumber]:
         """The segment's own number first, and then those before it that count for some of its keys."""
         found = self._stored.get(segment.segment_id)
         if found is None:
             name, own_id = self._shape.name_of(segment.segment_id), id_in(self._id, segment.segment_id)
-            lane = self._lanes[segment.segment_id] = Lane(self._shape.stores, name, own_id, self._purpose)
-            own = StoredNumber(segment.low, segment.high, await lane.stored())
+            appender = SegmentAppender(self._shape.stores, name, own_id, self._purpose)
+            self._appenders[segment.segment_id] = appender
+            own = StoredNumber(segment.low, segment.high, await self._answered(appender, appender.last_number()))
             found = [own, *await self._shape.older_numbers(segment, self._id, self._since, self._final)]
             self._stored[segment.segment_id] = found
         return found
+
+    async def _answered(self, appender: SegmentAppender, number: Awaitable[int]) -> int:
+        """StreamSealedError if the segment takes no more, whatever became of it."""
+        try:
+            return await number
+        except (SegmentNotFoundError, StreamRemadeError, StreamNotFoundError):
+            raise StreamSealedError(appender.segment) from None
+        except AccessDeniedError:
+            self._shape.stores.forget(appender.segment)  # another token may work
+            raise
 
     def _check(self, lasts: set[int]) -> None:
         if self._only is not None and not lasts <= {NO_VERSION, self._only}:

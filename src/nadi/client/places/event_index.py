@@ -22,8 +22,8 @@ from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.values.columns import MISFITS, array_of
-from nadi.client.values.types import COUNTED, SECONDS
+from nadi.client.serializers.columns import MISFITS, array_of
+from nadi.client.serializers.types import COUNTED, SECONDS
 from nadi.errors import DamagedDataError, PermissionDeniedError, SegmentNotFoundError, TruncatedError
 from nadi.limits import KIB, MIB, TIMES_INDEXED_AT_ONCE
 from nadi.model.event import EventBlock
@@ -219,7 +219,6 @@ def _stretches(block: EventBlock, times: Times, size_bytes: int) -> tuple[Number
 
 
 def _ends(block: EventBlock) -> Numbers:
-    """Where each event ends in the segment."""
     return np.append(block.starts[1:], block.size_bytes) + block.offset
 
 
@@ -228,7 +227,6 @@ def _ends(block: EventBlock) -> Numbers:
 
 @lru_cache(_READERS_KEPT)
 def times_of(event_time: EventTime) -> Times:
-    """What reads events' times."""
     kind = SECONDS if event_time.unit == "s" else COUNTED[event_time.unit]
     read = _reader(event_time)
 

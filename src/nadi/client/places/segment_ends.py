@@ -19,8 +19,6 @@ from nadi.naming import segment_name
 
 
 class SegmentEnds:
-    """What is known of the ends of a stream's segments."""
-
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
         self._stores = stores

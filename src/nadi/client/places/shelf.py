@@ -9,30 +9,20 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
 
-from nadi.backoff import Tries
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.places.moments import RESERVED
 from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.change import change_value
-from nadi.client.tables.listing import named_entries
-from nadi.client.tables.table import ABSENT, Table, TableValue, value_or_none
-from nadi.client.tables.unreadable import Unreadable, read_record, sorted_out
-from nadi.errors import (
-    AlreadyExistsError,
-    ConditionFailedError,
-    ConflictError,
-    InvalidArgumentError,
-    InvalidStreamCutError,
-    NotFoundError,
-    ScopeNotFoundError,
-    SegmentNotFoundError,
-)
+from nadi.client.tables.catalog import Catalog, Kind, Unreadable
+from nadi.display import Displayed
+from nadi.errors import BookmarkNotFoundError, ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TAG_MAX_CHARS
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
@@ -45,10 +35,21 @@ class Shelf:
     """The records of one kind in a scope's table. cuts: that each has."""
 
     def __init__(
-        self, stores: SegmentStores, scope: str, kind: str, cuts: int, missing: Callable[[str, str], NotFoundError]
+        self, stores: SegmentStores, scope: str, noun: str, cuts: int, missing: Callable[[str, str], NotFoundError]
     ) -> None:
-        self._stores, self._scope, self._kind, self._cuts, self._missing = stores, scope, kind, cuts, missing
-        self._table: Table = Table(stores, scope, BOOKMARKS_TABLE)
+        self._stores, self._scope, self._noun, self._cuts = stores, scope, noun, cuts
+        remedy = f"delete it: `nadi {noun} delete {scope} {{}}`".format
+        kind = Kind(noun, scope, remedy, partial(missing, scope), self._decode, prefix=f"{noun}/")
+        self.records: Catalog[Stored] = Catalog(stores, scope, BOOKMARKS_TABLE, kind)
+
+    def _decode(self, name: str, value: bytes) -> Stored:
+        stored = msgspec.json.decode(value, type=Stored)
+        if len(stored.cuts) != self._cuts:
+            raise InvalidStreamCutError(f"it has {len(stored.cuts):,} cuts, not {self._cuts}")
+        for text in stored.cuts:
+            check_cut(StreamCut.from_text(text), self._scope, stored.stream)
+        time_of(stored.made_ms)
+        return stored
 
     async def add(self, name: str, cuts: Iterable[StreamCut], note: str, tags: Iterable[str]) -> Stored:
         self._check_new_name(name)
@@ -60,12 +61,12 @@ class Shelf:
         stored = Stored(stream, [cut.as_text() for cut in given], time.time_ns() // 1_000_000, note, _tags(tags))
         if len(note) > BOOKMARK_NOTE_MAX_CHARS:
             raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
-        await self._put_new(name, stored)
+        await self.records.create(name, stored)
         return stored
 
     def _check_new_name(self, name: str) -> None:
         """Refuse a name that would mean another position wherever a position is written as text."""
-        check_name(self._kind, name)
+        check_name(self._noun, name)
         if name.lower() in RESERVED:
             meaning = f"means a stream's own {name.lower()}"
         elif name.startswith("-"):
@@ -74,90 +75,19 @@ class Shelf:
             meaning = "is the text of a stream cut"
         else:
             return
-        raise InvalidArgumentError(f"{name!r} {meaning}: give the {self._kind} another name")
-
-    async def _put_new(self, name: str, stored: Stored) -> None:
-        try:
-            await self._table.put(self._key(name), msgspec.json.encode(stored), ABSENT)
-        except SegmentNotFoundError:
-            await self._check_scope()
-            await self._table.create()
-            await self._put_new(name, stored)
-        except ConditionFailedError:
-            raise AlreadyExistsError(self._kind, f"{self._scope}/{name}") from None
-
-    async def _check_scope(self) -> None:
-        if not await self._stores.controller.scope_exists(self._scope):
-            raise ScopeNotFoundError(self._scope) from None
-
-    async def get(self, name: str) -> Stored:
-        return self._read(name, (await self._held(name)).value)
-
-    async def change(self, name: str, change: Callable[[Stored], Stored]) -> Stored:
-        """Store what `change` makes of the record, with nothing in between."""
-
-        async def changed(held: bytes | None) -> tuple[bytes, Stored]:
-            if held is None:
-                raise self._missing(self._scope, name)
-            made = change(self._read(name, held))
-            return msgspec.json.encode(made), made
-
-        return await change_value(self._table, self._key(name), self._what(name), changed)
-
-    def _what(self, name: str) -> str:
-        return f"{self._kind} {self._scope}/{name}"
+        raise InvalidArgumentError(f"{name!r} {meaning}: give the {self._noun} another name")
 
     async def rename(self, name: str, new_name: str) -> Stored:
         """Two steps: for a moment, and after a crash between them, it has both names."""
         self._check_new_name(new_name)
-        held = await self._held(name)
-        stored = self._read(name, held.value)
-        await self._put_new(new_name, stored)
-        try:
-            await self._table.remove(self._key(name), held.version)
-        except ConditionFailedError:
+        former = self.records.record(name)
+        stored = await former.get()
+        await self.records.create(new_name, stored)
+        if not await former.delete_read():
             raise ConflictError(
-                f"{self._kind} {self._scope}/{name} was changed meanwhile: it has both names now; delete one"
-            ) from None
+                f"{self._noun} {self._scope}/{name} was changed meanwhile: it has both names now; delete one"
+            )
         return stored
-
-    async def remove(self, name: str) -> bool:
-        """Delete a name; return False if there is none."""
-        tries = Tries(self._what(name))
-        while True:
-            try:
-                held = await self._held(name)
-                await self._table.remove(self._key(name), held.version)
-                return True
-            except ConditionFailedError:  # changed meanwhile, or gone
-                await tries.lost()
-            except NotFoundError:
-                return False
-
-    async def all(self) -> tuple[dict[str, Stored], list[Unreadable]]:
-        """Records by name, in order of names, and those that can't be read."""
-        return await sorted_out(named_entries(self._stores, self._scope, self._table, f"{self._kind}/"), self._read)
-
-    def _read(self, name: str, value: bytes) -> Stored:
-        def read() -> Stored:
-            stored = msgspec.json.decode(value, type=Stored)
-            if len(stored.cuts) != self._cuts:
-                raise InvalidStreamCutError(f"it has {len(stored.cuts):,} cuts, not {self._cuts}")
-            for text in stored.cuts:
-                check_cut(StreamCut.from_text(text), self._scope, stored.stream)
-            time_of(stored.made_ms)
-            return stored
-
-        return read_record(read, self._what(name), f"delete it: `nadi {self._kind} delete {self._scope} {name}`")
-
-    def _key(self, name: str) -> bytes:
-        return f"{self._kind}/{name}".encode()
-
-    async def _held(self, name: str) -> TableValue:
-        held = await value_or_none(self._table, self._key(name))
-        if held is None:
-            raise self._missing(self._scope, name)
-        return held
 
 
 def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[Stored], Stored]:
@@ -195,7 +125,7 @@ class Named(Generic[One]):
 
     async def get(self, name: str) -> One:
         """Return what has that name; BookmarkNotFoundError or SliceNotFoundError if nothing has."""
-        return self._of(name, await self._shelf.get(name))
+        return self._of(name, await self._shelf.records.get(name))
 
     async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
         """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
@@ -204,13 +134,13 @@ class Named(Generic[One]):
 
     async def unreadable(self) -> builtins.list[Unreadable]:
         """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
-        return (await self._shelf.all())[1]
+        return (await self._shelf.records.all())[1]
 
     async def list_with_unreadable(
         self, *, stream: str | None = None, tag: str | None = None
     ) -> tuple[builtins.list[One], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._shelf.all()
+        found, unreadable = await self._shelf.records.all()
         listed = [
             self._of(name, stored)
             for name, stored in found.items()
@@ -220,7 +150,7 @@ class Named(Generic[One]):
 
     async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
         """Add some tags and remove others."""
-        return self._of(name, await self._shelf.change(name, _tagging(add, remove)))
+        return self._of(name, await self._shelf.records.change(name, _tagging(add, remove)))
 
     async def rename(self, name: str, new_name: str) -> One:
         """Rename it; AlreadyExistsError if the name is taken. Not atomic: for a short time it has both names."""
@@ -228,7 +158,7 @@ class Named(Generic[One]):
 
     async def delete(self, name: str) -> bool:
         """Delete what has that name; return False if nothing has. The events stay."""
-        return await self._shelf.remove(name)
+        return await self._shelf.records.delete(name)
 
 
 def _is_cut(text: str) -> bool:
@@ -237,3 +167,38 @@ def _is_cut(text: str) -> bool:
     except InvalidStreamCutError:
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark(Displayed):
+    """A name for a stream cut. `made_at` is when it was made, by the maker's clock."""
+
+    name: str
+    cut: StreamCut
+    made_at: datetime
+    note: str = ""
+    tags: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> str:
+        return self.cut.scope
+
+    @property
+    def stream(self) -> str:
+        return self.cut.stream
+
+
+@checked()
+class Bookmarks(Named[Bookmark]):
+    """The bookmarks of a scope: `manager.bookmarks(scope)`."""
+
+    def __init__(self, stores: SegmentStores, scope: str) -> None:
+        self._shelf = Shelf(stores, scope, "bookmark", 1, BookmarkNotFoundError)
+
+    async def create(self, name: str, cut: StreamCut, *, note: str = "", tags: Iterable[str] = ()) -> Bookmark:
+        """Store a cut under a name; AlreadyExistsError if the scope has a bookmark of that name."""
+        return self._of(name, await self._shelf.add(name, [cut], note, tags))
+
+    def _of(self, name: str, stored: Stored) -> Bookmark:
+        (cut,) = map(StreamCut.from_text, stored.cuts)
+        return Bookmark(name, cut, time_of(stored.made_ms), stored.note, tuple(stored.tags))

@@ -1,23 +1,64 @@
-"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way."""
+"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way.
+
+`News` is word that something may have changed, for the one who waits: in the loop, or in one other thread. That thread
+is woken once for all that came while it looked elsewhere. It says that it waits, looks again, and only then waits, so
+it misses nothing; if it had no need to wait, the next wait may end early.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from nadi.client.control.arguments import checking
 from nadi.client.control.closing import Closing
-from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import GroupState
-from nadi.client.reading.news import News
+from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.model.event import EventBlock
+
+
+class News:
+    """`clear`, look, `wait` is for the loop; `expect`, look, `wait_elsewhere` for the other thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._expected = False
+        self._word: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._event.set()
+        if self._expected:
+            self._expected = False
+            self._word.put(None)
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self) -> None:
+        """Until `set` is called, from `clear` on."""
+        await self._event.wait()
+
+    def expect(self) -> None:
+        """Have the next `set` end `wait_elsewhere`."""
+        self._expected = True
+
+    def wait_elsewhere(self, timeout: float | None) -> bool:
+        """Until `set` is called, from `expect` on, or it was before; False if it isn't within `timeout` seconds."""
+        try:
+            self._word.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
 
 Condition = Callable[[str, EventBlock], int | None]
 
@@ -222,7 +263,6 @@ class Notices:
         return not self._waiting and not self._told
 
     def take(self) -> EventRead:
-        """Remove and return the next notice for the application."""
         notice = self._waiting.popleft()
         if notice.checkpoint is not None:
             self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]

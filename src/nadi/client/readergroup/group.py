@@ -25,7 +25,7 @@ from nadi.client.segments.info import segment_info, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.serializers.serializer import Serializer
+from nadi.client.serializers.plain import Serializer
 from nadi.display import Displayed
 from nadi.errors import (
     InvalidArgumentError,
@@ -67,8 +67,6 @@ class GroupSize(Displayed):
 
 
 class GroupReaderOptions(TypedDict, total=False):
-    """What `ReaderGroup.create_reader` takes, whatever it reads."""
-
     conditions: Mapping[str, Condition] | None
     on_damage: OnDamage
     delivery: Guarantee
@@ -319,7 +317,6 @@ async def join(
     *,
     records_first: bool = False,
 ) -> R:
-    """Create a reader of that kind, a member of the group."""
     token = uuid4().hex
 
     def joined(state: GroupState) -> GroupState:

@@ -16,10 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
 
 from nadi.client.readergroup.event_reads import EventRead
-from nadi.client.readergroup.plan import Completion
-from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState
-from nadi.client.reading.read_ahead import share_bytes
+from nadi.client.reading.read_ahead import Completion, Gap, SegmentSource, share_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.limits import READ_AHEAD_BYTES
 from nadi.model.event import EventBlock, joined
@@ -44,7 +42,6 @@ class Cursor:
         self.confirmed = block.offset
 
     def first(self) -> EventRead | None:
-        """What the application gets first: all of the block, or its first event."""
         return EventRead(None, self.block, self.source.segment, self.block.offset) if self.is_whole else self.next()
 
     def next(self) -> EventRead | None:
@@ -64,7 +61,6 @@ class Cursor:
         return self.offsets[taken - 1] if taken > 0 else self.confirmed
 
     def rest(self) -> EventBlock | None:
-        """The events not taken yet; None if there are none."""
         return _part_of(self.block, self.taken, self.count) if self.taken < self.count else None
 
 
@@ -203,7 +199,6 @@ class Holdings:
         return isinstance(cursor.source.peek(), Gap) or cursor.source.completion is not None
 
     def show_gap(self, source: SegmentSource) -> None:
-        """Note that the source's gap is in hand."""
         self._at_gap = source
 
     def put_back(self) -> None:
@@ -229,7 +224,6 @@ class Holdings:
         return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
     def given(self) -> dict[str, int]:
-        """Up to where each segment was handed to the application."""
         with self.lock:
             given = {name: source.given for name, source in self._sources.items()}
             if self.cursor is not None and self.in_hand is not None:
@@ -237,7 +231,6 @@ class Holdings:
             return given
 
     def done(self) -> dict[str, int]:
-        """Up to where the application has finished with each segment."""
         with self.lock:
             done = {name: source.given for name, source in self._sources.items()}
             if self.cursor is not None and self.in_hand is not None:
@@ -251,7 +244,6 @@ class Holdings:
 
 
 def end_of(block: EventBlock, count: int) -> int:
-    """Where the first `count` events of a block end."""
     return block.offset + (int(block.starts[count]) if count < len(block) else block.size_bytes)
 
 
@@ -265,7 +257,6 @@ def _taken(source: SegmentSource, count: int) -> EventBlock:
 
 
 def _part_of(block: EventBlock, first: int, last: int) -> EventBlock:
-    """Events `first` to `last` of a block, without a copy."""
     starts = block.starts
     low = int(starts[first]) if first < len(starts) else len(block.data)
     high = int(starts[last]) if last < len(starts) else len(block.data)

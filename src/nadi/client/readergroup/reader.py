@@ -23,22 +23,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading
+from nadi.client.readergroup.event_reads import Condition, EventRead, News, Notices, Reading
 from nadi.client.readergroup.holdings import Holdings, end_of
-from nadi.client.readergroup.plan import Facts, plan
+from nadi.client.readergroup.plan import Facts, Watch, plan
 from nadi.client.readergroup.retention import Releases
-from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
-from nadi.client.readergroup.watch import Watch
 from nadi.client.reading.damage import RAISE, OnDamage
-from nadi.client.reading.news import News
+from nadi.client.reading.read_ahead import Gap, SegmentSource
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
-    DamagedDataError,
     InvalidArgumentError,
     NadiError,
     ReaderGroupNotFoundError,
@@ -239,7 +236,7 @@ class EventReader(Reading[EventRead]):
             if isinstance(item, Gap):
                 self._holdings.show_gap(source)
                 if item.damage is not None and item.to_offset is not None and self._on_damage == RAISE:
-                    raise DamagedDataError(item.segment, item.from_offset, item.to_offset, item.damage)
+                    raise item.error
                 return EventRead(segment=item.segment, gap=item)
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)
@@ -374,7 +371,6 @@ class EventReader(Reading[EventRead]):
         return self._holdings.given() if self._records_first else self._holdings.done()
 
     def _reconcile(self, state: GroupState) -> None:
-        """Read exactly the segments that the state assigns to this reader."""
         before = self._state
         with self._holdings.lock:  # what is lost, and what is to be told, goes before what can be taken
             self._state = state

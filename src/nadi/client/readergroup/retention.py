@@ -29,7 +29,6 @@ class Releases:
         self._number = 0  # of the checkpoint that was released last
 
     async def follow(self, state: GroupState) -> None:
-        """Release what the state newly allows since the last call."""
         if state.retention is not StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT:
             return
         complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]

@@ -42,10 +42,7 @@ from nadi.naming import parse_segment_name
 
 
 class GroupState(GroupRecord, frozen=True):
-    """A group's complete state, with what follows from it; see the module."""
-
     def apply(self, *updates: Update) -> GroupState:
-        """Return the state after these updates, in order."""
         state = self
         for update in updates:
             state = update.apply_to(state)
@@ -171,7 +168,6 @@ def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
 
 
 def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
-    """Return a cut of `scope/stream`."""
     scope, _, name = stream.partition("/")
     return StreamCut(scope, name, positions)
 

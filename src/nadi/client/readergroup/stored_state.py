@@ -13,12 +13,11 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from nadi.backoff import Backoff
+from nadi.backoff import Backoff, Tries
 from nadi.client.control.patience import TimeLimit
 from nadi.client.readergroup.state import GroupState
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import Table, value_or_none
+from nadi.client.tables.table import ABSENT, Table, value_or_none
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
@@ -35,8 +34,6 @@ from nadi.naming import READER_GROUP_PREFIX
 
 
 class StoredGroupState:
-    """The stored state of one group."""
-
     def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
         self.scope, self.group = scope, group
         self._stores = stores
@@ -45,13 +42,16 @@ class StoredGroupState:
     async def create(self, state: GroupState) -> bool:
         """Create the state; return False if this group has one. That of an earlier group of this name is replaced."""
         await self._table.create()
-
-        async def first(held: bytes | None) -> tuple[bytes | None, bool]:
-            if held is not None and _decode(held).group_id == state.group_id:
-                return None, False
-            return _encode(state), True
-
-        return await change_value(self._table, STATE_KEY, f"the state of reader group {self.scope}/{self.group}", first)
+        tries = Tries(f"the state of reader group {self.scope}/{self.group}")
+        while True:
+            held = await value_or_none(self._table, STATE_KEY)
+            if held is not None and _decode(held.value).group_id == state.group_id:
+                return False
+            try:
+                await self._table.put(STATE_KEY, _encode(state), ABSENT if held is None else held.version)
+                return True
+            except ConditionFailedError:
+                await tries.lost()
 
     async def read(self) -> GroupState:
         """Return the current state; ReaderGroupNotFoundError if there is none."""

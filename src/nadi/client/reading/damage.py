@@ -22,7 +22,6 @@ def check_on_damage(on_damage: str) -> None:
 
 
 def note_skipped(skipped: list[DamagedDataError], error: DamagedDataError) -> None:
-    """Log it, and keep it among the last ones."""
     log.warning("skipped: %s", error)
     skipped.append(error)
     del skipped[:-SKIPPED_DAMAGES_KEPT]

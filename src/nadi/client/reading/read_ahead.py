@@ -1,7 +1,8 @@
-"""Blocks of one segment, read ahead into a bounded queue by the reader's task: `fill` puts them in, `take` takes out.
+"""One segment as readers have it, those of slices and those of groups: read ahead into a bounded queue by a task.
 
-Shared by both kinds of readers: of a slice, and of a group. They decide which segments are read, and what a missing
-one means.
+`ReadAhead` fills the queue. A `SegmentSource` does so to the segment's end, and knows how far it was returned: if data
+was truncated away or is damaged, it notes the gap and continues after it; at the end it asks for the successors. What
+was read may be taken in any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -9,17 +10,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 
 from nadi.client.segments.assemble import EventAssembler
+from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
+    NadiError,
     ProtocolError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
 )
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock, joined
+from nadi.model.readergroup import NamedRange
+from nadi.naming import parse_segment_name, segment_name
 
 
 def share_bytes(segments: int) -> int:
@@ -58,11 +68,6 @@ class ReadAhead:
         block = self.blocks.popleft()
         self._taken_bytes += block.size_bytes
         return block
-
-    def make_room(self, block: EventBlock) -> None:
-        """Stop counting a block that was taken out of `blocks` earlier."""
-        self._taken_bytes += block.size_bytes
-        self.go_on()
 
     def go_on(self) -> None:
         """Read on, if there is room again."""
@@ -113,12 +118,7 @@ class ReadAhead:
     async def _fill(self, assembler: EventAssembler, end: int | None) -> None:
         async with aclosing(
             read_bytes(
-                self._stores,
-                self._segment,
-                self.reached,
-                end,
-                purpose=self._purpose,
-                read_ahead_bytes=self._most_bytes,
+                self._stores, self._segment, self.reached, end, purpose=self._purpose, read_ahead_bytes=self._most_bytes
             )
         ) as pieces:
             async for data in pieces:
@@ -139,3 +139,149 @@ class ReadAhead:
             if self.is_full:  # still: who took a block in another thread before this didn't know that anybody waits
                 await self._room.wait()
             self._waits = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Data that was truncated away before it was read; to_offset None: to the segment's end.
+
+    damage: why it can't be read, if it wasn't truncated but is damaged.
+    """
+
+    segment: str
+    from_offset: int
+    to_offset: int | None
+    damage: str | None = None
+
+    @property
+    def error(self) -> DamagedDataError | TruncatedError:
+        """What a reader raises there that reports no gaps."""
+        if self.to_offset is None:
+            return SegmentGoneError(self.segment)
+        if self.damage is not None:
+            return DamagedDataError(self.segment, self.from_offset, self.to_offset, self.damage)
+        return TruncatedError(self.segment, self.from_offset, self.to_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A segment that was read to its end."""
+
+    offset: int
+    successors: tuple[NamedRange, ...]
+
+
+class SegmentSource:
+    """`given`: up to where the application has the segment. The source's task ends with `close`."""
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        keys: NamedRange,
+        start: int,
+        end: int | None,
+        *,
+        purpose: str,
+        read_ahead_bytes: int,
+        news: Callable[[], None],
+    ) -> None:
+        self.segment = keys.segment
+        self.given = start
+        self.is_frozen = False  # nothing is returned from it: it may go to another reader
+        self.error: NadiError | None = None
+        self.end = end
+        self._stores, self._news = stores, news
+        self._most_bytes = read_ahead_bytes
+        self._ahead = ReadAhead(stores, keys.segment, purpose=purpose, news=news)
+        self._gaps: deque[Gap] = deque()
+        self._successors: tuple[NamedRange, ...] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._run(start))
+
+    def peek(self) -> EventBlock | Gap | None:
+        """The next block or gap, whichever lies first, or None if nothing has arrived."""
+        gap = self._gaps[0] if self._gaps else None  # first: what lies before it has arrived earlier
+        block = self._ahead.peek()
+        return block if gap is None or (block is not None and block.offset < gap.from_offset) else gap
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a block, a gap or an error."""
+        return bool(self._gaps or self._ahead.blocks) or self.error is not None
+
+    def pass_gap(self) -> None:
+        gap = self._gaps.popleft()
+        if gap.to_offset is not None:
+            self.given = self._within(gap.to_offset)
+
+    def take(self) -> EventBlock:
+        """Remove and return the next block; the caller moves `given`."""
+        block = self._ahead.pop()
+        if self._ahead.is_held_back:
+            with suppress(RuntimeError):  # the loop has ended, and the reading with it
+                self._loop.call_soon_threadsafe(self._ahead.go_on)
+        return block
+
+    def put_back(self, block: EventBlock) -> None:
+        self._ahead.put_back(block)
+
+    @property
+    def completion(self) -> Completion | None:
+        """Where the segment ended and what follows, once all of it was returned."""
+        if self._successors is None or self.peek() is not None:
+            return None
+        return Completion(self.given, self._successors)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of it was read, if not returned."""
+        return self._successors is not None
+
+    def try_again(self) -> None:
+        """Ask again, if the server was away."""
+        if isinstance(self.error, UnavailableError):
+            self.error = None
+            self._task = asyncio.create_task(self._run(self._ahead.reached))
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _run(self, start: int) -> None:
+        try:
+            while True:
+                try:
+                    await self._ahead.fill(start, self.end, self._most_bytes)
+                    break
+                except TruncatedError as error:
+                    start = self._note_gap(error.start_offset)
+                except DamagedDataError as error:
+                    start = self._note_gap(error.end_offset, error.reason)
+                except SegmentNotFoundError as error:
+                    found = await what_became_of(self._stores, error.segment)
+                    if not isinstance(found, SegmentGoneError):
+                        raise found from None
+                    self._add_gap(Gap(self.segment, self._ahead.reached, None))
+                    break
+            self._successors = await self._following()
+        except NadiError as error:
+            self.error = error
+        self._news()
+
+    def _note_gap(self, to_offset: int, damage: str | None = None) -> int:
+        """Note a gap; return where to continue."""
+        self._add_gap(Gap(self.segment, self._ahead.reached, to_offset, damage))
+        return self._within(to_offset)
+
+    def _within(self, offset: int) -> int:
+        return offset if self.end is None else min(offset, self.end)
+
+    def _add_gap(self, gap: Gap) -> None:
+        self._gaps.append(gap)
+        self._news()
+
+    async def _following(self) -> tuple[NamedRange, ...]:
+        if self.end is not None:
+            return ()
+        scope, stream, segment_id = parse_segment_name(self.segment)
+        found = await following(self._stores, scope, stream, segment_id)
+        return tuple(NamedRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in found)

@@ -1,18 +1,15 @@
 """SliceReader: the events of a stream between two cuts, or from a cut on as they arrive.
 
-Each segment being read has a task that reads ahead into a bounded queue; blocks are given out from
-all of them in turn. A successor starts only once everything has been given out of all the segments
-that precede it under any of its keys, so each key's events come in order. What has been given out
-is a stream cut at any time: `position()`.
+Each segment being read is a `SegmentSource`, which reads ahead; blocks are given out from all of them in turn. A
+successor starts only once everything has been given out of all the segments that precede it under any of its keys, so
+each key's events come in order. What has been given out is a stream cut at any time: `position()`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -20,69 +17,17 @@ from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.closing import Closing
 from nadi.client.reading import boundary
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
-from nadi.client.reading.lending import Lending
-from nadi.client.reading.read_ahead import ReadAhead, share_bytes
+from nadi.client.reading.read_ahead import SegmentSource, share_bytes
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
-from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import (
-    ClosedError,
-    DamagedDataError,
-    EpochGoneError,
-    NadiError,
-    RequestTimeoutError,
-    SegmentGoneError,
-    SegmentNotFoundError,
-    TruncatedError,
-    UnavailableError,
-)
+from nadi.errors import ClosedError, DamagedDataError, RequestTimeoutError
 from nadi.model.event import EventBlock
 from nadi.model.frontier import Bound, Frontier
 from nadi.model.keyspace import key_position
+from nadi.model.readergroup import NamedRange
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-
-
-class SliceSource:
-    """One segment being read: blocks that were read ahead, and how far they were given out."""
-
-    def __init__(self, piece: SegmentRange, start: int, end: int | None, ahead: ReadAhead) -> None:
-        self.piece = piece
-        self.given = start
-        self.end = end
-        self.ahead, self.blocks = ahead, ahead.blocks
-        self.lent = 0  # blocks that another thread has, or can take
-        self.is_due = False  # it is queued among those with a block or an error to give out
-        self.successors: list[SegmentRange] | None = None  # known once it was read to its end
-        self.is_gone = False  # the whole segment was truncated away, and that was reported
-        self.error: NadiError | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def is_drained(self) -> bool:
-        return not self.blocks and not self.lent and self.successors is not None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it continues only once lent blocks are taken."""
-        return self.lent > 0 and (self.ahead.is_full or self.successors is not None)
-
-    def give(self) -> EventBlock:
-        block = self.ahead.take()
-        self.given = block.offset + block.size_bytes
-        return block
-
-    def lend(self) -> EventBlock:
-        self.lent += 1
-        return self.blocks.popleft()
-
-    def take_back(self, block: EventBlock) -> None:
-        """A lent block was taken: it is given out."""
-        self.lent -= 1
-        self.ahead.make_room(block)
-        self.given = max(self.given, block.offset + block.size_bytes)  # a gap after it may already be reported
-
 
 _ids = itertools.count()
 
@@ -96,7 +41,6 @@ class Event(msgspec.Struct, frozen=True, gc=False):  # made a million times a se
 
 
 def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
-    """The events of a block one by one."""
     return map(Event, block.events(), itertools.repeat(segment_id), block.offsets().tolist())
 
 
@@ -121,16 +65,16 @@ class SliceReader(Closing):
         self._purpose = f"reader {next(_ids)}"
         self._frontier = frontier
         self._bound = bound
-        self._inputs: dict[int, SliceSource] = {}
-        self._due: deque[SliceSource] = deque()  # those with a block or an error, in their turn
+        self._sources: dict[int, SegmentSource] = {}
+        self._due: dict[int, None] = {}  # the segments with a block, a gap or an error, in their turn
         self._drained = False  # one may have been given out to its end since `_follow` last looked
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
-        self._lending: Lending[SliceSource] | None = None
+        self._held: tuple[int, EventBlock] | None = None  # on its way to another thread
         self._closed = False
         self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
-            self._begin(piece, max(start.positions[segment_id], 0))
+            self._begin(piece, max(start.positions[segment_id], 0), len(start.positions))
 
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), or None at the end of the slice or of a sealed stream.
@@ -146,18 +90,22 @@ class SliceReader(Closing):
             async with asyncio.timeout(timeout):
                 while True:
                     self._news.clear()
-                    if self._is_ready():
-                        source = self._next()
-                        if source is None:
-                            return None
-                        block = source.give()
-                        self._look_at(source)
-                        return source.piece.segment_id, block
-                    await self._news.wait()
+                    if self._closed:
+                        raise ClosedError("this reader was closed")
+                    if (found := self._take()) is not None:
+                        return found
+                    self._follow()
+                    if not self._sources:
+                        return None
+                    if not self._due:
+                        await self._news.wait()
         except RequestTimeoutError:  # of a segment whose store is away
             raise
         except TimeoutError:
-            raise nothing_for(self, timeout) from None
+            trouble = self._stores.waits_for()
+            raise RequestTimeoutError(
+                f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
+            ) from None
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
         while (found := await self.next_block()) is not None:
@@ -165,9 +113,11 @@ class SliceReader(Closing):
 
     def position(self) -> StreamCut:
         """Return the boundary between what was given out and what was not; start there to continue."""
-        self._tell()
-        self._follow()
-        given = {segment_id: source.given for segment_id, source in self._inputs.items()}
+        if self._held is None:
+            self._follow()
+        given = {segment_id: source.given for segment_id, source in self._sources.items()}
+        if self._held is not None:
+            given[self._held[0]] = self._held[1].offset
         return StreamCut(self.scope, self.stream, self._frontier.positions(given | self._stopped))
 
     async def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
@@ -182,163 +132,88 @@ class SliceReader(Closing):
     def close(self) -> None:
         """Close at once; whoever waits in `next_block` gets ClosedError."""
         self._closed = True
-        for source in self._inputs.values():
-            if source.task is not None:
-                source.task.cancel()
+        for source in self._sources.values():
+            source.close()
         self._stores.release(self._purpose)
-        self._tell()
+        self._news.set()
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _is_ready(self) -> bool:
-        """Whether there is a block to give, an error, or the end."""
-        if self._closed:
-            return True
-        if self._drained:
-            self._follow()
-        if self._due and not self._due[0].blocks and self._on_damage == SKIP:
-            self._skip_damage()
-        return bool(self._due) or not self._inputs
+    def _take(self) -> tuple[int, EventBlock] | None:
+        """Give out the next block, or raise what comes before it; None if nothing has arrived."""
+        while self._due:
+            segment_id = next(iter(self._due))
+            del self._due[segment_id]
+            source = self._sources[segment_id]
+            item = source.peek()
+            if isinstance(item, EventBlock):
+                block = source.take()
+                source.given = block.offset + block.size_bytes
+                self._look_at(segment_id)
+                return segment_id, block
+            if item is not None:
+                source.pass_gap()
+                self._look_at(segment_id)
+                if item.damage is None or self._on_damage != SKIP:
+                    raise item.error
+                assert isinstance(item.error, DamagedDataError)
+                note_skipped(self._skipped, item.error)
+            elif (error := source.error) is not None:
+                self._due[segment_id] = None  # it is raised again next time, unless it was of an absent server
+                for other in self._sources.values():
+                    other.try_again()  # that one has reported it, so the others needn't
+                raise error
+        return None
 
-    def _next(self) -> SliceSource | None:
-        """The source of the next block, from which one must be taken; None at the end. Call it when `_is_ready`."""
-        if self._closed:
-            raise ClosedError("this reader was closed")
-        if not self._due:
-            return None
-        source = self._due.popleft()
-        source.is_due = False
-        if source.blocks:
-            return source
-        error = source.error
-        assert error is not None, "else it would not be due"
-        if isinstance(error, EpochGoneError):
-            self._queue(source)  # nobody knows what follows
-        elif isinstance(error, SegmentGoneError):
-            source.is_gone = True
-            self._go_on(source, source.given)
-        elif isinstance(error, TruncatedError):
-            self._go_on(source, error.start_offset)
-        elif isinstance(error, DamagedDataError):
-            self._go_on(source, error.end_offset)
-        elif isinstance(error, UnavailableError):
-            self._try_again()
-        else:
-            self._queue(source)  # it is raised again next time
-        raise error
-
-    def _skip_damage(self) -> None:
-        """Continue after the damage that would be reported now."""
-        while self._due and not self._due[0].blocks and isinstance(error := self._due[0].error, DamagedDataError):
-            source = self._due.popleft()
-            source.is_due = False
-            note_skipped(self._skipped, error)
-            self._go_on(source, error.end_offset)
-
-    def _queue(self, source: SliceSource) -> None:
-        if not source.is_due:
-            source.is_due = True
-            self._due.append(source)
-
-    def _look_at(self, source: SliceSource) -> None:
-        """Queue it if it has a block or an error, and note whether it was given out to its end."""
-        if source.blocks or source.error is not None:
-            self._queue(source)
-        self._drained = self._drained or source.is_drained
-
-    def _news_of(self, source: SliceSource) -> None:
-        """It has another block, an error, or its end."""
-        self._look_at(source)
-        self._tell()
-
-    def _go_on(self, source: SliceSource, offset: int) -> None:
-        """Continue after what was reported."""
-        source.error = None
-        source.given = offset if source.end is None else min(offset, source.end)
-        source.task = asyncio.create_task(self._read(source, source.given))
-
-    def _try_again(self) -> None:
-        """One segment has reported that the server is away: the others needn't, and all try again."""
-        for source in self._inputs.values():
-            if isinstance(source.error, UnavailableError):
-                if source.is_due and not source.blocks:
-                    source.is_due = False
-                    self._due.remove(source)
-                source.error = None
-                source.task = asyncio.create_task(self._read(source, source.ahead.reached))
-
-    def _tell(self) -> None:
-        """There is news: for whoever waits in `next_block`, and for another thread."""
-        self._news.set()
-        lending = self._lending
-        if lending is None:
+    def _look_at(self, segment_id: int) -> None:
+        """Queue it if it has something, and note whether it was given out to its end."""
+        source = self._sources.get(segment_id)
+        if source is None:
             return
-        lending.wants_word = False
-        self._lend(lending)
-        if any(source.waits for source in lending.sources()):
-            lending.wants_word = True
-            self._lend(lending)  # for blocks taken before `wants_word` was set
+        if source.is_ready:
+            self._due.setdefault(segment_id)
+        elif source.has_ended:
+            self._drained = True
 
-    def _lend(self, lending: Lending[SliceSource]) -> None:
-        for source, block in lending.returned():
-            source.take_back(block)
-            self._drained = self._drained or source.is_drained
-        while lending.is_open and self._is_ready():
-            try:
-                due = self._next()
-            except NadiError as error:
-                lending.end(error)
-                return
-            if due is None:
-                lending.end(None)
-            else:
-                lending.lend(due.piece.segment_id, due.lend(), due)
-                self._look_at(due)
+    def _news_of(self, segment_id: int) -> None:
+        self._look_at(segment_id)
+        self._news.set()
 
-    def _begin(self, piece: SegmentRange, start: int) -> None:
+    def _begin(self, piece: SegmentRange, start: int, count: int) -> None:
+        """Read a segment, one of about so many."""
         segment_id = piece.segment_id
         end = self._bound.limit(piece) if self._bound is not None else None
         if end is not None and end <= start:
             self._frontier.stop(segment_id)
             self._stopped[segment_id] = start
             return
-        name = segment_name(self.scope, self.stream, segment_id)
-        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=lambda: self._news_of(source))
-        source = self._inputs[segment_id] = SliceSource(piece, start, end, ahead)
-        source.task = asyncio.create_task(self._read(source, start))
+        self._sources[segment_id] = SegmentSource(
+            self._stores,
+            NamedRange(segment_name(self.scope, self.stream, segment_id), piece.low, piece.high),
+            start,
+            end,
+            purpose=self._purpose,
+            read_ahead_bytes=share_bytes(count + 1),
+            news=lambda: self._news_of(segment_id),
+        )
 
     def _follow(self) -> None:
         """Replace the segments that were given out to their end by those that may follow."""
+        if not self._drained:
+            return
         self._drained = False
-        for segment_id, source in list(self._inputs.items()):
-            if not source.is_drained or source.error is not None:
+        for segment_id, source in list(self._sources.items()):
+            if source.error is not None or (completion := source.completion) is None:
                 continue
-            assert source.successors is not None
-            if source.end is not None or not source.successors:
+            if source.end is not None or not completion.successors:
                 self._frontier.stop(segment_id)
                 self._stopped[segment_id] = source.given
                 begun = []
             else:
-                begun = self._frontier.complete(segment_id, source.successors)
-            del self._inputs[segment_id]
+                begun = self._frontier.complete(segment_id, [keys.as_range() for keys in completion.successors])
+            del self._sources[segment_id]
             for piece in begun:
-                self._begin(piece, 0)
-
-    async def _read(self, source: SliceSource, start: int) -> None:
-        """Fill the queue of one segment, and find what follows it."""
-        segment_id = source.piece.segment_id
-        try:
-            if not source.is_gone:
-                await source.ahead.fill(start, source.end, share_bytes(len(self._inputs) + 1))
-            if source.end is not None:
-                source.successors = []
-            else:
-                source.successors = await following(self._stores, self.scope, self.stream, segment_id)
-        except SegmentNotFoundError as error:
-            source.error = await what_became_of(self._stores, error.segment)
-        except NadiError as error:
-            source.error = error
-        self._news_of(source)
+                self._begin(piece, 0, len(self._sources) + len(begun))
 
 
 # --- what the rest of the client asks of a reader ---------------------------------------------
@@ -348,25 +223,16 @@ def is_closed(reader: SliceReader) -> bool:
     return reader._closed
 
 
-def lend(reader: SliceReader, lending: Lending[Any]) -> None:
-    """For another thread, instead of `next_block`: all blocks go there as they arrive, up to an end or an error;
-    another call resumes after that. On the loop's thread, like everything else in a reader."""
-    reader._lending = lending
-    lending.is_open = True
-    reader._tell()
+async def held_block(reader: SliceReader, timeout: float | None) -> tuple[int, EventBlock] | None:
+    """`next_block` for another thread: the same one until `give_out`, so that an interrupted wait loses none."""
+    if reader._held is None or reader._closed:
+        reader._held = await reader.next_block(timeout)
+    return reader._held
 
 
-def look(reader: SliceReader) -> None:
-    """Lent blocks were taken."""
-    reader._tell()
-
-
-def nothing_for(reader: SliceReader, timeout: float | None) -> RequestTimeoutError:
-    """What `next_block` raises after that timeout."""
-    trouble = reader._stores.waits_for()
-    return RequestTimeoutError(
-        f"nothing to read in {reader.scope}/{reader.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
-    )
+def give_out(reader: SliceReader) -> None:
+    """The held block has reached its thread."""
+    reader._held = None
 
 
 async def open_reader(

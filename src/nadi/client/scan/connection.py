@@ -31,8 +31,6 @@ class Connection:
 
 
 class Client:
-    """The asyncio client and the thread it runs in; `run` from any other thread."""
-
     def __init__(self, thread: LoopThread, manager: aio.StreamManager) -> None:
         self.thread, self.manager = thread, manager
 

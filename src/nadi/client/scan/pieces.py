@@ -45,7 +45,6 @@ class Piece:
 
 
 def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[Piece]:
-    """The slices of one stream."""
     return [Piece(stream, one.segment_id, one.start, one.end) for one in slices]
 
 

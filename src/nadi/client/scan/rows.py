@@ -1,17 +1,12 @@
 """Segments to Arrow batches, without a Python object for each event.
 
-The column `append_time`: when the server took each row, by the segment's time index.
+The column `append_time` says when the server took each row (`places.arrivals`); times of the last seconds may be told
+later by up to 10 s when they are read again.
 
-An entry of the index says that all bytes before an offset came before a moment. A row's time is the latest that the
-first entry behind it leaves: never earlier than the true one, and later by less than 10 s, or than 1 s where 4 KiB came
-in that time (`segmentstore.state.time_index`). Behind the last entry it is the time of the segment's last append. So
-times never fall within a segment; those of the last seconds may be told later by up to 10 s when they are read again.
-
-What is known of the event time of rows: the column `event_time`.
-
-Writers note how far they have got in time, and the controller makes watermarks of that (`docs/event-time.md`). A row's
-event time is the lower bound of the last watermark at or before the row: neither the row nor what follows it in its
-segment has an earlier time. It is null before the oldest watermark that is left, and where nothing was noted.
+The column `event_time` is what is known of the event time of rows. Writers note how far they have got in time, and the
+controller makes watermarks of that (`docs/event-time.md`). A row's event time is the lower bound of the last watermark
+at or before the row: neither the row nor what follows it in its segment has an earlier time. It is null before the
+oldest watermark that is left, and where nothing was noted.
 
 A watermark lies at or before a row if its cut does under all keys of the row's segment, by the rules of
 `model.cutorder.compare_shared`. So each watermark is one offset of the piece's segment: from there on it holds.
@@ -28,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
+from nadi.client.places.arrivals import Arrivals
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.event_places import event_places
 from nadi.client.reading.segment_range import read_segment_range
@@ -35,7 +31,6 @@ from nadi.client.reading.watermarks import find_last, watermarks
 from nadi.client.scan.connection import Client
 from nadi.client.scan.pieces import Piece, Wanted
 from nadi.client.scan.positions import PositionTexts
-from nadi.client.segments.located import list_moments
 from nadi.client.serializers.arrow_columns import plain
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, WATERMARKS_AT_ONCE
@@ -44,7 +39,7 @@ from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark
 from nadi.naming import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, PER_SECOND, POSITIONS, VALUE, segment_name
-from nadi.wire.moments import Moments, Numbers
+from nadi.wire.moments import Numbers
 
 if TYPE_CHECKING:
     from nadi.client.values.parser import ValueParser
@@ -167,42 +162,25 @@ class EventTimes:
 
 
 _NONE = np.empty(0, np.int64)
-_UNKNOWN = -1
 
 
 class AppendTimes:
-    """Those of a piece's rows; the index is fetched a page at a time, as rows come to need it."""
+    """Those of a piece's rows, in ms since 1970, by the segment's time index."""
 
     def __init__(self, client: Client, scope: str, piece: Piece) -> None:
-        self._client, self._piece = client, piece
-        self._segment = segment_name(scope, piece.stream, piece.segment_id)
-        self._page = Moments(_NONE, _NONE, False, 0, 0)
+        self._client = client
+        segment = segment_name(scope, piece.stream, piece.segment_id)
+        self._arrivals = Arrivals(stores_of(client.manager), segment, piece.end)
 
     def of(self, offsets: Numbers) -> pa.Array:
-        """In ms since 1970, of rows in offset order; null where the index doesn't reach: in bytes that a version
-        without it took, or that were truncated since."""
-        found = np.full(len(offsets), _UNKNOWN, np.int64)
-        low = 0
-        while low < len(offsets):
-            page = self._page
-            if not page.is_last and (not len(page.offsets) or page.offsets[-1] <= offsets[low]):
-                page = self._page = self._fetched(int(offsets[low]))
-            known = len(offsets) if page.is_last else int(np.searchsorted(offsets, page.offsets[-1]))
-            some = offsets[low:known]
-            bounds = np.append(page.moments, page.appended_ms + 1) - 1
-            bounds[bounds <= 0] = _UNKNOWN
-            times = bounds[np.searchsorted(page.offsets, some, side="right")]
-            found[low:known] = np.where(some < page.start, _UNKNOWN, times)
-            low = known
+        """Of rows in offset order; null where the index doesn't reach: in bytes that a version without it took, or that
+        were truncated since."""
+        told = self._client.run(self._arrivals.of(offsets))
+        if told is None:
+            raise InvalidArgumentError("the column 'append_time' is one that this server is too old to tell")
+        found, _ = told
         valid = np.packbits(found >= 0, bitorder="little")  # pa.array would import pandas, as in `int_array`
         return pa.Array.from_buffers(pa.timestamp("ms"), len(found), [pa.py_buffer(valid), pa.py_buffer(found)])
-
-    def _fetched(self, start: int) -> Moments:
-        stores = stores_of(self._client.manager)
-        found = self._client.run(list_moments(stores, self._segment, start, self._piece.end))
-        if found is None:
-            raise InvalidArgumentError("the column 'append_time' is one that this server is too old to tell")
-        return found
 
 
 TYPES = {
@@ -233,8 +211,6 @@ class Source(Protocol):
 
 
 class Server:
-    """They come from the server."""
-
     def __init__(self, wanted: Wanted, client: Client) -> None:
         self._wanted, self._stores = wanted, stores_of(client.manager)
 
@@ -249,7 +225,6 @@ class Server:
 
 
 def read_rows(wanted: Wanted, client: Client, pieces: Iterable[Piece], source: Source) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the pieces, one piece after the other, each in offset order."""
     constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
     has_events = any(name in wanted.columns for name in NEED_EVENTS)
     stream = parser = None
@@ -297,22 +272,14 @@ def _parser_of(wanted: Wanted, client: Client, stream: str) -> ValueParser | Non
 
 
 def arrow_schema(wanted: Wanted) -> pa.Schema:
-    """The columns of the read."""
     value = {} if wanted.target is None else {VALUE: plain(wanted.target.kind)}
     number = {EVENT_TIME: pa.int64()} if wanted.event_time_unit == NO_UNIT else {}
     return pa.schema([(name, (TYPES | value | number)[name]) for name in wanted.columns])
 
 
 class _Batches:
-    """The columns of one piece's rows."""
-
     def __init__(
-        self,
-        wanted: Wanted,
-        client: Client,
-        piece: Piece,
-        constant: dict[str, pa.Array],
-        parser: ValueParser | None,
+        self, wanted: Wanted, client: Client, piece: Piece, constant: dict[str, pa.Array], parser: ValueParser | None
     ) -> None:
         self._piece, self._constant, self._parser = piece, constant, parser
         self._schema = arrow_schema(wanted)

@@ -22,9 +22,8 @@ from nadi.client.scan.divided import chained, evenly
 from nadi.client.scan.pieces import Piece, deal, pieces_of
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import TYPES, arrow_schema
-from nadi.client.scan.selection import Readable, Rows, why_missing
+from nadi.client.scan.selection import Readable, Rows, unnested_schema, why_missing
 from nadi.client.scan.split import Split
-from nadi.client.scan.unnested import unnested_schema
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, SCAN_SPLITS

@@ -1,12 +1,13 @@
-"""Appends to one segment, each at the offset where its writer believes the segment to end.
+"""Appends to one segment, each at the offset where its writer believes it to end, or under a number of the caller's.
 
-An append is stored only if the segment has exactly the expected length, so two writers can't overlap. Several
-may be in flight: `submit` sends one at once, to where the one before it will end. If the earlier one is refused,
-somebody else's bytes may by chance fill its place exactly, and the later one would find the length it expects. So each
-is also conditional on the one before it having been stored; after a refusal, all that were sent later are refused too.
+The former are stored only if the segment has exactly the expected length, so two writers can't overlap. Several may be
+in flight: `submit` sends one at once, to where the one before it will end. If the earlier one is refused, somebody
+else's bytes may by chance fill its place exactly, and the later one would find the length it expects. So each is also
+conditional on the one before it having been stored; after a refusal, all that were sent later are refused too.
 
 A lost connection, or a session whose token ends soon, is replaced: the next session reports, by the writer's event
-number, which of those in flight are stored, and the others are resent, in order and with their numbers.
+number, which of those in flight are stored, and the others are resent, in order and with their numbers. If the number
+is neither theirs nor the last that was known, another process has written under the writer's id: then none is resent.
 """
 
 from __future__ import annotations
@@ -14,21 +15,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.info import explained
-from nadi.client.segments.session import Session, open_session
-from nadi.client.segments.stores import SegmentStores
-from nadi.errors import (
-    ClosedError,
-    NadiError,
-    ProtocolError,
-    SegmentNotFoundError,
-    StorageFullError,
-    UnavailableError,
-)
+from nadi.client.segments.stores import APPENDS, SegmentStores, Session, open_session
+from nadi.errors import ClosedError, NadiError, ProtocolError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, Buffer
@@ -36,38 +30,49 @@ from nadi.wire.fields import NO_VERSION, Buffer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Append:
-    """One append in flight; `after`: the number of the one in flight before it, NO_VERSION if there was none."""
+    """One append in flight. stored: gets the writer's last number in the segment."""
 
     number: int
-    after: int
-    offset: int
-    data: Buffer
+    send: Callable[[Session], None]
     as_event: bool
-    stored: asyncio.Future[None]
+    stored: asyncio.Future[int]
 
 
-class ConditionalAppender:
-    """One writer on one segment. The caller limits how much is in flight."""
+class SegmentAppender:
+    """One writer on one segment. The caller limits how much is in flight. writer_id: the caller's, by which other
+    processes may have written before; then the numbers are the caller's too. purpose: names the connections that it
+    shares."""
 
-    def __init__(self, stores: SegmentStores, segment: str) -> None:
+    def __init__(
+        self, stores: SegmentStores, segment: str, writer_id: bytes | None = None, purpose: str = APPENDS
+    ) -> None:
         self.segment = segment
         self.trouble: NadiError | None = None  # what the appends in flight wait for
-        self._stores = stores
-        self._writer_id = uuid.uuid4().bytes
+        self._stores, self._purpose = stores, purpose
+        self._has_own_id = writer_id is None
+        self._writer_id = writer_id or uuid.uuid4().bytes
         self._number = 0
+        self._last = NO_VERSION  # the writer's number in the segment, as far as is known
         self._under_way: deque[_Append] = deque()
         self._session: Session | None = None
         self._opening: asyncio.Task[None] | None = None
         self._backoff = Backoff()
 
-    def submit(self, data: Buffer, expected_offset: int) -> asyncio.Future[None]:
+    def submit(self, data: Buffer, expected_offset: int) -> asyncio.Future[int]:
         """Store `data` at `expected_offset`, where the one submitted before will end; done once it is stored.
 
         ConditionFailedError if the segment has another length, or if an earlier append failed so; StreamSealedError;
         StreamRemadeError. Any other failure fails everything in flight. If the server is unavailable it retries
         forever, so set a timeout from outside. `data` must not change until then.
         """
-        return self._submit(data, expected_offset, as_event=False)
+        after = self._under_way[-1].number if self._under_way else NO_VERSION
+        self._number = number = self._number + 1
+
+        def send(session: Session) -> None:
+            block = wire.ConditionalBlockEnd(self._writer_id, number, expected_offset, data, session.session_id, after)
+            session.send(block)
+
+        return self._submit(number, send)
 
     async def append(self, data: Buffer, expected_offset: int) -> None:
         """Store `data` as one event, with its header before it, at `expected_offset`; the only one in flight.
@@ -76,8 +81,31 @@ class ConditionalAppender:
         append may or may not be stored.
         """
         assert not self._under_way, "an event is appended alone: its command can't name the one before it"
+        self._number = number = self._number + 1
+
+        def send(session: Session) -> None:
+            session.send(wire.ConditionalAppend(self._writer_id, number, expected_offset, 0, data, session.session_id))
+
+        await self._stored_alone(self._submit(number, send, as_event=True))
+
+    async def append_block(self, data: bytes, events: int, number: int) -> int:
+        """Store framed events under a number above all that the writer's id stored here; the only append in flight.
+
+        Return the number; or the writer's last one in the segment, if that isn't the one that was known: another
+        process has written under its id, and this append isn't stored. If the wait is cancelled, it may be.
+        """
+        return await self._stored_alone(
+            self._submit(number, lambda session: session.append(self._writer_id, [data], len(data), events, number))
+        )
+
+    async def last_number(self) -> int:
+        """Return the writer's last number in the segment, or NO_VERSION; wait until the store answers."""
+        self._drop_session()
+        return await self._stored_alone(self._submit(NO_VERSION, lambda _: None))  # any session knows that number
+
+    async def _stored_alone(self, stored: asyncio.Future[int]) -> int:
         try:
-            await self._submit(data, expected_offset, as_event=True)
+            return await stored
         except asyncio.CancelledError:
             self.close()
             raise
@@ -88,29 +116,21 @@ class ConditionalAppender:
             self._opening.cancel()
             self._opening = None
         self._drop_session()
+        self._last = NO_VERSION  # whoever waited may not know what was stored
         while self._under_way:
             self._under_way.popleft().stored.cancel()
 
-    def _submit(self, data: Buffer, expected_offset: int, *, as_event: bool) -> asyncio.Future[None]:
-        self._number += 1
-        after = self._under_way[-1].number if self._under_way else NO_VERSION
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        append = _Append(self._number, after, expected_offset, data, as_event, stored)
+    def _submit(self, number: int, send: Callable[[Session], None], *, as_event: bool = False) -> asyncio.Future[int]:
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        append = _Append(number, send, as_event, stored)
         self._under_way.append(append)
         if self._session is not None and self._session.is_due:
             self._drop_session()  # the next one learns what this one has stored
         if self._session is not None:
-            self._send(self._session, append)
+            append.send(self._session)
         else:
             self._open_soon()
         return stored
-
-    def _send(self, session: Session, append: _Append) -> None:
-        writer, number, offset, session_id = self._writer_id, append.number, append.offset, session.session_id
-        if append.as_event:
-            session.send(wire.ConditionalAppend(writer, number, offset, 0, append.data, session_id))
-        else:
-            session.send(wire.ConditionalBlockEnd(writer, number, offset, append.data, session_id, append.after))
 
     # --- the session ------------------------------------------------------------------------
 
@@ -123,16 +143,18 @@ class ConditionalAppender:
         try:
             if self.trouble is not None:
                 await self._backoff.pause()
-            told = AppendSession(self._on_reply, self._on_lost, lambda: not self._under_way)
+            told = AppendSession(self._on_reply, self._on_lost)
             async with explained(self._stores, self.segment):
                 session = await open_session(
-                    self._stores, self.segment, self._writer_id, told, self._waits, self._backoff
+                    self._stores, self.segment, self._writer_id, told, self._waits, self._backoff, self._purpose
                 )
-            self._session = session
-            while self._under_way and self._under_way[0].number <= session.last_event_number:
-                self._stored()  # before its reply was lost
+            self._session, last = session, session.last_event_number
+            is_known = self._has_own_id or last in (self._last, *(append.number for append in self._under_way))
+            while self._under_way and (self._under_way[0].number <= last or not is_known):
+                self._stored(last)  # before its reply was lost; or another process has stored something else
+            self._last = last
             for append in self._under_way:
-                self._send(session, append)
+                append.send(session)
         except NadiError as error:
             self._fail(error)
         except Exception:  # nobody may wait forever for a task that is no more
@@ -157,7 +179,7 @@ class ConditionalAppender:
             return
         error = error_of(reply)
         if isinstance(reply, wire.DataAppended) and reply.event_number == self._under_way[0].number:
-            self._stored()
+            self._stored(reply.event_number)
         elif isinstance(reply, wire.ConditionalCheckFailed) and reply.event_number == self._under_way[0].number:
             assert error is not None
             _end(self._under_way.popleft(), error)  # each of the later ones gets an answer of its own
@@ -186,20 +208,19 @@ class ConditionalAppender:
 
     # --- ends -------------------------------------------------------------------------------
 
-    def _stored(self) -> None:
+    def _stored(self, number: int) -> None:
         self.trouble = None
         self._backoff = Backoff()
-        _end(self._under_way.popleft(), None)
+        self._last = number
+        stored = self._under_way.popleft().stored
+        if not stored.done():  # else its wait was cancelled
+            stored.set_result(number)
 
     def _fail(self, error: NadiError) -> None:
         while self._under_way:
             _end(self._under_way.popleft(), error)
 
 
-def _end(append: _Append, error: NadiError | None) -> None:
-    if append.stored.done():  # its wait was cancelled
-        return
-    if error is None:
-        append.stored.set_result(None)
-    else:
+def _end(append: _Append, error: NadiError) -> None:
+    if not append.stored.done():  # else its wait was cancelled
         append.stored.set_exception(error)

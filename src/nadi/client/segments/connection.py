@@ -4,8 +4,6 @@ A request carries a fresh request id and its reply resolves a future, so any num
 outstanding; an append session (one writer on one segment) keeps one request id for all its appends
 and gets each reply through a callback. When the connection is lost every waiter and every session
 is notified once, with UnavailableError, and the object can't be used any more.
-
-A caller's thread may use it without the loop for a while (`alone`); whatever is done here takes it back first.
 """
 
 from __future__ import annotations
@@ -16,14 +14,13 @@ import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
 from nadi.client.control.patience import TimeLimit, is_cancelled
-from nadi.client.segments.alone import Alone
 from nadi.client.segments.tracing import read_span
 from nadi.errors import ClosedError, NadiError, ProtocolError, UnavailableError
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
@@ -44,8 +41,6 @@ _QUIET_TICKS = 4  # of the timer in that time, but for the first keep-alives are
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a segment store listens."""
-
     host: str
     port: int
 
@@ -55,14 +50,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppendSession:
-    """One writer on one segment over one connection: it is notified of its replies and of its end.
-
-    is_idle: whether it has nothing under way.
-    """
+    """One writer on one segment over one connection: it is notified of its replies and of its end."""
 
     on_reply: Callable[[wire.Command], None]
     on_lost: Callable[[NadiError], None]
-    is_idle: Callable[[], bool]
 
 
 class _Asked(NamedTuple):
@@ -85,8 +76,6 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._decoder = Decoder(READ_REPLY_MAX_BYTES + RECEIVE_BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._alone: Alone | None = None  # once it is connected
-        self._turns = 0  # of the loop in which something came
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1 if traces.active is None else secrets.randbits(48))  # they name traces of reads
         self._asked: dict[int, _Asked] = {}
@@ -122,18 +111,11 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._error is None
 
-    @property
-    def alone(self) -> Alone:
-        """Its use by a caller's thread; of a connection that `open` has returned."""
-        assert self._alone is not None
-        return self._alone
-
     # --- what the transport calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self._outgoing = Outgoing(self._transport)
-        self._alone = Alone(self._transport, self._decoder, self._receive_all, self.lose)
         self.send(wire.OWN_HELLO)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
@@ -142,13 +124,13 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._quiet = 0
-        self._turns += 1
         try:
             commands = self._decoder.buffer_updated(nbytes)
         except ProtocolError as error:
             self.lose(UnavailableError(f"segment store {self.endpoint} broke the protocol: {error}"))
             return
-        self._receive_all(commands)
+        for command in commands:
+            self._receive(command)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lose(UnavailableError(f"the connection to segment store {self.endpoint} was lost"))
@@ -205,19 +187,9 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def remove_session(self, session_id: int, writer_id: bytes) -> None:
         """Drop replies that still arrive for the session."""
-        self.take_back()
         self._sessions.pop(session_id, None)
         if self._session_of.get(writer_id) == session_id:
             del self._session_of[writer_id]
-
-    def answered_alone(self) -> None:
-        """A session's only append was answered, and a thread waits for just that."""
-        self.alone.answered(self._turns, self._is_free)
-
-    def take_back(self) -> None:
-        """End its use by a caller's thread."""
-        if self._alone is not None and self._alone.is_lent:
-            self._alone.take_back()
 
     def close(self) -> None:
         self.lose(UnavailableError("the connection was closed"))
@@ -229,19 +201,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             raise self._error
         assert self._outgoing is not None
-        self.take_back()
         return self._outgoing
-
-    def _is_free(self) -> bool:
-        """Whether nothing is under way."""
-        assert self._outgoing is not None
-        if self._error is not None or self._asked or self._outgoing.queued_bytes:
-            return False
-        return all(session.is_idle() for session in self._sessions.values())
-
-    def _receive_all(self, commands: Sequence[wire.Command]) -> None:
-        for command in commands:
-            self._receive(command)
 
     def _receive(self, command: wire.Command) -> None:
         request_id: int = getattr(command, "request_id", -1)
@@ -292,8 +252,6 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             return
         self._error = error
-        if self._alone is not None:
-            self._alone.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._outgoing is not None:

@@ -82,7 +82,6 @@ async def explained(stores: SegmentStores, segment: str) -> AsyncIterator[None]:
 
 
 async def stream_info(stores: SegmentStores, scope: str, stream: str) -> StreamInfo:
-    """Where the stream starts and ends now, as stream cuts."""
     controller = stores.controller
     current, head = await asyncio.gather(controller.current_segments(scope, stream), controller.head(scope, stream))
     segments = current or await _last_segments(stores, head)

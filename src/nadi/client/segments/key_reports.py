@@ -28,8 +28,6 @@ _SAMPLERS = 4_096
 
 
 class KeyReports:
-    """The samplers of one client, by segment."""
-
     def __init__(self) -> None:
         self._samplers: LRUCache[str, KeySampler] = LRUCache(_SAMPLERS)
 

@@ -16,13 +16,8 @@ from nadi.wire.moments import ARRIVAL, Moments, moments_in
 async def locate_chunks(stores: SegmentStores, segment: str, start: int, end: int) -> Located:
     """The first chunks with bytes of the segment from `start` to `end`; none from a server that doesn't know the
     question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read."""
-    try:
-        connection = await stores.connection(segment)
-    except UnavailableError:
-        pass  # asking waits for the server
-    else:
-        if not connection.locates_chunks:
-            return Located()
+    if not await _knows(stores, segment, "locates_chunks"):
+        return Located()
     try:
         return located_in(await stores.ask(wire.LocateChunks(0, segment, start, end, ""), wire.ChunksLocated))
     except TruncatedError as error:  # the reply doesn't say what was asked for
@@ -34,13 +29,8 @@ async def list_moments(
 ) -> Moments | None:
     """The first entries of a clock in the segment's time index for the bytes from `start` to `end`; None from a server
     that doesn't know the question. SegmentNotFoundError, PermissionDeniedError as for a read."""
-    try:
-        connection = await stores.connection(segment)
-    except UnavailableError:
-        pass  # asking waits for the server
-    else:
-        if not connection.lists_moments:
-            return None
+    if not await _knows(stores, segment, "lists_moments"):
+        return None
     found = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, "", clock), wire.MomentsListed))
     if len(found.offsets) and found.offsets[0] <= start:
         raise ProtocolError(
@@ -55,12 +45,15 @@ async def list_event_sizes(
     """How long the events from `start` to `end` are, a page of them, as `wire.ListEventSizes` says; None from a server
     that doesn't know the question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read; damage
     ends the page."""
-    try:
-        connection = await stores.connection(segment)
-    except UnavailableError:
-        pass  # asking waits for the server
-    else:
-        if not connection.lists_event_sizes:
-            return None
+    if not await _knows(stores, segment, "lists_event_sizes"):
+        return None
     request = wire.ListEventSizes(0, segment, start, checked, end, min(most, EVENT_SIZES_LISTED), "")
     return sizes_in(request, await stores.ask(request, wire.EventSizesListed))
+
+
+async def _knows(stores: SegmentStores, segment: str, question: str) -> bool:
+    """Whether the segment's server knows it; True while that can't be reached, for whoever asks waits for it."""
+    try:
+        return bool(getattr(await stores.connection(segment), question))
+    except UnavailableError:
+        return True

@@ -36,8 +36,6 @@ NO_TOKEN = HeldToken("", math.inf)
 
 
 class DelegationTokens:
-    """Fetches and keeps them."""
-
     def __init__(self, controller: ControllerClient) -> None:
         self._controller = controller
         self._held: LRUCache[tuple[str, Permission], HeldToken] = LRUCache(_CACHED)

@@ -23,8 +23,6 @@ class BlockTrace:
 
 
 class Block(Protocol):
-    """A block of events that was sent."""
-
     trace: BlockTrace | None
     number: int
     size: int

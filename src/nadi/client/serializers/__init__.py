@@ -10,9 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nadi.client.serializers.plain import Bytes, Json, Msgpack, Text
+from nadi.client.serializers.plain import Bytes, Json, Msgpack, SchemaSerializer, Serializer, Text
 from nadi.client.serializers.registry import Compatibility, SchemaVersion
-from nadi.client.serializers.serializer import SchemaSerializer, Serializer
 
 if TYPE_CHECKING:
     from nadi.client.serializers.arrow import Arrow

@@ -5,19 +5,32 @@ those the reader doesn't know are left out, those the writer didn't have are nul
 strings are widened if no value can change. Views, dictionaries and runs are written as plain texts, bytes, lists and
 values (`arrow_columns`), and read as such. Many rows per event make a stream small and quick to read;
 if each row has its own routing key, write it as its own event.
+
+`_check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and
+some columns have no bytes, as those of nulls: either says in its metadata how much it becomes, before anything is made
+of it. Compressed batches are looked at there, and where a schema has such columns, every batch is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import struct
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from nadi.client.control.arguments import checked
-from nadi.client.serializers.arrow_columns import ordinary, ordinary_schema, plain
-from nadi.client.serializers.arrow_limits import check_batch, has_free_values
+from nadi.client.serializers.arrow_columns import cast, ordinary, ordinary_schema, plain
+from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.errors import InvalidArgumentError, SerializationError
+
+_MOST_TIMES = 256  # what was compressed may become so much larger: as much as LZ4 can
+_FREE_BYTES = 4096  # and this much in any case
+_ROWS_A_BYTE = 8  # of booleans
+_CONTINUED = 0xFFFFFFFF
+_I64, _I32, _U32, _U16 = (struct.Struct(f"<{kind}").unpack_from for kind in "qiIH")
+_UNREADABLE = (*MISFITS, OSError, EOFError)
+_HEADER, _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 2, 0, 1, 2, 3  # fields of a message, and of a batch within
 
 
 @checked(without=("serialize", "deserialize", "decoder", "incompatibilities"))
@@ -34,7 +47,8 @@ class Arrow:
             plain(field.type, f"column {field.name!r}", "no scan could read it, so cast it first, or leave it out")
         self.schema = ordinary_schema(schema)
         self.definition: bytes = self.schema.serialize().to_pybytes()
-        self._has_free = has_free_values(pa.struct(list(self.schema)))
+        self._has_free = _has_free_values(pa.struct(list(self.schema)))
+        self._read = _reader(self.schema)
 
     def serialize(self, value: pa.RecordBatch) -> bytes:
         if not isinstance(value, pa.RecordBatch):
@@ -53,7 +67,7 @@ class Arrow:
         data: bytes = value.serialize().to_pybytes()
         if self._has_free:
             try:
-                check_batch(data, has_free=True)
+                _check_batch(data, has_free=True)
             except ValueError as error:
                 raise SerializationError(
                     f"readers limit rows that have no bytes ({error}): write fewer rows in an event"
@@ -61,20 +75,23 @@ class Arrow:
         return data
 
     def deserialize(self, data: bytes) -> pa.RecordBatch:
-        return _read(data, self.schema, has_free=self._has_free)
+        try:
+            return self._read(data)
+        except _UNREADABLE as error:
+            raise SerializationError(f"the event is no Arrow record batch: {error}") from error
 
     def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
         if written == self.definition:
             return self.deserialize
-        writer, own = schema_of(written), self.schema
-        has_free = has_free_values(pa.struct(list(writer)))
-        return lambda data: resolved(_read(data, writer, has_free=has_free), own)
+        read = Arrow(_schema_of(written)).deserialize
+        return lambda data: _resolved(read(data), self.schema)
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return _differences(schema_of(reader), schema_of(writer), "")
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        return _differences(list(_schema_of(reader)), list(_schema_of(writer)), "")
 
 
-def schema_of(definition: bytes) -> pa.Schema:
+def _schema_of(definition: bytes) -> pa.Schema:
     """SerializationError for one that no `Arrow` has made."""
     schema = pa.ipc.read_schema(pa.py_buffer(definition))
     if not ordinary_schema(schema).equals(schema):
@@ -82,17 +99,20 @@ def schema_of(definition: bytes) -> pa.Schema:
     return schema
 
 
-def _read(data: bytes, schema: pa.Schema, *, has_free: bool) -> pa.RecordBatch:
-    try:
-        check_batch(data, has_free=has_free)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+def _reader(schema: pa.Schema) -> Callable[[bytes], pa.RecordBatch]:
+    """Return what reads an event, or raises one of _UNREADABLE."""
+    has_free = _has_free_values(pa.struct(list(schema)))
+
+    def read(event: bytes) -> pa.RecordBatch:
+        _check_batch(event, has_free=has_free)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(event), schema)
         batch.validate()
-    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
-        raise SerializationError(f"the event is no Arrow record batch: {error}") from error
-    return batch
+        return batch
+
+    return read
 
 
-def resolved(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _resolved(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
         _cast(batch.column(field.name), field.type) if field.name in batch.schema.names
         else pa.nulls(len(batch), field.type)
@@ -106,42 +126,37 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if not pa.types.is_struct(kind):
         return column.cast(kind)
-    known = [column.type.field(index).name for index in range(column.type.num_fields)]
-    fields = [kind.field(index) for index in range(kind.num_fields)]
+    if not kind.num_fields:
+        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
+    known = {column.type.field(number).name for number in range(column.type.num_fields)}  # none, of nulls
     children = [
         _cast(column.field(field.name), field.type) if field.name in known else pa.nulls(len(column), field.type)
-        for field in fields
+        for field in kind
     ]
-    if not fields:
-        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
-    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
 
 
-def _differences(reader: Any, writer: Any, path: str) -> list[str]:
-    """The differences between two schemas, or two struct types."""
-    written = {field.name: field for field in _fields(writer)}
-    found: list[str] = []
-    for field in _fields(reader):
+# --- compatibility ------------------------------------------------------------------------------------
+
+
+def _differences(reader: Sequence[pa.Field], writer: Sequence[pa.Field], path: str) -> list[str]:
+    written = {field.name: field for field in writer}
+    problems: list[str] = []
+    for field in reader:
         name = f"{path}{field.name}"
         other = written.get(field.name)
         if other is None:
             if not field.nullable:
-                found.append(f"column {name!r} takes no nulls and was not written")
+                problems.append(f"column {name!r} takes no nulls and was not written")
         elif other.nullable and not field.nullable:
-            found.append(f"column {name!r} takes no nulls and was written with them")
+            problems.append(f"column {name!r} takes no nulls and was written with them")
         elif field.type == other.type:
             continue
         elif pa.types.is_struct(field.type) and pa.types.is_struct(other.type):
-            found += _differences(field.type, other.type, f"{name}.")
+            problems += _differences(list(field.type), list(other.type), f"{name}.")
         elif not _widens(other.type, field.type):
-            found.append(f"column {name!r} is {field.type} where {other.type} was written")
-    return found
-
-
-def _fields(schema: Any) -> list[pa.Field]:
-    if isinstance(schema, pa.Schema):
-        return list(schema)
-    return [schema.field(index) for index in range(schema.num_fields)]
+            problems.append(f"column {name!r} is {field.type} where {other.type} was written")
+    return problems
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
@@ -154,9 +169,8 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
             return bool(new.bit_width >= old.bit_width)
         return bool(kinds.is_signed_integer(new) and new.bit_width > old.bit_width)
     if kinds.is_integer(old) and kinds.is_floating(new):
-        return bool(
-            old.bit_width < new.bit_width and new.bit_width > 16
-        )  # 32 bits of a double's 53, 16 of a float's 24
+        # 32 bits of a double's 53, 16 of a float's 24
+        return bool(old.bit_width < new.bit_width and new.bit_width > 16)
     if kinds.is_floating(old) and kinds.is_floating(new):
         return bool(new.bit_width >= old.bit_width)
     if kinds.is_decimal(old) and kinds.is_decimal(new):
@@ -170,3 +184,137 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+incompatibilities = Arrow.incompatibilities
+
+
+def type_of(definition: bytes) -> pa.DataType:
+    return pa.struct(list(_schema_of(definition)))
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    written, wanted, made = _schema_of(writer), _schema_of(reader), plain(kind)
+    read = _reader(written)
+
+    def rows(batches: Sequence[pa.RecordBatch]) -> pa.Array:
+        """All rows; what lies within the batches is looked at, for a wrong offset would be followed."""
+        whole = pa.Table.from_batches(batches, written).combine_chunks().to_batches()
+        if not whole:
+            return pa.nulls(0, made)
+        whole[0].validate(full=True)
+        values = cast(_resolved(whole[0], wanted).to_struct_array(), made)
+        check_taken(values)
+        return values
+
+    def decode(events: Sequence[bytes]) -> Decoded:
+        batches: dict[int, pa.RecordBatch] = {}
+        wrong: dict[int, str] = {}
+        for number, event in enumerate(events):
+            try:
+                batches[number] = read(event)
+            except _UNREADABLE as error:
+                wrong[number] = f"it is no Arrow record batch: {reason(error)}"
+        parts = []
+        try:
+            if not wrong:
+                parts = [rows([*batches.values()])]
+        except MISFITS:
+            pass
+        if not parts:  # one event after the other, to name those that are wrong
+            for number in range(len(events)):
+                values = pa.nulls(1, made)
+                if number in batches:
+                    try:
+                        values = rows([batches[number]])
+                    except MISFITS as error:
+                        wrong[number] = reason(error)
+                parts.append(values)
+        lengths = [1 if number in wrong else len(batches[number]) for number in range(len(events))]
+        return Decoded(pa.concat_arrays(parts), np.repeat(np.arange(len(events)), lengths), wrong)
+
+    return decode
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    serializer = Arrow(_schema_of(definition))
+
+    def encode(values: pa.Array) -> list[bytes]:
+        batch = _resolved(pa.RecordBatch.from_struct_array(values), serializer.schema)
+        return [serializer.serialize(batch.slice(row, 1)) for row in range(len(batch))]
+
+    return encode
+
+
+# --- limits -------------------------------------------------------------------------------------------
+
+
+def _has_free_values(kind: pa.DataType) -> bool:
+    """Whether values of the type, or within, may take no bytes."""
+    types = pa.types
+    if types.is_null(kind):
+        return True
+    if types.is_fixed_size_binary(kind):
+        return bool(kind.byte_width == 0)
+    if (types.is_fixed_size_list(kind) and kind.list_size == 0) or (types.is_struct(kind) and not kind.num_fields):
+        return True
+    return any(_has_free_values(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _check_batch(event: bytes, *, has_free: bool) -> None:
+    """ValueError for a batch that becomes too much; what is no batch is left to Arrow. has_free: whether its schema has
+    values without bytes."""
+    try:
+        begin = 8 if _U32(event)[0] == _CONTINUED else 4
+        batch = _field(event, begin + _U32(event, begin)[0], _HEADER)
+        if not batch:
+            return
+        batch += _U32(event, batch)[0]
+        compression = _field(event, batch, _COMPRESSION)
+        size = len(event)
+        if compression:
+            size = sum(_sizes(event, batch, begin + _I32(event, begin - 4)[0]))
+            if size > _MOST_TIMES * len(event) + _FREE_BYTES:
+                raise ValueError(f"its {len(event):,} bytes were compressed, and become {size:,}")
+        if has_free and any(rows > _ROWS_A_BYTE * size + _FREE_BYTES for rows in _rows(event, batch)):
+            raise ValueError(f"it says that it has more rows than {size:,} bytes can have")
+    except (struct.error, IndexError):
+        return
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a field of a table lies, by the rules of FlatBuffers; 0 if it isn't there."""
+    known = table - _I32(data, table)[0]
+    at = 4 + 2 * number
+    if _U16(data, known)[0] <= at:
+        return 0
+    offset: int = _U16(data, known + at)[0]
+    return table + offset if offset else 0
+
+
+def _pairs(data: bytes, batch: int, number: int) -> Iterator[tuple[int, int]]:
+    vector = _field(data, batch, number)
+    if vector:
+        vector += _U32(data, vector)[0]
+        for one in range(_U32(data, vector)[0]):
+            at = vector + 4 + 16 * one
+            yield _I64(data, at)[0], _I64(data, at + 8)[0]
+
+
+def _sizes(data: bytes, batch: int, body: int) -> Iterator[int]:
+    """What compressed buffers become: each says it first, or -1 if it isn't compressed."""
+    for offset, length in _pairs(data, batch, _BUFFERS):
+        if length > 0:
+            size = _I64(data, body + offset)[0]
+            yield length if size == -1 else size if size >= 0 else 0
+
+
+def _rows(data: bytes, batch: int) -> Iterator[int]:
+    """Of the batch, and of each column, those within others too."""
+    length = _field(data, batch, _LENGTH)
+    yield _I64(data, length)[0] if length else 0
+    for rows, _ in _pairs(data, batch, _NODES):
+        yield rows

@@ -42,7 +42,7 @@ def ordinary_type(kind: pa.DataType) -> pa.DataType:
         storage = ordinary_type(kind.storage_type)
         return kind if storage == kind.storage_type else storage
     if types.is_struct(kind):
-        return pa.struct([_ordinary_field(kind.field(number)) for number in range(kind.num_fields)])
+        return pa.struct([*map(_ordinary_field, kind)])
     if types.is_map(kind):
         return pa.map_(_ordinary_field(kind.key_field), _ordinary_field(kind.item_field), kind.keys_sorted)
     if types.is_fixed_size_list(kind):
@@ -57,8 +57,7 @@ def _ordinary_field(field: pa.Field) -> pa.Field:
 
 
 def ordinary_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema whose columns have the same values in Arrow's ordinary form."""
-    return pa.schema([_ordinary_field(field) for field in schema], schema.metadata)
+    return pa.schema([*map(_ordinary_field, schema)], schema.metadata)
 
 
 def ordinary(column: pa.Array) -> pa.Array:
@@ -74,16 +73,16 @@ def ordinary(column: pa.Array) -> pa.Array:
         return ordinary(column.values).take(pa.array(np.searchsorted(column.run_ends.to_numpy(), rows, side="right")))
     if isinstance(kind, pa.BaseExtensionType):
         return ordinary(column.storage)
-    return column.cast(wanted) if not types.is_nested(kind) else _within(column, wanted, ordinary)
+    return column.cast(wanted) if not types.is_nested(kind) else within(column, wanted, ordinary)
 
 
-def _within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """A column of structs, maps or lists in the type `wanted`, whose parts are what `convert` makes of the column's."""
     types, kind = pa.types, column.type
     mask = column.is_null() if column.null_count else None
     if types.is_struct(kind):
         parts = [convert(part) for part in column.flatten()]
-        return pa.StructArray.from_arrays(parts, fields=_fields(wanted), mask=mask)
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
     if types.is_map(kind):
         borders, start, end = _borders(column)
         keys, items = (convert(part.slice(start, end - start)) for part in (column.keys, column.items))
@@ -103,10 +102,6 @@ def _within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array],
     if types.is_large_list(wanted):
         return pa.LargeListArray.from_arrays(borders.cast(pa.int64()), values, type=wanted, mask=mask)
     return pa.ListArray.from_arrays(borders.cast(pa.int32()), values, type=wanted, mask=mask)
-
-
-def _fields(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(number) for number in range(kind.num_fields)]
 
 
 def _borders(column: pa.Array) -> tuple[pa.Array, int, int]:
@@ -138,19 +133,19 @@ def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> p
     if isinstance(kind, pa.BaseExtensionType):
         return pa.bool_() if kind == pa.bool8() else plain(kind.storage_type, path, instead)
     if types.is_struct(kind) and kind.num_fields:
-        names = [field.name for field in _fields(kind)]
+        names = [field.name for field in kind]
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"{path} has two fields of one name, of {', '.join(names)}: rename one")
-        return pa.struct([(field.name, plain(field.type, f"{path}.{field.name}", instead)) for field in _fields(kind)])
+        return pa.struct([(field.name, plain(field.type, f"{path}.{field.name}", instead)) for field in kind])
     if types.is_map(kind):
         item = plain(kind.item_type, f"{path}.value", instead)
         return pa.map_(plain(kind.key_type, f"{path}.key", instead), item)
     if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element", instead)))
-    found = _plain_leaf(kind)
-    if found is None:
+    leaf = _plain_leaf(kind)
+    if leaf is None:
         raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: {instead}")
-    return found
+    return leaf
 
 
 def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
@@ -187,15 +182,15 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if ordinary_column is not column:
         return cast(ordinary_column, wanted)
     if types.is_struct(kind) and types.is_struct(wanted):
-        parts = zip(column.flatten(), _fields(wanted), strict=True)
+        parts = zip(column.flatten(), wanted, strict=True)
         mask = column.is_null() if column.null_count else None
         converted = [cast(part, field.type) for part, field in parts]
-        return pa.StructArray.from_arrays(converted, fields=_fields(wanted), mask=mask)
+        return pa.StructArray.from_arrays(converted, fields=list(wanted), mask=mask)
     if types.is_map(kind) and types.is_map(wanted):
         kinds = iter((wanted.key_type, wanted.item_type))
-        return _within(column, wanted, lambda part: cast(part, next(kinds)))
+        return within(column, wanted, lambda part: cast(part, next(kinds)))
     if types.is_list(wanted) and types.is_nested(kind):
-        return _within(column, wanted, lambda part: cast(part, wanted.value_type))
+        return within(column, wanted, lambda part: cast(part, wanted.value_type))
     if types.is_timestamp(kind) and types.is_timestamp(wanted):
         return floored(column, wanted)
     return compute.cast(column, options=compute.CastOptions(wanted, allow_time_truncate=True))

@@ -2,18 +2,16 @@
 
 Values are what fastavro takes and returns: dicts for records. An event read under another version of the schema
 is resolved by Avro's rules: fields by name or alias, defaults for what wasn't written, promoted numbers.
-fastavro takes a field's default as the schema's JSON has it; `parsed_schema` makes it a value of the field's type.
-Needs `pip install "nadi[avro]"`.
+Needs `pip install "nadi[avro]"`. `avro_columns` reads and writes columns with the same `Schema`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nadi.client.serializers.avro_limits import limits
 from nadi.errors import InvalidArgumentError, SerializationError
 
 try:
@@ -25,6 +23,11 @@ try:
 except ImportError as error:
     raise ImportError("Avro needs two more packages: pip install 'nadi[avro]'") from error
 
+_MOST_LEVELS = 2_000  # of records, arrays, maps and unions within each other; fastavro takes 8,000 in 8 MiB of stack
+_MOST_EMPTY = 1_000  # values without bytes, in an event
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_NUMBERS = ("int", "long", "enum")
+_MAX_NUMBER_BYTES = 10
 _NO_SCHEMA = (ValueError, TypeError, KeyError)
 _JSON_OF: dict[str, Any] = {  # what JSON may have as a default
     "null": type(None),
@@ -45,6 +48,264 @@ _JSON_OF: dict[str, Any] = {  # what JSON may have as a default
 _BITS = {"int": 31, "long": 63}
 
 
+# --- the schema ---------------------------------------------------------------------------------------
+
+
+class Type:
+    """A type of a schema; `parts` are the types of its fields, branches, items or values."""
+
+    __slots__ = ("attributes", "kind", "parts")
+
+    def __init__(self, kind: str, attributes: dict[str, Any]) -> None:
+        self.kind, self.attributes = kind, attributes
+        self.parts: list[Type] = []
+
+    @property
+    def is_record(self) -> bool:
+        return self.kind in ("record", "error")
+
+    @property
+    def fields(self) -> Iterator[tuple[dict[str, Any], Type]]:
+        return zip(self.attributes.get("fields", ()), self.parts, strict=False)
+
+    @property
+    def null_branch(self) -> int | None:
+        """The place of null in a union; None if it isn't there, or the type isn't a union."""
+        return next((n for n, part in enumerate(self.parts) if self.kind == "union" and part.kind == "null"), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its values have no bytes; those of a union have the number of their branch."""
+        if self.is_record:
+            return all(part.is_empty for part in self.parts)
+        return self.kind == "null" or (self.kind == "fixed" and self.attributes["size"] == 0)
+
+
+class Schema:
+    """A schema: `parsed` for fastavro, and as a tree of types from `root`.
+
+    fastavro takes a field's default as the schema's JSON has it; here it is a value of the field's type. plain_times:
+    timestamps are numbers, as a datetime for each takes longer than all else. ValueError, TypeError or KeyError if it
+    isn't a schema.
+
+    >>> Schema(b'''{"type": "record", "name": "R", "fields": [
+    ...     {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1}
+    ... ]}''').parsed["fields"][0]["default"]
+    datetime.date(1970, 1, 2)
+    """
+
+    def __init__(self, definition: bytes, *, plain_times: bool = False) -> None:
+        known: dict[str, Any] = {}
+        self.parsed: Any = fastavro.parse_schema(json.loads(definition), known)
+        self._named: dict[str, Type] = {}
+        self.root = self._type(self.parsed, plain_times)
+        self.has_shared_defaults = self._convert_defaults()
+        for part in self.parsed if isinstance(self.parsed, list) else [self.parsed]:
+            if isinstance(part, dict):  # as fastavro marks a record, to not parse it again for each event
+                part.update({"__fastavro_parsed": True, "__named_schemas": known})
+        self._check = Walk(self.root).check if _needs_limits(self.root, (), set()) else None
+
+    def _type(self, schema: Any, plain_times: bool) -> Type:
+        if isinstance(schema, str):
+            return self._named.get(schema) or Type(schema, {})
+        if isinstance(schema, list):
+            made, within = Type("union", {}), schema
+        else:
+            made = Type(schema["type"], schema)
+            if "name" in schema:
+                self._named[schema["name"]] = made
+            if plain_times and str(schema.get("logicalType")).removeprefix("local-").startswith("timestamp-"):
+                del schema["logicalType"]
+            within = [field["type"] for field in schema.get("fields", ())]
+            within += [schema[name] for name in ("items", "values") if name in schema]
+        made.parts = [self._type(one, plain_times) for one in within]
+        return made
+
+    def _convert_defaults(self) -> bool:
+        """Return whether some are dicts or lists, which fastavro gives to each event without a copy."""
+        fields = [pair for one in self._named.values() for pair in one.fields if "default" in pair[0]]
+        defaults = []
+        for field, kind in fields:
+            try:
+                defaults.append(_default(field["default"], kind))
+            except (*_NO_SCHEMA, ArithmeticError, RecursionError) as error:
+                why = f"the default of the field {field['name']!r} is not a value of its type: {error}"
+                raise ValueError(why) from error
+        for (field, _), default in zip(fields, defaults, strict=True):
+            field["default"] = default
+        return any(isinstance(default, dict | list) for default in defaults)
+
+    def reader(self, written: Schema | None = None) -> Callable[[bytes], Any]:
+        """Return what reads an event, of the schema `written` if it is another; it raises whatever fastavro does."""
+        writer, check = written or self, (written or self)._check
+        source_schema, wanted = writer.parsed, None if written is None else self.parsed
+
+        def read(event: bytes) -> Any:
+            if check is not None:
+                check(event)
+            source = io.BytesIO(event)
+            try:
+                value = fastavro.schemaless_reader(source, source_schema, wanted)
+            except EOFError:
+                raise ValueError("it ends within a value") from None
+            if source.tell() != len(event):
+                raise ValueError(f"it has {len(event) - source.tell()} bytes more than its Avro schema describes")
+            return value
+
+        return read
+
+
+def _default(given: Any, kind: Type) -> Any:
+    """Return a value of the type from the JSON of a default."""
+    if kind.kind == "union":
+        for branch in kind.parts:  # the first, unless another one is meant, which newer versions of Avro allow
+            try:
+                return _default(given, branch)
+            except ValueError:
+                pass
+        raise ValueError(f"{given!r} is of none of the union's types")
+    name = kind.kind
+    if not isinstance(given, _JSON_OF.get(name, object)) or (isinstance(given, bool) and name != "boolean"):
+        raise ValueError(f"{given!r} stands for no {name}")
+    value = _native(given, kind)
+    read = fastavro.read.LOGICAL_READERS.get(f"{name}-{kind.attributes.get('logicalType')}")
+    return value if read is None else read(value, kind.attributes, None)
+
+
+def _native(given: Any, kind: Type) -> Any:
+    name, attributes = kind.kind, kind.attributes
+    if kind.is_record:
+        record = {}
+        for field, part in kind.fields:
+            if field["name"] not in given and "default" not in field:
+                raise ValueError(f"it lacks the field {field['name']!r}")
+            record[field["name"]] = _default(given.get(field["name"], field.get("default")), part)
+        return record
+    if name == "array":
+        return [_default(one, kind.parts[0]) for one in given]
+    if name == "map":
+        return {key: _default(one, kind.parts[0]) for key, one in given.items()}
+    if name in ("bytes", "fixed"):
+        data: bytes = given.encode("iso-8859-1")  # each character is a byte
+        if name == "fixed" and len(data) != attributes["size"]:
+            raise ValueError(f"{given!r} has {len(data)} bytes, and the type has {attributes['size']}")
+        return data
+    if name == "enum" and given not in attributes["symbols"]:
+        raise ValueError(f"{given!r} is none of the symbols {', '.join(attributes['symbols'])}")
+    if name in _BITS and not -(1 << _BITS[name]) <= given < 1 << _BITS[name]:
+        raise ValueError(f"{given} is beyond what an {name} holds")
+    return float(given) if name in ("float", "double") else given
+
+
+# --- limits -------------------------------------------------------------------------------------------
+
+
+def _needs_limits(one: Type, within: tuple[Type, ...], seen: set[Type]) -> bool:
+    """Whether a few bytes of the type can take down a reader: it contains itself, or an array of values without bytes.
+
+    fastavro calls itself for each level of a value, without a limit, so that some thousand levels end the process; and
+    an array of values without bytes, as nulls, may say that it has any number of them.
+    """
+    if one in within:
+        return True
+    if one in seen:
+        return False
+    seen.add(one)
+    if one.kind == "array" and one.parts[0].is_empty:
+        return True
+    return any(_needs_limits(part, (*within, one), seen) for part in one.parts)
+
+
+class Walk:
+    """Walks over the bytes of events, with a stack of its own, before fastavro reads them."""
+
+    def __init__(self, root: Type) -> None:
+        self._root = root
+        self._data, self.at, self._empty = b"", 0, 0
+
+    def check(self, event: bytes) -> None:
+        """ValueError for an event beyond the limits."""
+        self._data, self.at, self._empty = event, 0, 0
+        try:
+            self._walk()
+        except IndexError:
+            pass  # fastavro refuses it, and says why
+
+    def _walk(self) -> None:
+        left: list[tuple[Type | _Items, int]] = [(self._root, 0)]  # what comes next is last; with its level
+        while left:
+            one, level = left.pop()
+            if level > _MOST_LEVELS:
+                raise ValueError(f"its values lie within each other more than {_MOST_LEVELS:,} deep")
+            if isinstance(one, _Items):
+                if self._has_next(one):
+                    left += [(one, level), (one.kind, level)]
+                continue
+            kind = one.kind
+            if kind in _NUMBERS:
+                self._number()
+            elif kind in ("string", "bytes"):
+                self._skip(self._number())
+            elif kind in _SIZES:
+                self._skip(_SIZES[kind])
+            elif kind == "fixed":
+                self._skip(one.attributes["size"])
+            elif kind == "union":
+                left.append((one.parts[self._number()], level + 1))
+            elif kind in ("array", "map"):
+                left.append((_Items(one), level + 1))
+            else:
+                left += [(part, level + 1) for part in reversed(one.parts)]
+
+    def _has_next(self, items: _Items) -> bool:
+        """Go to the next value of an array or map."""
+        if not items.left:
+            items.left = self._number()
+            if not items.left:
+                return False
+            if items.left < 0:
+                items.left = -items.left
+                self._number()  # how many bytes they have
+            if items.are_empty:
+                self._empty += items.left
+                if self._empty > _MOST_EMPTY:
+                    raise ValueError(f"it has more than {_MOST_EMPTY:,} values without bytes")
+        items.left -= 1
+        if items.have_keys:
+            self._skip(self._number())
+        return True
+
+    def _skip(self, size: int) -> None:
+        if not 0 <= size <= len(self._data) - self.at:
+            raise IndexError
+        self.at += size
+
+    def _number(self) -> int:
+        """Seven bits to a byte, the sign in the last."""
+        number = 0
+        for count in range(_MAX_NUMBER_BYTES):
+            byte = self._data[self.at]
+            self.at += 1
+            number |= (byte & 0x7F) << (7 * count)
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+        raise ValueError("it has a number of more than 64 bits")
+
+
+class _Items:
+    """The values of an array or map; left: those of the block that is walked over."""
+
+    __slots__ = ("are_empty", "have_keys", "kind", "left")
+
+    def __init__(self, container: Type) -> None:
+        self.kind, self.left = container.parts[0], 0
+        self.have_keys = container.kind == "map"
+        self.are_empty = not self.have_keys and self.kind.is_empty
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+
 class Avro:
     """Values of one Avro schema, given as its JSON text or as that parsed."""
 
@@ -54,39 +315,67 @@ class Avro:
         try:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
             self.definition = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
-            self._schema = parsed_schema(json.loads(self.definition))
+            self._schema = Schema(self.definition)
             # Apache's package refuses some that fastavro takes, as a default of a wrong type
             avro.schema.parse(self.definition.decode())
         except (*_NO_SCHEMA, AvroException, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
-        self._limits = limits(self._schema)
+        self._value = _value_reader(self._schema.reader())
 
     def serialize(self, value: Any) -> bytes:
         data = io.BytesIO()
         try:
-            fastavro.schemaless_writer(data, self._schema, value, strict_allow_default=True)
+            fastavro.schemaless_writer(data, self._schema.parsed, value, strict_allow_default=True)
         except Exception as error:  # fastavro raises whatever a value of a wrong kind leads to
-            raise SerializationError(f"the value doesn't fit its Avro schema: {_told(error)}") from error
+            raise SerializationError(
+                f"the value doesn't fit its Avro schema: {type(error).__name__}: {error}"
+            ) from error
         return data.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
-        return _read(data, self._schema, None, self._limits)
+        return self._value(data)
 
     def decoder(self, written: bytes) -> Callable[[bytes], Any]:
         if written == self.definition:
             return self.deserialize
-        writer, reader = parsed_schema(json.loads(written)), self._schema
-        most = limits(writer)
-        if not any(isinstance(field["default"], dict | list) for field in _with_defaults(reader, {})):
-            return lambda data: _read(data, writer, reader, most)
-        return lambda data: _unshared(_read(data, writer, reader, most))
+        read = _value_reader(self._schema.reader(Schema(written)))
+        return (lambda data: _unshared(read(data))) if self._schema.has_shared_defaults else read
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
         result = _Checker().get_compatibility(avro.schema.parse(reader.decode()), avro.schema.parse(writer.decode()))
         if result.compatibility is apache.SchemaCompatibilityType.compatible:
             return []
         kinds = ", ".join(sorted({str(kind.value).replace("_", " ") for kind in result.incompatibilities}))
         return [f"{kinds} at {', '.join(sorted(result.locations))} ({', '.join(sorted(result.messages))})"]
+
+
+def _value_reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def value(data: bytes) -> Any:
+        try:
+            return read(data)
+        except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
+            raise SerializationError(
+                f"the event can't be read by its Avro schema: {type(error).__name__}: {error}"
+            ) from error
+
+    return value
+
+
+def _unshared(value: Any) -> Any:
+    """Return the value with dicts and lists of its own."""
+    left = [value]
+    while left:
+        one = left.pop()
+        parts = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
+        for key, part in parts:
+            if isinstance(part, dict | list):
+                one[key] = part.copy()
+                left.append(one[key])
+    return value
+
+
+# --- compatibility ------------------------------------------------------------------------------------
 
 
 class _Checker(apache.ReaderWriterCompatibilityChecker):
@@ -131,127 +420,3 @@ class _Checker(apache.ReaderWriterCompatibilityChecker):
 def _meaning(schema: avro.schema.Schema) -> tuple[Any, ...] | None:
     kind = schema.props.get("logicalType")
     return None if kind is None else (kind, schema.props.get("precision"), schema.props.get("scale", 0))
-
-
-def _read(data: bytes, writer: Any, reader: Any, most: Callable[[bytes], None] | None) -> Any:
-    source = io.BytesIO(data)
-    try:
-        if most is not None:
-            most(data)
-        value = fastavro.schemaless_reader(source, writer, reader)
-    except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
-        raise SerializationError(f"the event can't be read by its Avro schema: {_told(error)}") from error
-    if source.tell() != len(data):
-        raise SerializationError(f"the event has {len(data) - source.tell()} bytes more than its Avro schema describes")
-    return value
-
-
-def _unshared(value: Any) -> Any:
-    """The value with dicts and lists of its own: fastavro gives each event the schema's one object as its default."""
-    left = [value]
-    while left:
-        one = left.pop()
-        parts = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
-        for key, part in parts:
-            if isinstance(part, dict | list):
-                one[key] = part.copy()
-                left.append(one[key])
-    return value
-
-
-# --- defaults -----------------------------------------------------------------------------------------
-
-
-def parsed_schema(schema: Any) -> Any:
-    """The schema as fastavro parses it, with each default as a value of its field's type; ValueError if it isn't one.
-
-    >>> parsed_schema({"type": "record", "name": "R", "fields": [
-    ...     {"name": "raw", "type": "bytes", "default": "\\u00ff"},
-    ...     {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1},
-    ... ]})["fields"][1]["default"]
-    datetime.date(1970, 1, 2)
-    """
-    known: dict[str, Any] = {}
-    parsed: Any = fastavro.parse_schema(schema, known)
-    named: dict[str, Any] = {}
-    fields = _with_defaults(parsed, named)
-    defaults = []
-    for field in fields:
-        try:
-            defaults.append(_default(field["default"], field["type"], named))
-        except (*_NO_SCHEMA, ArithmeticError, RecursionError) as error:
-            why = f"the default of the field {field['name']!r} is not a value of its type: {error}"
-            raise ValueError(why) from error
-    for field, default in zip(fields, defaults, strict=True):
-        field["default"] = default
-    for part in parsed if isinstance(parsed, list) else [parsed]:
-        if isinstance(part, dict):  # as fastavro marks a record, so that it doesn't parse these for each event again
-            part.update({"__fastavro_parsed": True, "__named_schemas": known})
-    return parsed
-
-
-def _with_defaults(schema: Any, named: dict[str, Any]) -> list[dict[str, Any]]:
-    """All fields that have a default, of all records within; named: gets the types by their names."""
-    if isinstance(schema, list):
-        return [field for one in schema for field in _with_defaults(one, named)]
-    if isinstance(schema, str):
-        return []
-    if "name" in schema:
-        named[schema["name"]] = schema
-    found: list[dict[str, Any]] = []
-    for field in schema.get("fields", ()):
-        found += [field] if "default" in field else []
-        found += _with_defaults(field["type"], named)
-    for part in ("type", "items", "values"):
-        if not isinstance(schema.get(part, ""), str):
-            found += _with_defaults(schema[part], named)
-    return found
-
-
-def _default(given: Any, schema: Any, named: dict[str, Any]) -> Any:
-    """A value of the schema's type, of the JSON that stands for it as a default."""
-    if isinstance(schema, list):
-        for branch in schema:  # the first, unless another one is meant, which newer versions of Avro allow
-            try:
-                return _default(given, branch, named)
-            except ValueError:
-                pass
-        raise ValueError(f"{given!r} is of none of the union's types")
-    if isinstance(schema, str):
-        schema = named.get(schema, {"type": schema})
-    kind = schema["type"]
-    if not isinstance(kind, str) or kind in named:
-        return _default(given, kind, named)
-    if not isinstance(given, _JSON_OF.get(kind, object)) or (isinstance(given, bool) and kind != "boolean"):
-        raise ValueError(f"{given!r} stands for no {kind}")
-    value = _native(given, kind, schema, named)
-    read = fastavro.read.LOGICAL_READERS.get(f"{kind}-{schema.get('logicalType')}")
-    return value if read is None else read(value, schema, None)
-
-
-def _native(given: Any, kind: str, schema: dict[str, Any], named: dict[str, Any]) -> Any:
-    if kind in ("record", "error"):
-        found = {}
-        for field in schema["fields"]:
-            if field["name"] not in given and "default" not in field:
-                raise ValueError(f"it lacks the field {field['name']!r}")
-            found[field["name"]] = _default(given.get(field["name"], field.get("default")), field["type"], named)
-        return found
-    if kind == "array":
-        return [_default(one, schema["items"], named) for one in given]
-    if kind == "map":
-        return {key: _default(one, schema["values"], named) for key, one in given.items()}
-    if kind in ("bytes", "fixed"):
-        data: bytes = given.encode("iso-8859-1")  # each character is a byte
-        if kind == "fixed" and len(data) != schema["size"]:
-            raise ValueError(f"{given!r} has {len(data)} bytes, and the type has {schema['size']}")
-        return data
-    if kind == "enum" and given not in schema["symbols"]:
-        raise ValueError(f"{given!r} is none of the symbols {', '.join(schema['symbols'])}")
-    if kind in _BITS and not -(1 << _BITS[kind]) <= given < 1 << _BITS[kind]:
-        raise ValueError(f"{given} is beyond what an {kind} holds")
-    return float(given) if kind in ("float", "double") else given
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.serializers.plain import SchemaSerializer, Serializer, T
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.serializers.serializer import SchemaSerializer, Serializer, T
 from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 
@@ -28,8 +28,6 @@ HEADER_BYTES = _HEADER.size
 
 
 class EventDecoder(Protocol[T_co]):
-    """Reads events of one stream with one serializer."""
-
     def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T_co] | None:
         """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
         ...
@@ -50,7 +48,6 @@ async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Se
 
 
 def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> EventDecoder[T]:
-    """Return what reads the stream's events as values."""
     _check(serializer)
     if isinstance(serializer, SchemaSerializer):
         return _SchemaDecoder(SchemaGroup(stores, scope, stream), serializer)

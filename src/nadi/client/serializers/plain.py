@@ -9,12 +9,15 @@ value, so any program can write and read them. For types whose changes are check
 >>> Json(list[int]).deserialize(b'["a"]')
 Traceback (most recent call last):
 nadi.errors.SerializationError: the event is not JSON for list[int]: Expected `int`, got `str` - at `$[0]`
+
+A `SchemaSerializer` has a definition too, which is kept in the store beside the stream; each event then names the
+schema it was written with, so that a reader whose own schema is another version still reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
@@ -22,6 +25,45 @@ from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.model.json_events import with_whole_characters
 
 T = TypeVar("T")
+
+
+class Serializer(Protocol[T]):
+    """Turns values into the bytes of events and back; both raise SerializationError."""
+
+    def serialize(self, value: T) -> bytes:
+        """Return the value as an event's bytes."""
+        ...
+
+    def deserialize(self, data: bytes) -> T:
+        """Return the value that an equal serializer's `serialize` wrote as `data`."""
+        ...
+
+
+@runtime_checkable
+class SchemaSerializer(Serializer[T], Protocol[T]):
+    """A serializer whose schema is kept in the store.
+
+    schema_format: "avro", "protobuf", "json-schema" or "arrow". definition: the schema as it is stored; equal
+    schemas have equal definitions.
+    """
+
+    @property
+    def schema_format(self) -> str: ...
+
+    @property
+    def definition(self) -> bytes: ...
+
+    def decoder(self, written: bytes) -> Callable[[bytes], T]:
+        """Return a function that reads events written with the definition `written` as values of this schema."""
+        ...
+
+    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
+        """Return what keeps the definition `reader` from reading what `writer` writes; empty if nothing does.
+
+        If the list is empty, every value that can be written with `writer` can be read with `reader`.
+        """
+        ...
+
 
 # What msgspec raises for values it can't encode: of a foreign type, too large, nested too deeply.
 ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
@@ -109,5 +151,4 @@ class Msgpack(_Encoded[T]):
 
 
 def type_name(kind: Any) -> str:
-    """Return a type's name for messages."""
     return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

@@ -1,9 +1,12 @@
 """Protobuf messages, with the descriptors of their type kept in the store.
 
 Protobuf reads by field numbers: fields that the reader doesn't know are kept as unknown fields, those the writer
-didn't know have their defaults. `protobuf_fields` says when that loses nothing. The stored definition is the
+didn't know have their defaults. `incompatibilities` says when that loses something. The stored definition is the
 message's full name, a line feed, and the FileDescriptorSet of its file and everything it imports, so that
 any Protobuf tool can decode a stream with what the store keeps.
+
+Protobuf's own rules for compatibility are wider: an int64 read as an int32 loses its upper half, two fields read
+into one oneof lose the first. Here a change is compatible only if it keeps every value. Names don't matter.
 """
 
 from __future__ import annotations
@@ -12,12 +15,71 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor import FieldDescriptor as F
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from nadi.client.serializers.protobuf_fields import differences
 from nadi.errors import InvalidArgumentError, SerializationError
+
+_NAMES = {getattr(F, name): name.removeprefix("TYPE_").lower() for name in dir(F) if name.startswith("TYPE_")}
+# writer's type: the other types that read it with the same value
+_WIDER = {
+    F.TYPE_BOOL: {F.TYPE_INT32, F.TYPE_INT64, F.TYPE_UINT32, F.TYPE_UINT64},
+    F.TYPE_INT32: {F.TYPE_INT64},
+    F.TYPE_UINT32: {F.TYPE_UINT64, F.TYPE_INT64},
+    F.TYPE_SINT32: {F.TYPE_SINT64},
+    F.TYPE_ENUM: {F.TYPE_INT32, F.TYPE_INT64},
+    F.TYPE_STRING: {F.TYPE_BYTES},
+}
+
+
+def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -> list[str]:
+    pair = (reader.full_name, writer.full_name)
+    if pair in pairs:
+        return []
+    pairs.add(pair)
+    problems: list[str] = []
+    for field in reader.fields:
+        written = writer.fields_by_number.get(field.number)
+        place = f"{path}.{field.name} (number {field.number})"
+        if field.is_required and (written is None or not written.is_required):
+            problems.append(f"{place} is required, and isn't always written")
+        if written is not None:
+            problems += _compare_fields(field, written, place, pairs)
+    for oneof in reader.oneofs:
+        written_fields = [f for f in (writer.fields_by_number.get(field.number) for field in oneof.fields) if f]
+        groups = {f.containing_oneof.name if f.containing_oneof else f.number for f in written_fields}
+        if len(groups) > 1:
+            problems.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
+    return problems
+
+
+def _compare_fields(field: Any, written: Any, place: str, pairs: set[tuple[str, str]]) -> list[str]:
+    if field.is_repeated != written.is_repeated or _is_map(field) != _is_map(written):
+        return [f"{place} is {_shape(field)} where {_shape(written)} was written"]
+    if field.type != written.type and field.type not in _WIDER.get(written.type, ()):
+        return [f"{place} is {_NAMES[field.type]} where {_NAMES[written.type]} was written"]
+    if field.message_type is not None:
+        return _compare(field.message_type, written.message_type, place, pairs)
+    if field.enum_type is not None and field.enum_type.is_closed:
+        lost = sorted({*written.enum_type.values_by_number} - {*field.enum_type.values_by_number})
+        if lost or not written.enum_type.is_closed:
+            return [
+                f"{place}: the closed enum {field.enum_type.name} lacks what may be written {lost or '(any number)'}"
+            ]
+    return []
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _shape(field: Any) -> str:
+    if _is_map(field):
+        return "a map"
+    return "repeated" if field.is_repeated else "single"
+
 
 M = TypeVar("M", bound=Message)
 
@@ -34,10 +96,11 @@ class Protobuf(Generic[M]):
         descriptor = message_class.DESCRIPTOR
         files: dict[str, bytes] = {}
         _collect(descriptor.file, files)
-        found = descriptor_pb2.FileDescriptorSet()
+        file_set = descriptor_pb2.FileDescriptorSet()
         for data in files.values():
-            found.file.add().ParseFromString(data)
-        self.definition: bytes = descriptor.full_name.encode() + b"\n" + found.SerializeToString(deterministic=True)
+            file_set.file.add().ParseFromString(data)
+        self._read = message_reader(message_class)
+        self.definition: bytes = descriptor.full_name.encode() + b"\n" + file_set.SerializeToString(deterministic=True)
 
     def serialize(self, value: M) -> bytes:
         if not isinstance(value, self.message_class):
@@ -52,20 +115,18 @@ class Protobuf(Generic[M]):
 
     def deserialize(self, data: bytes) -> M:
         try:
-            value: M = self.message_class.FromString(data)
-        except DecodeError as error:
-            name = self.message_class.DESCRIPTOR.full_name
-            raise SerializationError(f"the event is no {name}: {error}") from error
-        if not value.IsInitialized():
-            missing = ", ".join(value.FindInitializationErrors())
-            raise SerializationError(f"the event has no value for the required {missing}")
+            value: M = self._read(data)
+        except (DecodeError, ValueError) as error:
+            raise SerializationError(f"the event is no {self.message_class.DESCRIPTOR.full_name}: {error}") from error
         return value
 
     def decoder(self, written: bytes) -> Callable[[bytes], M]:
         return self.deserialize  # the field numbers are all it needs
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(message_type(reader), message_type(writer))
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        kind, written = message_type(reader), message_type(writer)
+        return _compare(kind, written, written.name, set())
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
@@ -83,3 +144,25 @@ def message_type(definition: bytes) -> Any:
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.Add(file)
     return pool.FindMessageTypeByName(name.decode())
+
+
+def message_reader(message_class: Any) -> Callable[[bytes], Any]:
+    """Return what reads an event; DecodeError, or ValueError if a field is missing that must be there."""
+    parse: Callable[[bytes], Any] = message_class.FromString
+
+    def checked(event: bytes) -> Any:
+        message = parse(event)
+        if not message.IsInitialized():
+            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
+        return message
+
+    return checked if _has_required(message_class.DESCRIPTOR, set()) else parse
+
+
+def _has_required(descriptor: Any, seen: set[str]) -> bool:
+    """Whether a message may lack what it, or one within it, must have."""
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)

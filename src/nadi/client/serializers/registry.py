@@ -19,12 +19,13 @@ import msgspec
 
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.serializers.serializer import SchemaSerializer, T
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import Table, TableValue, value_or_none
+from nadi.client.serializers.plain import SchemaSerializer, T
+from nadi.client.tables.catalog import Kind, Record
+from nadi.client.tables.table import Table
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
+    ProtocolError,
     SchemaIncompatibleError,
     StreamNotFoundError,
     UnknownSchemaError,
@@ -65,7 +66,7 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _Schemas(msgspec.Struct, frozen=True):
     compatibility: Compatibility = Compatibility.BACKWARD
     versions: tuple[SchemaVersion, ...] = ()
 
@@ -78,7 +79,14 @@ class SchemaGroup:
         self.scope, self.stream = scope, stream
         self._stores = stores
         self._table = Table(stores, scope, SCHEMAS_TABLE)
-        self._key = stream.encode()
+        kind: Kind[_Schemas] = Kind(
+            "the schemas of stream",
+            scope,
+            lambda name: "delete them by schemas(...).delete(): events that name them can't be read then",
+            lambda name: StreamNotFoundError(scope, name),
+            lambda _, value: msgspec.json.decode(value, type=_Schemas),
+        )
+        self._record = Record(self._table, kind, stream)
 
     async def register(self, serializer: SchemaSerializer[T]) -> int:
         """Return the id of the serializer's schema, which becomes the latest version if it isn't one already.
@@ -93,67 +101,70 @@ class SchemaGroup:
             )
         digest = _digest(serializer.schema_format, definition)
 
-        async def extended(held: bytes | None) -> tuple[bytes | None, int]:
-            record = _decoded(held)
-            for version in record.versions:
-                if version.digest == digest:
-                    return None, version.id
+        async def extended(stored: _Schemas | None) -> _Schemas | None:
+            record = stored or _Schemas()
+            if any(version.digest == digest for version in record.versions):
+                return None
             await self._check(serializer, record)
             if len(record.versions) >= SCHEMA_MAX_VERSIONS:
                 raise ConflictError(f"{self._name} has {SCHEMA_MAX_VERSIONS} schemas, the limit: begin a new stream")
-            if held is None:
+            if stored is None:
                 await self._create_table()
             await self._table.put(self._definition_key(digest), definition)
             new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
-            return msgspec.json.encode(_Record(record.compatibility, (*record.versions, new))), new.id
+            return _Schemas(record.compatibility, (*record.versions, new))
 
-        return await change_value(self._table, self._key, f"the list of schemas of {self._name}", extended)
+        await self._record.find()  # others' latest is what a schema is checked against
+        stored = await self._record.put(extended)
+        assert stored is not None, "it has the schema"
+        return next(version.id for version in stored.versions if version.digest == digest)
 
     async def check(self, serializer: SchemaSerializer[T]) -> None:
         """SchemaIncompatibleError if the stream's rule forbids the schema; nothing is stored."""
-        record, _ = await self._read()
+        record = await self._read()
         if _digest(serializer.schema_format, serializer.definition) not in {v.digest for v in record.versions}:
             await self._check(serializer, record)
 
     async def versions(self) -> list[SchemaVersion]:
         """Return all versions, oldest first."""
-        return list((await self._read())[0].versions)
+        return list((await self._read()).versions)
 
     async def version(self, schema_id: int) -> SchemaVersion:
         """Return the version with that id; UnknownSchemaError if there is none."""
-        versions = (await self._read())[0].versions
+        versions = (await self._read()).versions
         if not 1 <= schema_id <= len(versions):
             raise UnknownSchemaError(self.scope, self.stream, schema_id)
         return versions[schema_id - 1]
 
     async def definition(self, version: SchemaVersion) -> bytes:
         """Return the schema itself, as its serializer stored it."""
-        found = await self._table.get(self._definition_key(version.digest))
-        if found is None:
+        entry = await self._table.get(self._definition_key(version.digest))
+        if entry is None:
             raise UnknownSchemaError(self.scope, self.stream, version.id)
-        return found.value
+        return entry.value
 
     async def compatibility(self) -> Compatibility:
         """Return the stream's rule; BACKWARD unless it was set."""
-        return (await self._read())[0].compatibility
+        return (await self._read()).compatibility
 
     async def set_compatibility(self, rule: Compatibility) -> None:
         """Set the rule for schemas registered from now on."""
         rule = Compatibility(rule)
 
-        async def ruled(held: bytes | None) -> tuple[bytes, None]:
-            if held is None:
+        async def ruled(stored: _Schemas | None) -> _Schemas:
+            if stored is None:
                 await self._create_table()
-            return msgspec.json.encode(_Record(rule, _decoded(held).versions)), None
+            return _Schemas(rule, () if stored is None else stored.versions)
 
-        await change_value(self._table, self._key, f"the list of schemas of {self._name}", ruled)
+        await self._record.put(ruled)
 
     async def delete(self) -> None:
         """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
-        record, held = await self._read()
-        if held is None:
-            return
-        await self._table.remove(self._key, held.version)  # first: definitions that no record names do no harm
+        try:
+            record = await self._read()
+        except ProtocolError:  # definitions of one that can't be read stay, and do no harm
+            record = _Schemas()
+        await self._record.delete()  # first: definitions that no record names do no harm
         for version in record.versions:
             await self._table.remove(self._definition_key(version.digest))
 
@@ -166,16 +177,15 @@ class SchemaGroup:
     def _definition_key(self, digest: str) -> bytes:
         return f"{self.stream}/{digest}".encode()
 
-    async def _read(self) -> tuple[_Record, TableValue | None]:
-        held = await value_or_none(self._table, self._key)
-        return _decoded(held.value if held else None), held
+    async def _read(self) -> _Schemas:
+        return await self._record.find() or _Schemas()
 
     async def _create_table(self) -> None:
         if not await self._stores.controller.stream_exists(self.scope, self.stream):
             raise StreamNotFoundError(self.scope, self.stream)
         await self._table.create()
 
-    async def _check(self, serializer: SchemaSerializer[T], record: _Record) -> None:
+    async def _check(self, serializer: SchemaSerializer[T], record: _Schemas) -> None:
         rule = record.compatibility
         if rule is Compatibility.NONE:
             return
@@ -199,10 +209,6 @@ class SchemaGroup:
                     "Change the schema so that both can be read, write to a new stream, or set another rule with "
                     "schemas(...).set_compatibility",
                 )
-
-
-def _decoded(held: bytes | None) -> _Record:
-    return msgspec.json.decode(held, type=_Record) if held is not None else _Record()
 
 
 def _digest(schema_format: str, definition: bytes) -> str:

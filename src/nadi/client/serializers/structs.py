@@ -4,26 +4,210 @@ The stored definition is the JSON schema that msgspec generates for the type, an
 msgpack. An event is read straight into the reader's own type: fields it doesn't know are dropped, fields the
 writer didn't know get their defaults. A stream may switch from one encoding to the other: each event is read
 in the encoding of the version it names.
+
+`differences(reader, writer)` names each place where the writer's type has values that the reader's refuses. It
+errs on the safe side: a keyword it doesn't know has to be the same on both sides, and a union branch of the
+writer has to fit one branch of the reader whole.
+
+>>> old = {"type": "object", "properties": {"wh": {"type": "integer"}}, "required": ["wh"]}
+>>> new = {"type": "object", "properties": {"wh": {"type": "string"}, "at": {"type": "integer"}}, "required": ["at"]}
+>>> differences(new, old)
+['$.wh: string is read where integer was written', "$.at: is required, and isn't always written"]
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from nadi.client.serializers.json_schema import differences
 from nadi.client.serializers.plain import Json, Msgpack
 from nadi.errors import InvalidArgumentError, SerializationError
+
+Schema: TypeAlias = dict[str, Any]
+
+_NOTES = {"title", "description", "default", "examples", "deprecated", "$defs", "$ref", "discriminator", "uniqueItems"}
+_STRUCTURE = {
+    "type", "anyOf", "enum", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems",
+    "maxItems",
+}  # fmt: skip
+_ANY: Schema = {}
+_NOTHING: Schema = {"enum": []}
+_LOWER = {"minimum", "exclusiveMinimum", "minLength", "minProperties"}
+_UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxProperties"}
+
+
+def differences(reader: Schema, writer: Schema) -> list[str]:
+    """What of the writer's schema the reader's doesn't accept, with the place of each."""
+    return _Comparison(reader, writer).compare(reader, writer, "$")
+
+
+class _Comparison:
+    """One run over two schemas; pairs in progress count as compatible, so that recursive types end."""
+
+    def __init__(self, reader: Schema, writer: Schema) -> None:
+        self._reader_types: dict[str, Schema] = reader.get("$defs", {})
+        self._writer_types: dict[str, Schema] = writer.get("$defs", {})
+        self._pairs: set[tuple[int, int]] = set()  # by identity, which is unique while both schemas live
+
+    def compare(self, reader: Any, writer: Any, path: str) -> list[str]:
+        reader, writer = _resolve(reader, self._reader_types), _resolve(writer, self._writer_types)
+        pair = (id(reader), id(writer))
+        if pair in self._pairs:
+            return []
+        before = set(self._pairs)
+        self._pairs.add(pair)
+        problems = self._compare(reader, writer, path)
+        if problems:
+            self._pairs = before  # what was found good on the way may rest on this pair
+        return problems
+
+    def _compare(self, reader: Schema, writer: Schema, path: str) -> list[str]:
+        if not reader.keys() - _NOTES:
+            return []  # any value
+        if "anyOf" in writer:
+            return [line for branch in writer["anyOf"] for line in self.compare(reader, branch, path)]
+        if "anyOf" in reader:
+            return self._compare_branches(reader["anyOf"], writer, path)
+        if "enum" in writer:
+            return [
+                f"{path}: {value!r} is written and not read" for value in writer["enum"] if not _accepts(reader, value)
+            ]
+        if "enum" in reader:
+            return [f"{path}: only {reader['enum']} are read, and {_name(writer)} was written"]
+        wanted, given = reader.get("type"), writer.get("type")
+        if wanted != given and (wanted, given) != ("number", "integer"):
+            return [f"{path}: {wanted} is read where {_name(writer)} was written"]
+        problems = _constraints(reader, writer, path)
+        if wanted == "object":
+            problems += self._compare_objects(reader, writer, path)
+        elif wanted == "array":
+            problems += self._compare_arrays(reader, writer, path)
+        return problems
+
+    def _compare_branches(self, branches: list[Any], writer: Schema, path: str) -> list[str]:
+        if "enum" in writer:  # its values may be of several branches
+            return [
+                f"{path}: {value!r} is written and not read"
+                for value in writer["enum"]
+                if not any(_accepts(_resolve(branch, self._reader_types), value) for branch in branches)
+            ]
+        tried: list[list[str]] = []
+        for branch in branches:
+            problems = self.compare(branch, writer, path)
+            if not problems:
+                return []
+            if _resolve(branch, self._reader_types).get("type") == writer.get("type"):
+                tried.append(problems)
+        return min(tried, key=len, default=[f"{path}: {_name(writer)} was written and is none of what is read"])
+
+    def _compare_objects(self, reader: Schema, writer: Schema, path: str) -> list[str]:
+        read: Schema = reader.get("properties", {})
+        written: Schema = writer.get("properties", {})
+        # msgspec's structs write their fields only; a dict writes any
+        others = writer.get("additionalProperties", True) if "properties" not in writer else False
+        problems: list[str] = []
+        for name, schema in read.items():
+            if name in written:
+                problems += self.compare(schema, written[name], f"{path}.{name}")
+            elif others is not False:
+                problems += self.compare(schema, others, f"{path}.{name}")
+        always = set(writer.get("required", ()))
+        problems += [
+            f"{path}.{name}: is required, and isn't always written"
+            for name in reader.get("required", ())
+            if name not in always
+        ]
+        rest = reader.get("additionalProperties", True)
+        unknown = {name: schema for name, schema in written.items() if name not in read}
+        if rest is False:
+            problems += [f"{path}.{name}: is written, and unknown fields are forbidden" for name in unknown]
+            if others is not False:
+                problems.append(f"{path}: a dict was written, and unknown fields are forbidden")
+        elif rest is not True:
+            for name, schema in unknown.items():
+                problems += self.compare(rest, schema, f"{path}.{name}")
+            if others is not False:
+                problems += self.compare(rest, others, f"{path}[...]")
+        return problems
+
+    def _compare_arrays(self, reader: Schema, writer: Schema, path: str) -> list[str]:
+        problems: list[str] = []
+        least, most = _lengths(writer)
+        if least < reader.get("minItems", 0):
+            problems.append(f"{path}: {reader['minItems']} items are needed and {least} may be written")
+        longest = reader.get("maxItems")
+        if longest is not None and (most is None or most > longest):
+            problems.append(f"{path}: {longest} items are read at most and more may be written")
+        fixed = max(len(reader.get("prefixItems", ())), len(writer.get("prefixItems", ())))
+        for index in range(fixed if most is None else min(fixed, most)):
+            problems += self.compare(_item(reader, index), _item(writer, index), f"{path}[{index}]")
+        if most is None or most > fixed:
+            problems += self.compare(reader.get("items", True), writer.get("items", True), f"{path}[...]")
+        return problems
+
+
+def _resolve(schema: Any, types: dict[str, Schema]) -> Schema:
+    """The schema that is meant, always the same object for the same place."""
+    if isinstance(schema, bool):
+        return _ANY if schema else _NOTHING
+    while "$ref" in schema:
+        schema = types[schema["$ref"].rpartition("/")[2]]
+    return schema  # type: ignore[no-any-return]
+
+
+def _item(schema: Schema, index: int) -> Any:
+    fixed = schema.get("prefixItems", ())
+    return fixed[index] if index < len(fixed) else schema.get("items", True)
+
+
+def _lengths(writer: Schema) -> tuple[int, int | None]:
+    """(least, most) items that are written; an array-like struct writes each of its fields."""
+    most = writer.get("maxItems")
+    if most is None and "prefixItems" in writer:
+        most = len(writer["prefixItems"])
+    return writer.get("minItems", 0), most
+
+
+def _constraints(reader: Schema, writer: Schema, path: str) -> list[str]:
+    problems = []
+    for key in sorted((reader.keys() | writer.keys()) - _NOTES - _STRUCTURE):
+        wanted, given = reader.get(key), writer.get(key)
+        if key in _LOWER or key in _UPPER:
+            if wanted is not None and (given is None or (given < wanted if key in _LOWER else given > wanted)):
+                problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
+        elif wanted != given and not (wanted is None and key in ("pattern", "multipleOf")):
+            problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
+    return problems
+
+
+def _accepts(reader: Schema, value: Any) -> bool:
+    """Whether one value that an enum or Literal writes is read; only what is plain enough to be sure of."""
+    if not reader.keys() - _NOTES:
+        return True
+    if "anyOf" in reader:
+        return any(_accepts(branch, value) for branch in reader["anyOf"] if "$ref" not in branch)
+    if "enum" in reader:
+        return any(value == known and type(value) is type(known) for known in reader["enum"])
+    if reader.keys() - _NOTES - {"type"}:
+        return False
+    return reader["type"] in {str: ("string",), int: ("integer", "number"), type(None): ("null",)}.get(type(value), ())
+
+
+def _name(schema: Schema) -> str:
+    if "enum" in schema:
+        return f"one of {schema['enum']}"
+    return str(schema.get("format") or schema.get("type") or "any value")
+
 
 T = TypeVar("T")
 Encoding = Literal["json", "msgpack"]
 
 
-class _Definition(msgspec.Struct, frozen=True):
+class Definition(msgspec.Struct, frozen=True):
     encoding: Encoding
     schema: dict[str, Any]
 
@@ -56,17 +240,18 @@ class Struct(Generic[T]):
         return self._codec.deserialize(data)
 
     def decoder(self, written: bytes) -> Callable[[bytes], T]:
-        encoding = _parse(written).encoding
+        encoding = parsed(written).encoding
         if encoding == self.encoding:
             return self.deserialize
         return (Json(self.type) if encoding == "json" else Msgpack(self.type)).deserialize
 
-    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(_parse(reader).schema, _parse(writer).schema)
+    @staticmethod
+    def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+        return differences(parsed(reader).schema, parsed(writer).schema)
 
 
-def _parse(definition: bytes) -> _Definition:
-    return msgspec.json.decode(definition, type=_Definition)
+def parsed(definition: bytes) -> Definition:
+    return msgspec.json.decode(definition, type=Definition)
 
 
 def precise_schema(kind: Any) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import RoutingKeys
-from nadi.client.writing.sender import EventSender
+from nadi.client.writing.sender import EventSender, Writing
 from nadi.client.writing.transactions import OpenTransaction, TransactionWriter
-from nadi.client.writing.writer import Writing
 from nadi.errors import DamagedDataError, SerializationError
 from nadi.model.event import EventBlock
 from nadi.model.segments import SegmentRange
@@ -136,10 +135,10 @@ class ValueReader(Closing, Generic[T]):
         """
         if self._held is None:
             before = self._reader.position()
-            found = await self._reader.next_block(timeout)
-            if found is None:
+            following = await self._reader.next_block(timeout)
+            if following is None:
                 return None
-            self._held = (before, *found)
+            self._held = (before, *following)
         _, segment_id, block = self._held
         payloads = block.events()
         decode = await self._decoder.prepare(payloads)
@@ -176,13 +175,6 @@ def values_of(
     return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
 
 
-# --- what the rest of the client asks of a reader ---------------------------------------------
-
-
-def reader_of(reader: ValueReader[Any]) -> SliceReader:
-    """The reader of blocks under it."""
-    return reader._reader
-
-
-def decoder_of(reader: ValueReader[T]) -> EventDecoder[T]:
-    return reader._decoder
+def parts_of(reader: ValueReader[T]) -> tuple[SliceReader, EventDecoder[T]]:
+    """The reader of blocks under it, and what decodes them."""
+    return reader._reader, reader._decoder

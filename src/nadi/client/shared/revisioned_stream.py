@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.assemble import EventAssembler
-from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
@@ -28,8 +28,6 @@ from nadi.wire.fields import NO_VERSION
 
 
 class Extent(NamedTuple):
-    """Where a log of records begins and ends."""
-
     start: int
     end: int
 
@@ -75,7 +73,7 @@ class RevisionedStream:
         self.name = f"{scope}/{stream}"
         self._stores = stores
         self._segment = segment_name(scope, stream, segment_id)
-        self._appender = ConditionalAppender(stores, self._segment)
+        self._appender = SegmentAppender(stores, self._segment)
 
     @property
     def timeout_s(self) -> float:

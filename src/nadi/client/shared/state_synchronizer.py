@@ -23,13 +23,7 @@ import msgspec
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.shared.revisioned_stream import Record, RecordLog
-from nadi.errors import (
-    ConditionFailedError,
-    ContentionError,
-    InvalidArgumentError,
-    ProtocolError,
-    TruncatedError,
-)
+from nadi.errors import ConditionFailedError, ContentionError, InvalidArgumentError, ProtocolError, TruncatedError
 from nadi.limits import STATE_UPDATE_ATTEMPTS
 
 S = TypeVar("S")
@@ -74,12 +68,7 @@ class StateSynchronizer(Generic[S, U]):
     """
 
     def __init__(
-        self,
-        log: RecordLog,
-        kind: StateKind[S, U],
-        *,
-        as_of: int | None = None,
-        attempts: int = STATE_UPDATE_ATTEMPTS,
+        self, log: RecordLog, kind: StateKind[S, U], *, as_of: int | None = None, attempts: int = STATE_UPDATE_ATTEMPTS
     ) -> None:
         self.name = log.name
         self._log, self._kind, self._as_of, self._attempts = log, kind, as_of, attempts

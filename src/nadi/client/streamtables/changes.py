@@ -13,10 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.definitions.columns import CHANGE
-from nadi.client.streamtables.codes import Codes, Flags, codes_of
-from nadi.client.streamtables.latest import MOST_LEVELS, Latest, windows
-from nadi.client.streamtables.layout import AFTER, BEFORE, DELETE, INSERT, OFFSET, OWN, SEGMENT, Layout
-from nadi.client.streamtables.spill import Spill
+from nadi.client.streamtables.latest import MOST_LEVELS, Latest, Spill, windows
+from nadi.client.streamtables.layout import (
+    AFTER,
+    BEFORE,
+    DELETE,
+    INSERT,
+    OFFSET,
+    OWN,
+    SEGMENT,
+    Codes,
+    Flags,
+    Layout,
+    codes_of,
+)
 from nadi.limits import STREAM_TABLE_PARTS
 
 _TYPES = (INSERT, BEFORE, AFTER, DELETE)
@@ -99,14 +109,7 @@ def _previous(codes: Codes, places: Codes, holders: Codes) -> Codes:
     return found
 
 
-def _told(
-    layout: Layout,
-    both: pa.Table,
-    places: Codes,
-    previous: Codes,
-    was: Flags,
-    gone: Flags,
-) -> pa.Table:
+def _told(layout: Layout, both: pa.Table, places: Codes, previous: Codes, was: Flags, gone: Flags) -> pa.Table:
     """Up to two rows for each: with the values of the one before, and its own."""
     first = np.flatnonzero(was)  # what was: before an update, or deleted
     second = np.flatnonzero(~gone)  # what is

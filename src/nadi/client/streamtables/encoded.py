@@ -15,14 +15,12 @@ import pyarrow.compute as pc
 
 from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.columns import check_finite, check_taken
 from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
-from nadi.client.values.columns import MISFITS, check_finite, check_taken, native, told
-from nadi.client.values.encoding import check_column, encoder
 from nadi.client.values.options import Target
-from nadi.client.values.types import COUNTED
+from nadi.client.values.parser import check_column, encoder
 from nadi.errors import InvalidArgumentError, SerializationError
 
-Encode = Callable[[pa.StructArray], Sequence[bytes]]
 _SHOWN_CHARS = 60
 
 
@@ -63,7 +61,7 @@ class RowEncoder:
         if self._has_schema:
             here = [field for field in self._fields if field.name in given.names]
             check_column(pa.struct(here), target, "row")
-        self._encode: Encode = encoder(target) if self._has_schema else _documents(target)
+        self._encode = encoder(target)
         self._checks = [check_taken, *([check_finite] if target.options.format == "json" else [])]
 
     def of(self, batch: pa.RecordBatch, first: int = 0) -> EncodedRows:
@@ -77,8 +75,7 @@ class RowEncoder:
         for name, column in columns.items():
             for check in self._checks:
                 _check(name, column, first, check)
-        events = self._encode(self._rows(columns, batch.num_rows))
-        return EncodedRows(events.to_pylist() if isinstance(events, pa.Array) else events, keys, columns)
+        return EncodedRows(self._encode(self._rows(columns, batch.num_rows)), keys, columns)
 
     def _rows(self, columns: Mapping[str, pa.Array], count: int) -> pa.StructArray:
         """All columns, those not given as nulls; where a schema may say what is written instead, only those given."""
@@ -117,27 +114,6 @@ def _texts(column: pa.Array) -> list[str]:
         return [one.hex() for one in column.to_pylist()]
     found: list[str] = pc.cast(column, pa.string()).to_pylist()
     return found
-
-
-def _documents(target: Target) -> Encode:
-    """Of rows whose columns the definition names."""
-    kind = target.kind
-    encode = (msgspec.json if target.options.format == "json" else msgspec.msgpack).Encoder().encode
-    names = [kind.field(number).name for number in range(kind.num_fields)]
-    is_plain = not any(
-        pa.types.is_nested(one) or one in COUNTED.values() for one in (kind.field(n).type for n in names)
-    )
-
-    def encoded(rows: pa.StructArray) -> list[bytes]:
-        try:
-            if is_plain:
-                values = zip(*(column.to_pylist() for column in rows.flatten()), strict=True)
-                return [encode(dict(zip(names, one, strict=True))) for one in values]
-            return [encode(native(one, kind)) for one in rows.to_pylist()]
-        except MISFITS as error:
-            raise SerializationError(f"a row can't be written as {target.options.format}: {told(error)}") from error
-
-    return encoded
 
 
 def _check(name: str, column: pa.Array, first: int, check: Callable[[pa.Array], None]) -> None:

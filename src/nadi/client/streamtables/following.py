@@ -24,7 +24,6 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from nadi.backoff import Tries
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
@@ -32,24 +31,22 @@ from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import what_became_of
-from nadi.client.segments.stores import SegmentStores
+from nadi.client.serializers.types import to_ddl
 from nadi.client.streamtables.changes import changed, changes_of, changes_schema
 from nadi.client.streamtables.encoded import RowEncoder
 from nadi.client.streamtables.latest import Latest, windows
 from nadi.client.streamtables.table import Place, StreamTable, stream_table
-from nadi.client.tables.table import ABSENT, Table, value_or_none
-from nadi.client.values.ddl import to_ddl
+from nadi.client.tables.catalog import Catalog, Kind
 from nadi.errors import (
     AlreadyExistsError,
-    ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
     NadiError,
+    NotFoundError,
     StreamRemadeError,
     StreamTableNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
-    UnavailableError,
 )
 from nadi.limits import (
     STREAM_TABLE_BATCH_ROWS,
@@ -60,45 +57,6 @@ from nadi.limits import (
 from nadi.model.place import PROGRESS_PREFIX, StoredProgress
 from nadi.model.streamcut import StreamCut
 from nadi.naming import STREAM_TABLES_TABLE, segment_name
-
-
-class Progress:
-    """The record of the changes in one stream table."""
-
-    def __init__(self, stores: SegmentStores, scope: str, to: str) -> None:
-        self._table: Table = Table(stores, scope, STREAM_TABLES_TABLE)
-        self._key, self._what = (PROGRESS_PREFIX + to).encode(), f"how far the changes in {scope}/{to} are written"
-        self._version = ABSENT
-
-    async def read(self) -> StoredProgress | None:
-        """Return the record, None if there is none yet; what is put next is in its place."""
-        held = await value_or_none(self._table, self._key)
-        self._version = ABSENT if held is None else held.version
-        return None if held is None else msgspec.json.decode(held.value, type=StoredProgress)
-
-    async def put(self, record: StoredProgress) -> None:
-        """ConflictError if somebody else has changed it since it was read; UnavailableError: it may be stored."""
-        encoded = msgspec.json.encode(record)
-        tries = Tries(self._what)
-        while True:
-            try:
-                self._version = await self._table.put(self._key, encoded, self._version)
-                return
-            except ConditionFailedError:
-                raise self._taken() from None
-            except UnavailableError:  # it may have been stored
-                await tries.lost()
-            held = await value_or_none(self._table, self._key)
-            version = ABSENT if held is None else held.version
-            if held is not None and held.value == encoded:
-                self._version = version
-                return
-            if version != self._version:
-                raise self._taken()
-
-    def _taken(self) -> ConflictError:
-        return ConflictError(f"{self._what} was changed by another process, which writes them now: this one stops")
-
 
 IfUnknown = Literal["raise", "written", "again"]
 
@@ -198,7 +156,17 @@ class Following:
         self._cuts = manager.cuts(self._scope, source.definition.stream)
         self._thread, core = inside(manager)
         self._stores = stores_of(core)
-        self._progress = Progress(self._stores, self._scope, target.definition.name)
+        to = target.definition.name
+        kind: Kind[StoredProgress] = Kind(
+            "the progress of the changes in",
+            self._scope,
+            "delete the table `{}` that they are written to, and write them anew".format,
+            NotFoundError,
+            lambda _, value: msgspec.json.decode(value, type=StoredProgress),
+            prefix=PROGRESS_PREFIX,
+        )
+        self._progress = Catalog(self._stores, self._scope, STREAM_TABLES_TABLE, kind).record(to, waits=True)
+        self._record: StoredProgress | None = None  # as this process read or wrote it last
         self._state: Latest | None = None  # None: more than memory may hold
 
     def run(
@@ -271,7 +239,7 @@ class Following:
 
     def _begun(self) -> StoredProgress:
         key = (self._source.definition.stream, *self._source.definition.key)
-        found = self._thread.run(self._progress.read())
+        found = self._record = self._thread.run(self._progress.find())
         if found is None:
             found = StoredProgress(self._stream, self._source.definition.name, key, self._cuts.head().as_text())
             self._put(found)
@@ -283,7 +251,18 @@ class Following:
         return found
 
     def _put(self, record: StoredProgress) -> None:
-        self._thread.run(self._progress.put(record))
+        """ConflictError if another process has changed it since it was read."""
+
+        def replaced(stored: StoredProgress | None) -> StoredProgress:
+            if stored != self._record:
+                raise ConflictError(
+                    f"how far the changes in {self._scope}/{self._target.definition.name} are written was changed by "
+                    "another process, which writes them now: this one stops"
+                )
+            return record
+
+        self._thread.run(self._progress.put(replaced, lambda stored: stored == record))
+        self._record = record
 
     def _settled(
         self, writer: TransactionalEventWriter, record: StoredProgress, if_unknown: IfUnknown
@@ -380,7 +359,7 @@ class Following:
         return after, count
 
     def _give_up(self, txn: Transaction) -> None:
-        found = self._thread.run(self._progress.read())
+        found = self._thread.run(self._progress.find())
         if found is None or found.transaction != str(txn.txn_id):
             txn.abort()
 

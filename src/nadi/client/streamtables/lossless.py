@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.client.serializers.arrow_columns import ordinary, plain
-from nadi.client.values.columns import MISFITS, OF_DOCUMENTS, told
-from nadi.client.values.instants import PER_SECOND_US, instant_of
+from nadi.client.serializers.arrow_columns import ordinary, plain, within
+from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, reason
+from nadi.model.instants import PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
 _WIDEST = 76  # digits of a decimal
@@ -48,7 +48,7 @@ def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
         row = first_wrong(column, made)
         if row is not None:
             error = _error_of(column.slice(row, 1), made) or error
-        raise MisfitError(row, told(error)) from None
+        raise MisfitError(row, reason(error)) from None
 
 
 def first_wrong(column: pa.Array, check: Callable[[pa.Array], object]) -> int | None:
@@ -98,12 +98,10 @@ def _in_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(column), wanted)
     if types.is_struct(wanted) and types.is_struct(column.type):
         return _struct(column, kind, wanted)
-    if types.is_list(wanted) and _is_list(column.type):
-        return _list(column, kind, wanted)
-    if types.is_map(wanted) and types.is_map(column.type):
-        column = column.take(pa.array(np.arange(len(column))))  # without what lies beside a slice
-        keys, items = _made(column.keys, kind.key_type), _made(column.items, kind.item_type)
-        return pa.MapArray.from_arrays(_borders(column), keys, items, type=wanted)
+    if (types.is_list(wanted) and _is_list(column.type)) or (types.is_map(wanted) and types.is_map(column.type)):
+        kinds = iter((kind.key_type, kind.item_type) if types.is_map(kind) else (kind.value_type,))
+        column = column.take(pa.array(np.arange(len(column))))  # without what lies beside a slice, and within nulls
+        return within(column, wanted, lambda part: _made(part, next(kinds)))
     if types.is_nested(wanted) or types.is_nested(column.type):
         raise ValueError(f"{column.type} is no {wanted}")
     if types.is_timestamp(kind) and types.is_integer(column.type):
@@ -134,23 +132,6 @@ def _struct(column: pa.StructArray, kind: pa.DataType, wanted: pa.DataType) -> p
 def _is_list(kind: pa.DataType) -> bool:
     types = pa.types
     return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
-
-
-def _list(column: pa.Array, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    if not pa.types.is_list(column.type):
-        column = column.cast(pa.list_(column.type.value_field))
-    values = _made(column.flatten(), kind.value_type)
-    return pa.ListArray.from_arrays(_borders(column), values, type=wanted)
-
-
-def _borders(column: pa.Array) -> pa.Array:
-    """Where each list's values begin among all of them, null for a null."""
-    if pa.types.is_map(column.type):
-        ends = column.offsets.to_numpy()
-    else:
-        ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)))
-    is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), False)
-    return pa.array(ends, pa.int32(), mask=is_null)
 
 
 def _counted(column: pa.Array, unit: str, wanted: pa.DataType) -> pa.Array:

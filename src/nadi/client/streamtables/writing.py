@@ -20,9 +20,9 @@ from nadi.client.control.loop_thread import LoopThread
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.places import StreamShape
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.serializers.columns import reason
 from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table
-from nadi.client.values.columns import told
 from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import STREAM_TABLE_BATCH_ROWS, STREAM_TABLE_TXN_BYTES
 from nadi.model.keyspace import key_position
@@ -58,7 +58,7 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
     try:
         reader = pa.RecordBatchReader.from_stream(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:  # what a data frame raises for a column without a type
-        raise InvalidArgumentError(f"the rows have no form in Arrow: {told(error)}") from error
+        raise InvalidArgumentError(f"the rows have no form in Arrow: {reason(error)}") from error
     found = _Events(RowEncoder(table.definition, table.target, reader.schema), reader)
     stream = table.definition.stream
     if once is None:
@@ -74,8 +74,6 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
 
 
 class _Events:
-    """Those of the rows, some at a time."""
-
     def __init__(self, encode: RowEncoder, reader: pa.RecordBatchReader) -> None:
         self._encode, self._reader = encode, reader
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nadi.client.control.arguments import checked
-from nadi.client.control.controller import WORKFLOW_TIMEOUT_S, ControllerClient
-from nadi.client.control.messages import all_pages, ranges_of
+from nadi.client.control.controller import WORKFLOW_TIMEOUT_S, ControllerClient, all_pages, ranges_of
 from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,

@@ -48,14 +48,14 @@ def value_options(
             if value is not None:
                 raise InvalidArgumentError(f"the option {name!r} has no effect without 'value_format'")
         return None
-    found, mode = value_format.lower(), (value_mode or PERMISSIVE).upper()
-    if found not in FORMATS:
+    format_name, mode = value_format.lower(), (value_mode or PERMISSIVE).upper()
+    if format_name not in FORMATS:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value_format[:40]!r}: it must be {', '.join(FORMATS)}"
         )
-    if value_schema is not None and found not in DOCUMENTS:
+    if value_schema is not None and format_name not in DOCUMENTS:
         raise InvalidArgumentError(
-            f"the option 'value_schema' has no effect with 'value_format' = {found}: its schema is the stream's, "
+            f"the option 'value_schema' has no effect with 'value_format' = {format_name}: its schema is the stream's, "
             "of which 'value_version' names a version"
         )
     if value_schema is not None and value_version is not None:
@@ -64,4 +64,4 @@ def value_options(
         raise InvalidArgumentError(
             f"the option 'value_mode' is {mode[:40]!r}: it must be {PERMISSIVE}, {DROP} or {FAIL}"
         )
-    return ValueOptions(found, mode, value_schema, value_version)
+    return ValueOptions(format_name, mode, value_schema, value_version)

@@ -10,19 +10,26 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
-from typing import Protocol
+from typing import Protocol, cast
 
 import pyarrow as pa
 
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.serializers.arrow_columns import plain
+from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
-from nadi.client.values.ddl import of_ddl
+from nadi.client.serializers.structs import parsed
+from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
 from nadi.errors import InvalidArgumentError
 
-_READ_AS = {"json-schema": "json or msgpack"}
+_HOMES = {  # imported on first use: they bring libraries that most programs don't use
+    "json": "documents",
+    "msgpack": "documents",
+    "avro": "avro_columns",
+    "protobuf": "protobuf_columns",
+    "arrow": "arrow",
+}
 
 
 class Schemas(Protocol):
@@ -30,8 +37,7 @@ class Schemas(Protocol):
 
     def schemas(self, scope: str, stream: str) -> SchemaGroup: ...
 
-    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
-        """StreamNotFoundError if there is no such stream."""
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,30 @@ class _Candidate:
     definition: bytes
 
 
-def module_of(value_format: str) -> ModuleType:
-    """The format's module; InvalidArgumentError if what it needs isn't installed."""
-    name = "documents" if value_format in DOCUMENTS else value_format
+class Format(Protocol):
+    """The columns of a serialization. A definition is a schema as the store has it."""
+
+    def type_of(self, definition: bytes) -> pa.DataType:
+        """Return the type of its values, as `serializers.types` says."""
+        ...
+
+    def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
+        """Return what keeps the definition `reader` from reading what `writer` writes."""
+        ...
+
+    def decoder(self, kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+        """Return what reads events of the definition `writer` as `reader`'s, whose type is `kind`."""
+        ...
+
+    def encoder(self, kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+        """Return what makes an event of each value; it raises one of MISFITS or SerializationError."""
+        ...
+
+
+def format_of(value_format: str) -> Format:
+    """Return the format's module; InvalidArgumentError if what it needs isn't installed."""
     try:
-        return import_module(f"nadi.client.values.{name}")
+        return cast("Format", import_module(f"nadi.client.serializers.{_HOMES[value_format]}"))
     except ImportError as error:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "
@@ -64,15 +89,18 @@ async def target_of(
 
     InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
     """
-    module = module_of(value.format)
-    if value.ddl is not None:
-        kind = of_ddl(value.ddl)
+    format_ = format_of(value.format)
+
+    def wanted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> Target | None:
         plain(kind)
-        target = Target(value, kind)
+        target = Target(value, kind, definition, schema_id)
         return target if is_wanted is None or is_wanted(target) else None
+
+    if value.ddl is not None:
+        return wanted(of_ddl(value.ddl))
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
-    found = await asyncio.gather(*(group.versions() for group in groups.values()))
-    versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
+    listed = await asyncio.gather(*(group.versions() for group in groups.values()))
+    versions = {stream: some for stream, some in zip(streams, listed, strict=True) if some}
     if not versions:
         for stream in streams:
             await manager.stream_configuration(scope, stream)  # which isn't there has no schema either
@@ -82,19 +110,22 @@ async def target_of(
         if version.digest not in known:
             known[version.digest] = await groups[stream].definition(version)
         newest.append(_Candidate(stream, version, known[version.digest]))
-    first = _reader_of_all(value, module, newest)
-    for one in (first, *newest):
-        _check_format(one, value, scope, module)
-        target = Target(value, _checked_type(module, one.definition), one.definition, one.version.id)
-        if is_wanted is None or is_wanted(target):
+    for one in (_reader_of_all(value, format_, newest), *newest):
+        its_format = _format(one.version, one.definition)
+        if its_format != value.format:
+            raise InvalidArgumentError(
+                f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
+                f"{scope}/{one.stream} is {its_format}: say {its_format}"
+            )
+        target = wanted(format_.type_of(one.definition), one.definition, one.version.id)
+        if target is not None:
             return target
-    if value.version is None:  # it was planned, and newer versions have come since
-        stored = stored_name(value.format)
-        for stream, some in versions.items():
-            for version in (version for version in reversed(some[:-1]) if version.format == stored):
+    for stream, some in versions.items() if value.version is None else ():
+        for version in reversed(some[:-1]):  # it was planned, and newer versions have come since
+            if version.format == stored_name(value.format):
                 definition = await groups[stream].definition(version)
-                target = Target(value, _checked_type(module, definition), definition, version.id)
-                if is_wanted is None or is_wanted(target):
+                target = wanted(format_.type_of(definition), definition, version.id)
+                if target is not None:
                     return target
     return None
 
@@ -107,22 +138,16 @@ async def stored_format(manager: Schemas, scope: str, stream: str) -> str | None
     if not versions:
         await manager.stream_configuration(scope, stream)
         return None
-    newest = versions[-1]
-    if newest.format != "json-schema":
-        return newest.format
-    encoding: str = module_of(DOCUMENTS[0]).parsed(await group.definition(newest)).encoding
-    return encoding
+    return _format(versions[-1], await group.definition(versions[-1]))
+
+
+def _format(version: SchemaVersion, definition: bytes) -> str:
+    """The format of a version, as `value_format` has it."""
+    return parsed(definition).encoding if version.format == "json-schema" else version.format
 
 
 def stored_name(value_format: str) -> str:
-    """The format's name in the store."""
     return "json-schema" if value_format in DOCUMENTS else value_format
-
-
-def _checked_type(module: ModuleType, definition: bytes) -> pa.DataType:
-    kind = module.type_of(definition)
-    plain(kind)
-    return kind
 
 
 def _newest(
@@ -133,7 +158,6 @@ def _newest(
     *,
     is_write: bool,
 ) -> Iterator[tuple[str, SchemaVersion]]:
-    """The version to read of each stream that has one."""
     if not streams:
         raise InvalidArgumentError(
             f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream whose schema says what "
@@ -156,21 +180,7 @@ def _newest(
         yield stream, some[number - 1]
 
 
-def _check_format(one: _Candidate, value: ValueOptions, scope: str, module: ModuleType) -> None:
-    found = one.version.format
-    if found == "json-schema" and value.format in DOCUMENTS:
-        found = module.parsed(one.definition).encoding
-        if found == value.format:
-            return
-    elif found == value.format:
-        return
-    raise InvalidArgumentError(
-        f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
-        f"{scope}/{one.stream} is {found}: say {_READ_AS.get(found, found)}"
-    )
-
-
-def _reader_of_all(value: ValueOptions, module: ModuleType, newest: Sequence[_Candidate]) -> _Candidate:
+def _reader_of_all(value: ValueOptions, format_: Format, newest: Sequence[_Candidate]) -> _Candidate:
     """The first that reads what all the others write."""
     definitions = {one.definition: one for one in newest}
     if len(definitions) == 1 or len({one.version.format for one in newest}) > 1:
@@ -181,7 +191,7 @@ def _reader_of_all(value: ValueOptions, module: ModuleType, newest: Sequence[_Ca
             f"what {other.stream} has, {one.stream}'s doesn't read: {problem}"
             for other in definitions.values()
             if other is not one
-            for problem in module.incompatibilities(one.definition, other.definition)
+            for problem in format_.incompatibilities(one.definition, other.definition)
         ]
         if not problems:
             return one

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 
 from nadi.client.control.arguments import check_timeout
-from nadi.client.segments.alone import Alone
 from nadi.errors import NadiError, RequestTimeoutError
 
 log = logging.getLogger("nadi.client")
@@ -27,14 +25,12 @@ class Ack:
     has an Ack of several parts: done when all are, failed if one is.
     """
 
-    __slots__ = ("_alone", "_callbacks", "_error", "_parts", "is_awaited")
+    __slots__ = ("_callbacks", "_error", "_parts")
 
     def __init__(self, parts: int = 1) -> None:
         self._callbacks: list[Callable[[Ack], object]] | None = []  # None once it is done
         self._parts = parts
         self._error: NadiError | None = None
-        self._alone: Alone | None = None  # where a thread that waits for it may read it by itself
-        self.is_awaited = False  # by a thread that does nothing else meanwhile
 
     @classmethod
     def of_all(cls, acks: Iterable[Ack]) -> Ack:
@@ -66,9 +62,11 @@ class Ack:
 
     def add_done_callback(self, function: Callable[[Ack], object]) -> None:
         """Call `function` with this Ack once it is done, in whichever thread settles it."""
-        if self._alone is not None:
-            self._alone.give_back()  # nobody may come and read it
-        self._when_done(function)
+        with _SETTLING:
+            if self._callbacks is not None:
+                self._callbacks.append(function)
+                return
+        self._call(function)
 
     def __await__(self) -> Generator[object, None, None]:
         if self._callbacks is not None:
@@ -107,36 +105,16 @@ class Ack:
         for function in callbacks or ():
             self._call(function)
 
-    def read_by(self, alone: Alone) -> None:
-        """It comes to the thread that waits for it."""
-        self._alone = alone
-
     # --- inside -----------------------------------------------------------------------------
 
-    def _when_done(self, function: Callable[[Ack], object]) -> None:
-        with _SETTLING:
-            if self._callbacks is not None:
-                self._callbacks.append(function)
-                return
-        self._call(function)
-
     def _wait(self, timeout: float | None) -> bool:
-        """Whether it is done by then."""
-        self.is_awaited = True
-        if self._alone is not None:
-            began = time.monotonic()
-            self._alone.wait(self.done, timeout)
-            if self._callbacks is None:
-                return True
-            if timeout is not None:
-                timeout = max(0.0, timeout - (time.monotonic() - began))
         waiting = threading.Lock()
         waiting.acquire()
 
         def settled(_: Ack) -> None:
             waiting.release()
 
-        self._when_done(settled)
+        self.add_done_callback(settled)
         if waiting.acquire(timeout=-1 if timeout is None else timeout):
             return True
         with _SETTLING:
@@ -155,8 +133,3 @@ class Ack:
 def is_stored(ack: Ack) -> bool:
     """Whether it is known by now that the events are stored."""
     return ack._callbacks is None and ack._error is None
-
-
-def has_callbacks(ack: Ack) -> bool:
-    """Whether anybody else is to be told of it."""
-    return bool(ack._callbacks)

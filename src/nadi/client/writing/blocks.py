@@ -8,27 +8,168 @@ its routing keys, so that it can be divided again if its segment is sealed befor
 Each function that frames events takes an order, or None for the existing one, and returns a function that copies the
 framed events between two places in that order. It copies because a piece that waits long must not keep other pieces in
 memory; with None, all are requested at once.
+
+`Routes` says which segment takes a key, between two scalings. It never changes: when a segment is replaced the writer
+makes another, so code that worked without the writer's lock knows by it alone whether its work is still valid.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from nadi.client.writing.routes import NO_KEY, Codes, Routes
+from nadi.client.segments.tracing import BlockTrace
+from nadi.client.writing.ack import Ack
 from nadi.errors import EventTooLargeError, InvalidArgumentError
-from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
+from nadi.limits import KIB, MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
 from nadi.model.event import int_array, whole_events
 from nadi.model.framing import HEADER_BYTES, event_header, event_headers
+from nadi.model.keyspace import key_position
+from nadi.wire.fields import Buffer
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+
+T = TypeVar("T")
+Codes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint16]]"
+NO_KEY = 0xFFFF  # the code of events without a routing key; a stream has at most 10,000 segments
+CACHED_KEYS = 100_000
+
+
+class Routes(Generic[T]):
+    """table: (low, high, segment) for each piece of the key space; a segment's code is its index in `segments`."""
+
+    def __init__(self, table: Iterable[tuple[float, float, T]]) -> None:
+        self.table = sorted(table, key=lambda piece: piece[1])
+        self.segments = list(dict.fromkeys(segment for _, _, segment in self.table))
+        self.code_of = {segment: code for code, segment in enumerate(self.segments)}
+        self._highs = [high for _, high, _ in self.table]
+        self._known = _KnownCodes(self)
+
+    def segment(self, key: str) -> T:
+        """The segment with the smallest high end that is not below the key's position."""
+        if not isinstance(key, str):
+            raise InvalidArgumentError(f"a routing key is a str, not {type(key).__name__}")
+        index = min(bisect_left(self._highs, key_position(key)), len(self.table) - 1)
+        return self.table[index][2]
+
+    def codes(self, keys: list[str | None]) -> Codes:
+        """The code of each key's segment, or NO_KEY."""
+        import numpy as np
+
+        try:
+            return np.frombuffer(b"".join(map(self._known.__getitem__, keys)), np.uint16)
+        except TypeError:  # a list, say, which can't be a dict's key
+            kind = next(type(key).__name__ for key in keys if not isinstance(key, str | None))
+            raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
+
+
+class _KnownCodes(dict[str | None, bytes]):
+    """Two bytes for each key, which are joined faster than numbers are put into an array. Filled as keys are
+    looked up, from any thread."""
+
+    def __init__(self, routes: Routes[Any]) -> None:
+        super().__init__({None: _code(NO_KEY)})
+        self._routes = routes
+        self._code_of = {segment: _code(code) for segment, code in routes.code_of.items()}
+
+    def __missing__(self, key: str | None) -> bytes:
+        if len(self) >= CACHED_KEYS:  # not a cache of cachetools: 0.2 us more per event, and for one thread only
+            self.clear()
+        code = _code(NO_KEY) if key is None else self._code_of[self._routes.segment(key)]
+        self[key] = code
+        return code
+
+
+def _code(number: int) -> bytes:
+    return number.to_bytes(2, sys.byteorder)
+
+
+_LITTLE_BYTES = 16 * KIB
+
+
+class Batch:
+    """entries: header, payload and routing key of each event in turn, so that one list operation adds an
+    event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
+    bytes and itself. `number` is the writer's event number of its last event, once it was sent (at `sent_at`, by
+    time.monotonic); `end` is where it ends in the segment, -1 until that is known; `trace` is for its spans.
+    """
+
+    __slots__ = ("_more", "ack", "end", "entries", "number", "sent_at", "size", "trace")
+
+    @property
+    def is_large(self) -> bool:
+        """One event too large for an append; it goes through a transient segment."""
+        return self.size > MAX_EVENT_BYTES + HEADER_BYTES and len(self.entries) == 3
+
+    def __init__(self, ack: Ack | None = None) -> None:
+        self.entries: list[bytes | memoryview | str | Piece | None] = []
+        self.size = 0
+        self.number = self.end = -1
+        self.sent_at = 0.0
+        self.ack = ack or Ack()
+        self.trace: BlockTrace | None = None
+        self._more = 0  # events of pieces beyond the first of each
+
+    def __len__(self) -> int:
+        return len(self.entries) // 3 + self._more
+
+    def data(self) -> bytes:
+        """The events as they lie in the segment."""
+        return b"".join(self._pieces())
+
+    def data_to_send(self) -> list[Buffer]:
+        """Like `data`, in parts: what is little is joined when it is sent, and pieces aren't copied if there is nothing
+        else."""
+        entries: list[Any] = self.entries
+        if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
+            return entries[1::3]
+        return self._pieces() if self.size <= _LITTLE_BYTES else [self.data()]
+
+    def _pieces(self) -> list[Any]:
+        entries: list[Any] = self.entries
+        parts: list[Any] = [b""] * (len(entries) // 3 * 2)
+        parts[0::2] = entries[0::3]
+        parts[1::2] = entries[1::3]
+        return parts
+
+    def parts(self) -> Iterator[tuple[bytes, bytes, str | Piece | None]]:
+        """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""
+        entries: list[Any] = self.entries
+        return zip(entries[0::3], entries[1::3], entries[2::3], strict=True)
+
+    def keys_of(self, places: Sequence[int]) -> list[str | None]:
+        """The routing keys of the events at these places, which ascend."""
+        entries: list[Any] = self.entries
+        if not self._more:
+            keys = [entries[3 * place + 2] for place in places]
+            return [key.key(0) if isinstance(key, Piece) else key for key in keys]
+        keys, entry, first, count = [], -1, 0, 0
+        for place in places:
+            while place >= first + count:
+                entry, first = entry + 1, first + count
+                key = entries[3 * entry + 2]
+                count = key.count if isinstance(key, Piece) else 1
+            keys.append(key.key(place - first) if isinstance(key, Piece) else key)
+        return keys
+
+    def add(self, header: bytes, payload: bytes, key: str | None) -> None:
+        self.entries += (header, payload, key)
+        self.size += len(header) + len(payload)
+
+    def add_piece(self, piece: Piece) -> None:
+        self._more += piece.count - 1
+        self.entries += (b"", piece.framed, piece)
+        self.size += len(piece.framed)
 
 
 Positions: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

@@ -26,7 +26,7 @@ from nadi.client.control.controller import ControllerClient
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack, is_stored
-from nadi.client.writing.batch import Batch
+from nadi.client.writing.blocks import Batch
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -111,17 +111,8 @@ class _Note:
 
 
 class NotedTimes:
-    """The times that one writer notes; made by `open_sender`."""
-
     def __init__(
-        self,
-        stores: SegmentStores,
-        scope: str,
-        stream: str,
-        writer_id: str,
-        writer: Writer,
-        *,
-        continues: bool = False,
+        self, stores: SegmentStores, scope: str, stream: str, writer_id: str, writer: Writer, *, continues: bool = False
     ) -> None:
         """continues: an earlier writer may have had this id."""
         check_writer_id(writer_id)

@@ -1,13 +1,21 @@
 """How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread, but for an append that a caller's thread sends by itself (`segments/alone`). One append is in
-flight, or a few (`pace`); meanwhile the next batch grows, so appends are small when the segment is quiet and large when
-it is busy.
+the loop's thread. One append is in flight, or a few (`Pace`); meanwhile the next batch grows, so appends are small when
+the segment is quiet and large when it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
 and therefore stored completely or not at all.
+
+`Pace` says which appends may be under way. One is, while events gather for the next; or two when there is much to send.
+Where acknowledgements take long, as from a
+log in an object store, an event would wait twice so: for the append before, and for its own. There a few small ones may
+be under way, each some milliseconds after the one before: what a server gets while it stores something, it stores
+together next. So the first of those that are stored together takes up to twice as long as the last, and a few are as
+many as follow each other in that time.
+
+Batches that wait already, as those that a sealed segment leaves to another, follow each other at once.
 """
 
 from __future__ import annotations
@@ -18,21 +26,16 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
 from nadi.backoff import Backoff
-from nadi.client.control.process import OwnProcess
 from nadi.client.segments.connection import AppendSession, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeySampler
-from nadi.client.segments.session import Session, open_session, set_up
-from nadi.client.segments.stores import SegmentStores
+from nadi.client.segments.stores import SegmentStores, Session, open_session, set_up
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.client.segments.tracing import BlockTrace, stored
-from nadi.client.writing.ack import has_callbacks
-from nadi.client.writing.batch import Batch
-from nadi.client.writing.pace import Pace
+from nadi.client.writing.blocks import Batch
 from nadi.errors import (
     AccessDeniedError,
     ClosedError,
@@ -47,12 +50,89 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import KIB, MAX_EVENT_BYTES, WRITER_BLOCK_BYTES
+from nadi.limits import MAX_EVENT_BYTES, WRITER_BLOCK_BYTES
 from nadi.observe import traces
 from nadi.wire import commands as wire
-from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, AttributeUpdate
+
+SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # a second append goes out if it is at least this large
+SLOW_S = 0.010  # acknowledgements that take longer are slow
+_GAP_S = 0.005  # at least, between two small ones
+_SMALL_ONES = 8
+_OF_ALL = 32  # small ones of a writer's segments together: those of many keep a server busy anyhow
+
+
+class Pace:
+    """Of one segment's output, whose batches it looks at. outputs: all those of its writer."""
+
+    __slots__ = ("_in_flight", "_outputs", "_sent_at", "_tick", "_tick_at", "_took_s", "_waiting")
+
+    def __init__(self, waiting: deque[Batch], in_flight: deque[Batch], outputs: Sized) -> None:
+        self._waiting, self._in_flight, self._outputs = waiting, in_flight, outputs
+        self._sent_at = self._took_s = 0.0
+        self._tick: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
+
+    def sent(self, batch: Batch) -> None:
+        batch.sent_at = self._sent_at = time.monotonic()
+
+    def acknowledged(self, batch: Batch, now: float) -> None:
+        self._took_s = now - batch.sent_at
+
+    def may_send(self, current: Batch) -> bool:
+        """Whether what waits, or else the growing batch, may be sent now."""
+        if not self._in_flight:
+            return bool(self._waiting or current.entries)
+        if self._waiting:
+            if self._waiting[0].is_large or self._in_flight[0].is_large:
+                return False
+            return len(self._in_flight) == 1 or self._has_room(self._waiting[0].size, _OF_ALL)
+        if not current.entries or self._in_flight[0].is_large:
+            return False
+        if len(self._in_flight) == 1 and current.size >= SECOND_APPEND_BYTES:
+            return True
+        return self._took_s >= SLOW_S and self._wait_s(current.size) == 0
+
+    def next_notice(self, current: Batch, send: Callable[[], None]) -> int | None:
+        """The size of the growing batch at which it may be sent beside what is in flight, if it may; or `send` is
+        called, when so much time has passed that a small one may."""
+        wait_s = None
+        if self._took_s >= SLOW_S and not self._waiting and self._in_flight and not self._in_flight[0].is_large:
+            wait_s = self._wait_s(current.size)
+            if wait_s == 0 and not current.entries:
+                return 1
+        if wait_s is not None:
+            self._tick_after(wait_s, send)
+        return SECOND_APPEND_BYTES if len(self._in_flight) == 1 else None
+
+    def _tick_after(self, wait_s: float, send: Callable[[], None]) -> None:
+        """Have `send` called then, or earlier if that is said already."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + wait_s
+        if self._tick is not None:
+            if self._tick_at <= at:
+                return
+            self._tick.cancel()  # an acknowledgement took very long, and the next one didn't
+        self._tick, self._tick_at = loop.call_at(at, self._ticked, send), at
+
+    def _ticked(self, send: Callable[[], None]) -> None:
+        self._tick = None
+        send()
+
+    def _wait_s(self, size: int) -> float | None:
+        """How long until so many bytes may follow as a small append; None: not before something is acknowledged."""
+        if self._took_s < SLOW_S or not self._has_room(size, _SMALL_ONES):
+            return None
+        gap_s = max(_GAP_S, 2 * self._took_s / _SMALL_ONES)
+        return max(self._sent_at + gap_s - time.monotonic(), 0.0)
+
+    def _has_room(self, size: int, most: int) -> bool:
+        """Whether there are fewer under way than that, and all of them are small, with so many bytes more."""
+        if len(self._in_flight) >= min(most, _OF_ALL // max(len(self._outputs), 1)):
+            return False
+        return sum(batch.size for batch in self._in_flight) + size <= SECOND_APPEND_BYTES
+
 
 _TIMEOUT_S = 60.0
 _REPLACE_IF_GREATER = 2
@@ -84,18 +164,13 @@ async def merge_large_event(
 log = logging.getLogger("nadi.client")
 
 _FULL_PAUSE_S = 0.25
-_ALONE_BYTES = 64 * KIB  # the most that a caller's thread sends by itself
 
 
 class Owner(Protocol):
-    """The writer of an output, as the output sees it. lock: held while events are added, or taken out. gathering: how
-    many threads' events come several at a time."""
+    """The writer of an output, as the output sees it. lock: held while events are added, or taken out."""
 
     lock: threading.Lock
     stores: SegmentStores
-    blocking: bool
-    gathering: int
-    process: OwnProcess
     pump: Pump
     outputs: dict[int, SegmentOutput]
 
@@ -111,8 +186,6 @@ class Owner(Protocol):
 
 
 class SegmentOutput:
-    """One segment of one writer."""
-
     def __init__(self, owner: Owner, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
@@ -142,12 +215,10 @@ class SegmentOutput:
 
     @property
     def last(self) -> Batch | None:
-        """The last of `pending`, if there are any."""
         return self.pending()[-1] if self.has_pending else None
 
     @property
     def has_pending(self) -> bool:
-        """Whether `pending` has any."""
         return bool(self.in_flight or self.waiting or self.current.entries)
 
     def take_all(self) -> list[Batch]:
@@ -169,12 +240,9 @@ class SegmentOutput:
         if self._wakes:
             self._wakes = False
             try:
-                if not self._send_alone():
-                    self._owner.pump.add(self)
-            except BaseException as error:
-                self._wakes, self.notice_at = True, 1  # the next event tells of both, or raises the same
-                if not isinstance(error, ClosedError):  # but Ctrl-C
-                    self._owner.pump.add(self)
+                self._owner.pump.add(self)
+            except BaseException:
+                self._wakes, self.notice_at = True, 1  # the next event, or a flush, sends both, or raises the same
                 raise
 
     def cut(self) -> None:
@@ -207,34 +275,29 @@ class SegmentOutput:
             self._wakes, self.notice_at = True, notice_at
 
     def send_prepared(self) -> None:
-        """Send what `prepare` took."""
         session, batches, self._prepared = self._session, self._prepared, []
         if session is None:
             if self.has_pending:
                 self._open_soon()
             return
-        session.connection.take_back()
         for batch in batches:
             self._send(session, batch)
 
     def pump(self) -> None:
-        """Send whatever may be sent now."""
         with self._owner.lock:
             self.prepare()
         self.send_prepared()
 
     def _next(self) -> Batch:
         if self.waiting:
-            batch, current = self.waiting.popleft(), self.current
+            batch = self.waiting.popleft()
         else:
-            batch, current = self.current, Batch()
-        batch.number = self._number + len(batch)
+            batch, self.current = self.current, Batch()
+        batch.number = self._number = self._number + len(batch)
         self._pace.sent(batch)
         if traces.active is not None:
             batch.trace = BlockTrace(traces.active, batch.trace)
-        # nothing is called from here on: Ctrl-C in a caller's thread finds it here or there
-        self.current, self._number = current, batch.number
-        self.in_flight += (batch,)
+        self.in_flight.append(batch)
         return batch
 
     def _send(self, session: Session, batch: Batch) -> None:
@@ -244,12 +307,10 @@ class SegmentOutput:
             self._owner.spawn(self._send_large(session, batch))
             return
         session.append(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
-        if (report := self._report_after(batch)) is not None:
-            session.send(report)
-
-    def _report_after(self, batch: Batch) -> wire.ReportKeys | None:
-        """What is due to be said of keys, once that batch was sent."""
-        return self._sampler.passed(self._writer_id, len(batch), batch.keys_of) if self._sampler is not None else None
+        if self._sampler is not None:
+            report = self._sampler.passed(self._writer_id, len(batch), batch.keys_of)
+            if report is not None:
+                session.send(report)
 
     async def _send_large(self, session: Session, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
@@ -285,7 +346,7 @@ class SegmentOutput:
 
     async def _open(self, pause_s: float) -> None:
         stores, backoff = self._owner.stores, Backoff()
-        told = AppendSession(self._on_reply, self._on_lost, lambda: not self.in_flight)
+        told = AppendSession(self._on_reply, self._on_lost)
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
@@ -307,7 +368,6 @@ class SegmentOutput:
 
     def _go_on(self, session: Session) -> None:
         """Resume with everything the session has not stored."""
-        session.connection.take_back()  # nothing may come between what is sent again
         self._session = session
         self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
         if self._closed:
@@ -335,18 +395,11 @@ class SegmentOutput:
                 self._open_soon()
 
     def _on_reply(self, reply: wire.Command) -> None:
-        session = self._session
-        if session is None:
+        if self._session is None:
             return
         if isinstance(reply, wire.DataAppended):
             self.trouble = None
-            done: list[Batch] = []
-            with self._owner.lock:
-                self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
-                is_alone = len(done) == 1 and done[0].ack.is_awaited and not self.has_pending
-            if is_alone and self._owner.blocking:
-                session.connection.answered_alone()  # before its thread wakes, and writes the next
-            self._owner.stored(done)
+            self._acknowledge(reply.event_number, reply.current_segment_write_offset)
             return
         error = error_of(reply)
         self._drop_session()
@@ -364,75 +417,24 @@ class SegmentOutput:
         else:
             self.fail(error or ProtocolError(f"an append to {self.segment} was answered with {str(reply)[:200]}"))
 
-    def _acknowledge(self, number: int) -> None:
+    def _acknowledge(self, number: int, end: int = -1) -> None:
+        """Settle the batches up to that number. end: where the last of them ends in the segment, if that is known."""
         done: list[Batch] = []
         with self._owner.lock:
-            self._take_stored(number, done)
+            while self.in_flight and self.in_flight[0].number <= number:
+                done.append(self.in_flight.popleft())
+            if done:
+                done[-1].end = end
+                self.stored_to = end if end >= 0 else -done[-1].number
+                self.progress_at = time.monotonic()
+                self._pace.acknowledged(done[-1], self.progress_at)
+                if traces.active is not None:
+                    stored(traces.active, self.segment, self._writer_id, done)
+            if self.has_pending:
+                self._owner.pump.add(self)
+            else:
+                self._wakes, self.notice_at = True, 1
         self._owner.stored(done)
-
-    def _take_stored(self, number: int, done: list[Batch], end: int = -1) -> None:
-        """Move the batches up to that number from those in flight; call with the lock held. end: where the last of them
-        ends in the segment, if that is known."""
-        while self.in_flight and self.in_flight[0].number <= number:
-            done.append(self.in_flight[0])
-            self.in_flight.popleft()
-        if done:
-            done[-1].end = end
-            self.stored_to = end if end >= 0 else -done[-1].number
-            self.progress_at = time.monotonic()
-            self._pace.acknowledged(done[-1], self.progress_at)
-            if traces.active is not None:
-                stored(traces.active, self.segment, self._writer_id, done)
-        if self.has_pending:
-            self._owner.pump.add(self)
-        else:
-            self._wakes, self.notice_at = True, 1
-
-    # --- in a caller's thread ---------------------------------------------------------------
-
-    def _send_alone(self) -> bool:
-        """Send `current` here and now, if the connection is lent and nothing is under way; call with the lock held."""
-        session, owner = self._session, self._owner
-        if session is None or not session.alone.is_lent or session.is_due:
-            return False
-        if not owner.blocking or owner.gathering or not owner.process.is_this:
-            return False
-        alone, batch = session.alone, self.current
-        if self.in_flight or self.waiting or batch.size > _ALONE_BYTES:
-            return False
-        with alone.lock:
-            if not alone.is_lent or alone.is_busy or self._session is not session:
-                return False
-            alone.begin(session.session_id, self)
-            self._next()
-            batch.ack.read_by(alone)
-            frame = session.framed(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
-            if (report := self._report_after(batch)) is not None:
-                frame += encode_parts(report)[0]
-            alone.send(b"".join(frame), batch.number)
-        self._wakes, self.notice_at = True, 1  # the next event has the loop take over
-        return True
-
-    def acknowledged_alone(self, reply: wire.DataAppended, done: list[Batch]) -> bool:
-        """See `alone.Writer`: another thread that has the writer's lock just writes."""
-        lock = self._owner.lock
-        held: list[bool] = []
-        try:
-            held += map(lock.acquire, (False,))  # in one step: Ctrl-C can't come between having it and knowing that
-            if not held[0]:
-                return False
-            self.trouble = None
-            self._take_stored(reply.event_number, done, reply.current_segment_write_offset)
-        finally:
-            if True in held:
-                lock.release()
-        return True
-
-    def stored_alone(self, done: list[Batch]) -> None:
-        if done and has_callbacks(done[0].ack):  # the only one; Ctrl-C mustn't keep others from hearing of it
-            self._owner.schedule(partial(self._owner.stored, done))
-        else:
-            self._owner.stored(done)
 
     # --- ends -------------------------------------------------------------------------------
 

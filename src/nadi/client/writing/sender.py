@@ -25,15 +25,25 @@ from functools import partial
 from typing import Any
 
 from nadi.backoff import Backoff
-from nadi.client.control.arguments import check_ack_timeout
+from nadi.client.control.arguments import check_ack_timeout, checked
+from nadi.client.control.closing import Closing
 from nadi.client.control.patience import TimeLimit
 from nadi.client.control.process import OwnProcess
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack
-from nadi.client.writing.batch import Batch
-from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
+from nadi.client.writing.blocks import (
+    CACHED_KEYS,
+    FEW_EVENTS,
+    Batch,
+    Block,
+    Blocks,
+    Events,
+    Piece,
+    Routes,
+    RoutingKeys,
+    as_bytes,
+)
 from nadi.client.writing.event_time import NotedTimes
-from nadi.client.writing.routes import CACHED_KEYS, Routes
 from nadi.client.writing.segment_output import Pump, SegmentOutput, fail_overdue, too_late
 from nadi.errors import (
     ClosedError,
@@ -46,6 +56,72 @@ from nadi.errors import (
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.framing import HEADER_BYTES, event_header
 from nadi.model.segments import SegmentRange, Successor, common_keys
+
+
+@checked()
+class Writing(Closing):
+    """What writers of events and of values have in common."""
+
+    def __init__(self, sender: EventSender) -> None:
+        self._sender = sender
+
+    async def ready(self) -> None:
+        """Wait until there is room for more events."""
+        await self._sender.ready()
+
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Declare that all events so far are at or before this timestamp, and that later ones are not before it.
+
+        The Ack, which need not be awaited, completes when the controller has recorded it or a later time.
+        """
+        return self._sender.note_time(timestamp_ms)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        await self._sender.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then close; writes not stored by then fail with ClosedError."""
+        await self._sender.close(timeout)
+
+
+@checked(without=("write", "write_batch", "write_event", "write_many"))
+class EventWriter(Writing):
+    """Writes events to one stream, in order for each routing key; made by `StreamManager.create_writer`."""
+
+    def __init__(self, sender: EventSender) -> None:
+        super().__init__(sender)
+        self.name = sender.name
+        self.write_event = sender.write_event  # type: ignore[method-assign]  # saves one call per event
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Accept one event and return the Ack, shared by its batch, which completes when it is stored.
+
+        Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError, ClosedError. While
+        too much is pending, the blocking writer waits here for room; asynchronous callers use `write`, or get
+        UnavailableError once twice the limit is pending.
+        """
+        return self._sender.write_event(event, routing_key)
+
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept many events, with one key for all or one each; return one Ack for all of them.
+
+        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
+        means no key. Invalid lists and arrays are rejected before any of it is accepted. The blocking writer waits
+        for room before each block of about half a megabyte, so any number of events may be passed; the asyncio one
+        raises UnavailableError once twice the limit is pending, with the events before accepted: use `write_many`.
+        """
+        return self._sender.write_batch(events, routing_keys)
+
+    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept any number of events: `write_batch`, with `ready` before each block."""
+        return await self._sender.write_many(events, routing_keys)
+
+    async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Wait until there is `ready` room, then `write_event`."""
+        await self._sender.ready()
+        return self._sender.write_event(event, routing_key)
+
 
 ACK_TIMEOUT_S = 60.0
 _SHORT = 4096
@@ -112,9 +188,8 @@ class EventSender:
         self._name_of = name_of
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
-        self.blocking = blocking
-        self.gathering = 0  # threads whose events come several at a time
-        self.process = OwnProcess()
+        self._blocking = blocking
+        self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
         self.pump = Pump(self.lock, self.schedule)
         self._room = threading.Condition(self.lock)
@@ -189,7 +264,6 @@ class EventSender:
         return self.times.note(timestamp_ms)
 
     def written(self) -> int:
-        """How many bytes were written so far."""
         return self._settled + self._pending
 
     def ends(self) -> list[tuple[int, Batch | None, int]]:
@@ -206,7 +280,6 @@ class EventSender:
             return list(dict.fromkeys(batch.ack for output in self.outputs.values() for batch in output.pending()))
 
     def segment_ids(self) -> list[int]:
-        """The segments that take its events now."""
         with self.lock:
             return list(dict.fromkeys(output.segment_id for _, _, output in self._routes.table))
 
@@ -264,9 +337,9 @@ class EventSender:
 
     def schedule(self, call: Callable[[], None]) -> None:
         """Call it on the loop's thread, soon; from any thread."""
-        self.process.check()
+        self._process.check()
         try:
-            if self.blocking:
+            if self._blocking:
                 self._loop.call_soon_threadsafe(call)
             else:
                 self._loop.call_soon(call)
@@ -280,11 +353,9 @@ class EventSender:
         task.add_done_callback(self._tasks.pop)
 
     def stored(self, batches: Sequence[Batch]) -> None:
-        """They need not be kept any more."""
         self._settle(batches, None)
 
     def failed(self, batches: Sequence[Batch], error: NadiError) -> None:
-        """They won't be stored."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
         self._settle(batches, error)
@@ -300,7 +371,7 @@ class EventSender:
             for batch in batches:
                 self._pending -= batch.size
                 self._settled += batch.size
-                batch.size, batch.entries = 0, []  # not twice, where Ctrl-C has this repeated
+                batch.entries = []  # a step of event time may keep the batch, but not its events
         for batch in batches:
             batch.ack.settle(error)
         self._make_room()
@@ -310,7 +381,7 @@ class EventSender:
 
     def _wait_for_room(self) -> None:
         """With the lock held: wait, or raise, until an event may be taken."""
-        if not self.blocking:
+        if not self._blocking:
             if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
                 return
             if self._stopped is None:
@@ -340,7 +411,7 @@ class EventSender:
                 with self.lock:
                     self._room.notify_all()
             if self._room_waiters:
-                self.schedule(self._wake_waiters)  # this may be a caller's thread
+                self._wake_waiters()
 
     def _wake_waiters(self) -> None:
         waiters, self._room_waiters = self._room_waiters, []
@@ -351,7 +422,7 @@ class EventSender:
     def _take(self, block: Block) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
         if len(block) < FEW_EVENTS:
-            return self._take_few(block)
+            return [self.write_event(event, key) for event, key in block.one_by_one()]
         while True:
             with self.lock:
                 routes, keyless = self._routes, self._next_keyless()
@@ -361,16 +432,6 @@ class EventSender:
                     self._wait_for_room()
                 if self._routes is routes:  # else a segment was replaced meanwhile
                     return [self._add(routes.segments[code], piece) for code, piece in pieces]
-
-    def _take_few(self, block: Block) -> list[Ack]:
-        several = len(block) > 1  # the first isn't sent by itself then, and the others once it is acknowledged
-        with self.lock:
-            self.gathering += several
-        try:
-            return [self.write_event(event, key) for event, key in block.one_by_one()]
-        finally:
-            with self.lock:
-                self.gathering -= several
 
     def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
         """With the lock held."""

@@ -31,9 +31,8 @@ from nadi.controller.state.metadata import StreamName
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.naming import check_name
-from nadi.observe.cluster import ClusterReport, DrainReport
+from nadi.observe.cluster import ClusterReport, DrainReport, HoldReport
 from nadi.observe.health import Component, Status
-from nadi.observe.migration import HoldReport
 
 CLUSTER_PATH = "/v1/cluster"
 _NONE = {404: "The server is of no cluster."}

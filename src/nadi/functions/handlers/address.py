@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from nadi.errors import InvalidArgumentError
@@ -34,7 +34,11 @@ class Target:
     content_type: str = "application/octet-stream"
 
     def __post_init__(self) -> None:
-        self._check_types()
+        texts: Any = ("url", "mode", "event_type", "content_type")
+        for name, kind in {**dict.fromkeys(texts, str), "trust_store": str | None, "headers": Mapping}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                words = "a mapping" if kind is Mapping else "a text"
+                raise InvalidArgumentError(f"Target: {name} is {words}, not {value!r}")
         if not self.url.startswith(("http://", "https://")):
             raise InvalidArgumentError(f"a target is an http:// or https:// address, not {self.url!r}")
         self._check_address()
@@ -52,16 +56,6 @@ class Target:
                 raise InvalidArgumentError(f"{name!r} can't be a header: a name and a value of one line of ASCII")
             if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
                 raise InvalidArgumentError(f"the header {name} is set by nadi for each event")
-
-    def _check_types(self) -> None:
-        texts: dict[str, object] = {name: getattr(self, name) for name in ("url", "mode", "event_type", "content_type")}
-        texts |= {} if self.trust_store is None else {"trust_store": self.trust_store}
-        for name, value in texts.items():
-            if not isinstance(value, str):
-                raise InvalidArgumentError(f"Target: {name} is a text, not {value!r}")
-        headers: object = self.headers
-        if not isinstance(headers, Mapping):
-            raise InvalidArgumentError(f"Target: headers is a mapping, not {headers!r}")
 
     def _check_address(self) -> None:
         try:

@@ -1,26 +1,273 @@
-"""The handler's process, from its worker's side: started, called, and replaced whenever it died, hung or ran out of
-memory. Whatever the handler does to it is an outcome like any other."""
+"""The handler's process: started, called, and replaced by its worker whenever it died, hung or ran out of memory.
+Whatever the handler does to it is an outcome like any other.
+
+The process is `python -m nadi.functions.handlers.process FD`. It reads calls from a socket and answers each with an
+outcome. The handler is called with events one by one, or all at once; what it returns or raises becomes the outcome. In
+memory that it shares with the parent it notes which event it is at, and since when, so that the parent knows which one
+it hung at, or died of. It leads a process group, for what the handler starts to end with it, and it ends with its
+parent: a thread waits for the socket's end. Standard output and error are the parent's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import mmap
 import os
+import queue
+import resource
 import signal
 import socket
+import struct
 import sys
+import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from nadi.functions.handlers.event import Event
-from nadi.functions.handlers.host import LENGTH, NOTE, Call, Start, Started
-from nadi.functions.handlers.outcome import Failure, Outcome
-from nadi.functions.stopped import FunctionError, HandlerNotStartedError
-from nadi.limits import FUNCTION_START_S, MIB
+from nadi.errors import EventTooLargeError, InvalidArgumentError
+from nadi.functions.handlers.event import (
+    Context,
+    Event,
+    Failure,
+    FunctionError,
+    HandlerNotStartedError,
+    Outcome,
+    Output,
+    Reject,
+)
+from nadi.functions.handlers.loading import HandlerFunction, load, takes_context, takes_list
+from nadi.limits import (
+    FUNCTION_ERROR_CHARS,
+    FUNCTION_REPLY_BYTES,
+    FUNCTION_SLICE_BYTES,
+    FUNCTION_SLICE_S,
+    FUNCTION_START_S,
+    MAX_EVENT_BYTES,
+    MIB,
+)
+
+
+class Calls:
+    def __init__(self, handler: HandlerFunction, *, by_list: bool | None = None) -> None:
+        """by_list: whether it takes lists of events; None looks at its annotation."""
+        self.handler = handler
+        self.by_list = takes_list(handler) if by_list is None else by_list
+        self._with_context = takes_context(handler)
+
+    def run(
+        self,
+        events: Sequence[Event],
+        context: Context,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[int], None] = lambda index: None,
+    ) -> Outcome:
+        """Call it with the events in order; begin: called with the index of each event before it is handled."""
+        if self.by_list:
+            begin(0)
+            try:
+                return Outcome(done=len(events), outputs=self._call(list(events), context, loop))
+            except BaseException as error:  # also one that would end a program: nobody outside asks for that so
+                return Outcome(done=0, failure=failure_of(error), together=len(events))
+        outputs: list[Output] = []
+        size_bytes = 0
+        ends_at = time.monotonic() + FUNCTION_SLICE_S
+        for index, event in enumerate(events):
+            begin(index)
+            try:
+                given = self._call(event, context, loop)
+            except BaseException as error:
+                return Outcome(done=index, outputs=outputs, failure=failure_of(error))
+            outputs += [(event.routing_key if key is None else key, data) for key, data in given]
+            size_bytes += _size_bytes(given)
+            # what is done is recorded, however slow a handler is, or however much it makes
+            if time.monotonic() >= ends_at or size_bytes >= FUNCTION_SLICE_BYTES:
+                return Outcome(done=index + 1, outputs=outputs)
+        return Outcome(done=len(events), outputs=outputs)
+
+    def _call(self, given: object, context: Context, loop: asyncio.AbstractEventLoop) -> list[Output]:
+        returned = self.handler(given, context) if self._with_context else self.handler(given)
+        if inspect.isawaitable(returned):
+            returned = loop.run_until_complete(asyncio.wait_for(returned, None))
+        outputs = outputs_of(returned)
+        if (size_bytes := _size_bytes(outputs)) > FUNCTION_REPLY_BYTES:
+            raise OutputTooLargeError(f"{size_bytes:,} bytes of one call, over {FUNCTION_REPLY_BYTES:,}: return less")
+        return outputs
+
+
+class OutputTooLargeError(Exception):
+    """What one call returned is more than can be taken."""
+
+
+def outputs_of(returned: object) -> list[Output]:
+    """What a handler returned, as events for the output stream: bytes, a text, a pair of a routing key and one of
+    these, or several of them; None is nothing.
+
+    >>> outputs_of([b"a", ("key", "b")])
+    [(None, b'a'), ('key', b'b')]
+    >>> outputs_of(None)
+    []
+    """
+    if returned is None:
+        return []
+    if (one := _output(returned)) is not None:
+        return [one]
+    if isinstance(returned, Iterable) and not isinstance(returned, dict):
+        found = [(item, _output(item)) for item in returned if item is not None]
+        strange = [item for item, output in found if output is None]
+        if not strange:
+            return [output for _, output in found if output is not None]
+        returned = strange[0]
+    raise InvalidArgumentError(
+        f"a handler returns bytes, a text, (routing key, bytes or text), a list of these, or None, not {returned!r:.80}"
+    )
+
+
+def _output(item: object) -> Output | None:
+    if isinstance(item, tuple) and len(item) == 2 and (item[0] is None or isinstance(item[0], str)):
+        data = _bytes(item[1])
+        if data is not None:
+            (item[0] or "").encode()  # UnicodeEncodeError for a key that is no text
+            return item[0], data
+    data = _bytes(item)
+    return None if data is None else (None, data)
+
+
+def _bytes(item: object) -> bytes | None:
+    if isinstance(item, str):
+        item = item.encode()
+    if not isinstance(item, bytes | bytearray | memoryview):
+        return None
+    if len(item) > MAX_EVENT_BYTES:
+        raise EventTooLargeError(len(item), MAX_EVENT_BYTES)
+    return bytes(item)
+
+
+def _size_bytes(outputs: list[Output]) -> int:
+    return sum(len(data) for _, data in outputs)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception says, and where in the handler it was raised."""
+    kind = type(error)
+    try:
+        said = str(error).encode(errors="backslashreplace").decode()
+    except Exception as another:
+        said = f"without a text ({type(another).__name__})"
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename != __file__]
+    where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines and not isinstance(error, Reject) else ""
+    return Failure(
+        kind="raised",
+        error=kind.__name__ if kind.__module__ in ("builtins", __name__) else f"{kind.__module__}.{kind.__qualname__}",
+        message=said[:FUNCTION_ERROR_CHARS] + where,
+        is_final=isinstance(error, Reject),
+    )
+
+
+NOTE = struct.Struct("<qd")  # the index of the event being handled, and since when on the monotonic clock
+LENGTH = struct.Struct("<I")
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The parent's first message. notes: a descriptor of the memory shared; memory_mib: 0 is unlimited; path: where
+    modules are looked for."""
+
+    handler: str
+    function: str
+    worker: str
+    by_list: bool | None
+    memory_mib: int
+    notes: int
+    log_level: int
+    path: list[str]
+
+
+class Call(msgspec.Struct, frozen=True):
+    events: list[Event]
+    attempt: int
+
+
+def send(connection: socket.socket, message: msgspec.Struct | None) -> None:
+    data = msgspec.msgpack.encode(message)
+    connection.sendall(LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """The next message; None at the end."""
+    head = _exactly(connection, LENGTH.size)
+    return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    parts = bytearray(size)
+    view = memoryview(parts)
+    while view:
+        count = connection.recv_into(view)
+        if count == 0:
+            return None
+        view = view[count:]
+    return bytes(parts)
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    # Signals are sent to all processes of a service: the parent lets this one finish. To ignore them would also make
+    # programs that are started here ignore them.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    first = receive(connection)
+    if first is None:
+        return
+    start = msgspec.msgpack.decode(first, type=Start)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if memory runs out, this process goes first, not the one that knows what was handled
+    if start.memory_mib:
+        resource.setrlimit(resource.RLIMIT_DATA, (start.memory_mib * MIB, start.memory_mib * MIB))
+    logging.basicConfig(stream=sys.stderr, level=start.log_level, format=FORMAT)
+    sys.path[:] = start.path
+    try:
+        handler = load(start.handler)
+        calls = Calls(getattr(handler, "handler", handler), by_list=start.by_list)
+    except Exception as error:
+        send(connection, failure_of(error))
+        return
+    send(connection, None)
+    _serve(connection, start, calls)
+
+
+def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
+    notes = mmap.mmap(start.notes, NOTE.size)
+    logger = logging.getLogger(f"{start.function}.{start.worker}")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        while (data := receive(connection)) is not None:
+            waiting.put(data)
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+    def begin(index: int) -> None:
+        NOTE.pack_into(notes, 0, index, time.monotonic())
+
+    threading.Thread(target=read, daemon=True).start()
+    decoder = msgspec.msgpack.Decoder(Call)
+    while True:
+        call = decoder.decode(waiting.get())
+        context = Context(start.function, start.worker, call.attempt, logger)
+        try:
+            outcome = calls.run(call.events, context, loop, begin)
+        except MemoryError as error:  # while calling, not in the handler
+            outcome = Outcome(done=0, failure=failure_of(error), together=len(call.events))
+        with suppress(Exception):  # closed, or on a full disk: that is no failure of the events
+            sys.stdout.flush()
+        send(connection, outcome)
+
 
 _DYING_S = 5.0
 
@@ -49,7 +296,6 @@ class HandlerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
     async def start(self) -> None:
@@ -61,7 +307,7 @@ class HandlerProcess:
             self._notes = mmap.mmap(memory, NOTE.size)
             self._socket = ours
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "nadi.functions.handlers.host", str(theirs.fileno())),
+                *(sys.executable, "-m", "nadi.functions.handlers.process", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
                 start_new_session=True,
@@ -77,12 +323,9 @@ class HandlerProcess:
             log_level=self._log.getEffectiveLevel(),
             path=[folder or os.getcwd() for folder in sys.path],
         )
-        answer: bytes | None = None
         try:
             async with asyncio.timeout(FUNCTION_START_S):
-                with suppress(ConnectionError):
-                    await self._send(start)
-                    answer = await self._receive()
+                answer = await self._ask(start)
         except TimeoutError:
             await self.close()
             raise HandlerNotStartedError(
@@ -91,7 +334,7 @@ class HandlerProcess:
         if answer is None:
             how = await self._how_it_ended()
             raise HandlerNotStartedError(f"the process of handler {self._handler} {how} while it imported its module")
-        failure = msgspec.msgpack.decode(answer, type=Started).failure
+        failure = msgspec.msgpack.decode(answer, type=Failure | None)
         if failure is not None:
             await self.close()
             raise FunctionError(f"the handler {self._handler} can't be loaded: {failure.error}: {failure.message}")
@@ -134,10 +377,14 @@ class HandlerProcess:
         failure = Failure(kind="died", error="ProcessDied", message=message)
         return self._lost(call, at, failure)
 
-    async def _ask(self, call: Call) -> bytes | None:
+    async def _ask(self, message: msgspec.Struct) -> bytes | None:
+        """The answer; None if the process ends without one."""
+        assert self._socket is not None
+        data = msgspec.msgpack.encode(message)
         try:
-            await self._send(call)
-            return await self._receive()
+            await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(data)) + data)
+            head = await self._exactly(LENGTH.size)
+            return None if head is None else await self._exactly(LENGTH.unpack(head)[0])
         except ConnectionError:
             return None
 
@@ -168,15 +415,6 @@ class HandlerProcess:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
 
-    async def _send(self, message: msgspec.Struct) -> None:
-        assert self._socket is not None
-        data = msgspec.msgpack.encode(message)
-        await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(data)) + data)
-
-    async def _receive(self) -> bytes | None:
-        head = await self._exactly(LENGTH.size)
-        return None if head is None else await self._exactly(LENGTH.unpack(head)[0])
-
     async def _exactly(self, size: int) -> bytes | None:
         assert self._socket is not None
         loop, data = asyncio.get_running_loop(), bytearray()
@@ -188,7 +426,6 @@ class HandlerProcess:
         return bytes(data)
 
     async def close(self) -> None:
-        """End the process, whatever it is doing."""
         process = self._process
         if process is not None:
             if process.returncode is None:
@@ -212,3 +449,7 @@ async def _follow_to_its_end(process: asyncio.subprocess.Process, connection: so
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RD)  # what it still sent can be read
+
+
+if __name__ == "__main__":
+    main()

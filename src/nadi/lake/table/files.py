@@ -1,11 +1,21 @@
-"""Data files of one attempt: rows divided by partition, written as they come, in bounded memory.
+"""Attempts at a snapshot: data files, in which rows are divided by partition in bounded memory, and their commit.
 
-A file's name begins with its attempt (`attempts`), so whoever finds it knows whether a snapshot can still come to name
-it. Files lie beside each other: Iceberg finds partitions by what its manifests say, not by folders.
+An attempt's name says which snapshot it is built on. It is committed on the condition that this is still the table's
+newest, so of two attempts on one snapshot one is stored, whoever makes them and however late they arrive. A file's name
+begins with its attempt: nothing will ever name a file of an attempt on a snapshot that is no longer the newest, if no
+snapshot names it already. Files lie beside each other: Iceberg finds partitions by its manifests, not by folders.
+
+>>> name = data_file_name(new_attempt(81), 3)
+>>> parent_of(name), parent_of("00000-3-8d1c37a2.parquet")
+(81, None)
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,22 +23,109 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from nadi.lake.stopped import LakeStoppedError
-from nadi.lake.table.attempts import data_file_name
+from nadi.lake.table.catalogs import load_table
 from nadi.lake.table.partitions import Key, Partitions
-from nadi.lake.table.reaching import STORAGE, reaching
+from nadi.lake.table.reaching import CATALOG, STORAGE, LakeStoppedError, reaching
 from nadi.limits import LAKE_FILE_BYTES, LAKE_FILES_OPEN, LAKE_PENDING_BYTES, LAKE_ROW_GROUP_BYTES
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
 
-def arrow_schema(table: Table) -> pa.Schema:
-    """As its files have it, ids of fields included."""
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
+log = logging.getLogger("nadi.lake")
+_OURS = b"nadi"
+NO_SNAPSHOT = 0
+_ATTEMPT = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f])")
 
-    return schema_to_pyarrow(table.schema())
+
+class OvertakenError(Exception):
+    """Another snapshot was committed meanwhile: nothing of the attempt is in the table."""
+
+
+def head_of(table: Table) -> int:
+    """The id of the table's newest snapshot, NO_SNAPSHOT if it has none."""
+    snapshot = table.current_snapshot()
+    return NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
+
+
+def new_attempt(parent: int) -> UUID:
+    return UUID(bytes=parent.to_bytes(8, "big") + _OURS + os.urandom(4))
+
+
+def data_file_name(attempt: UUID, number: int) -> str:
+    return f"nadi-{attempt}-{number:05d}.parquet"
+
+
+def parent_of(file_name: str) -> int | None:
+    """The snapshot on which the attempt that wrote a file was built; None for a file of others."""
+    found = _ATTEMPT.search(file_name)
+    if found is None:
+        return None
+    made = UUID(found[0]).bytes
+    return int.from_bytes(made[:8], "big") if made[8:12] == _OURS else None
+
+
+def commit_files(
+    catalog: Catalog,
+    table: Table,
+    attempt: UUID,
+    files: Sequence[DataFile],
+    summary: Mapping[str, str],
+    replaced: Sequence[DataFile] = (),
+) -> Table:
+    """The table with a snapshot more, which has these files too; of those `replaced` they have the same rows.
+
+    It is tried once: PyIceberg's own way tries again on whatever the newest snapshot is then. OvertakenError if others
+    were faster, UnavailableError where it isn't known whether it was stored: `table.snapshot_by_id` of a later look
+    knows, or the next commit does.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.update import AssertTableUUID
+    from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+
+    kind = _OverwriteFiles if replaced else _MergeAppendFiles
+    operation = Operation.OVERWRITE if replaced else Operation.APPEND
+    with reaching(STORAGE):
+        producer = kind(
+            operation, table.transaction(), table.io, commit_uuid=attempt, snapshot_properties=dict(summary)
+        )
+        for file in replaced:
+            producer.delete_data_file(file)
+        for file in files:
+            producer.append_data_file(file)
+        updates, requirements = producer._commit()
+    if replaced:
+        updates = tuple(map(_as_replacement, updates))
+    requirements = (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
+    name = ".".join(table.name())
+    with reaching(CATALOG):
+        try:
+            catalog.commit_table(table, requirements, updates)
+        except CommitFailedException as error:
+            now = load_table(catalog, name)
+            if now is None or now.snapshot_by_id(producer.snapshot_id) is None:
+                producer._clean_all_uncommitted()
+                raise OvertakenError(str(error)) from error
+            return now  # it was stored, and the answer to that got lost: the catalog's client had tried again
+    now = load_table(catalog, name)
+    assert now is not None, "the catalog has stored it"
+    return now
+
+
+def _as_replacement(update: Any) -> Any:
+    """Iceberg's operation for the same rows in other files, so that who follows the table's new rows passes it over;
+    PyIceberg has none that makes it."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    if not isinstance(update, AddSnapshotUpdate):
+        return update
+    assert update.snapshot.summary is not None
+    summary = Summary(Operation.REPLACE, **update.snapshot.summary.additional_properties)
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"summary": summary}))
 
 
 @dataclass(slots=True)
@@ -45,13 +142,14 @@ class DataFiles:
 
     def __init__(self, table: Table, attempt: UUID) -> None:
         from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
         from pyiceberg.manifest import FileFormat
 
         self._table, self._attempt = table, attempt
         self._partitions = Partitions(table.metadata)
         self._model = FileFormatFactory.get(FileFormat.PARQUET)
         self._places = table.location_provider()
-        self.schema = arrow_schema(table)
+        self.schema = schema_to_pyarrow(table.schema())
         self._open: dict[Key, _Open] = {}
         self._done: list[DataFile] = []
         self._paths: list[str] = []
@@ -80,19 +178,24 @@ class DataFiles:
         return self._done
 
     def abandon(self) -> None:
-        """Remove what was written: nothing names it."""
-        for one in self._open.values():
-            if one.written_bytes:
-                one.pending = []
-                one.writer.close()
-        self._open.clear()
-        for path in self._paths:
-            with suppress(FileNotFoundError):  # it wasn't begun, or another writer's sweep was faster
-                self._table.io.delete(path)
-        self._paths.clear()
+        """Remove what was written: nothing names it. What can't be removed now is left for a later sweep."""
+        try:
+            for file in self._open.values():
+                if file.written_bytes:
+                    file.writer.close()
+            for path in self._paths:
+                with suppress(FileNotFoundError):  # it wasn't begun, or another writer's sweep was faster
+                    self._table.io.delete(path)
+        except (OSError, pa.ArrowException) as error:
+            log.warning("files of an attempt that came to nothing are left for later: %s", error)
 
     def _add(self, key: Key, batch: pa.RecordBatch) -> None:
-        one = self._open.pop(key, None) or self._begun()
+        one = self._open.pop(key, None)
+        if one is None:
+            path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
+            self._paths.append(path)
+            output = self._table.io.new_output(path)
+            one = _Open(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
         self._open[key] = one  # the last one is the one used last
         one.pending.append(batch)
         one.pending_bytes += batch.nbytes
@@ -103,14 +206,6 @@ class DataFiles:
             self._finish(key)
         while len(self._open) > LAKE_FILES_OPEN:
             self._finish(next(iter(self._open)))
-
-    def _begun(self) -> _Open:
-        path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
-        self._paths.append(path)
-        return _Open(
-            path,
-            self._model.create_writer(self._table.io.new_output(path), self._table.schema(), self._table.properties),
-        )
 
     def _flush(self, one: _Open) -> None:
         one.writer.write(pa.Table.from_batches(one.pending, schema=self.schema))

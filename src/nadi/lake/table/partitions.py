@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.errors import InvalidArgumentError
-from nadi.lake.stopped import LakeStoppedError
+from nadi.lake.table.reaching import LakeStoppedError
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField

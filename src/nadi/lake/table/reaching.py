@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nadi.errors import NadiError, UnavailableError
-from nadi.lake.stopped import LakeStoppedError
 from nadi.lake.table.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -23,6 +22,11 @@ CATALOG, STORAGE = "the catalog", "the table's storage"
 _PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # of SQLAlchemy's
 _READ_BYTES = 8 << 20
 _TEXT_CHARS = 5_000  # of an error, that are looked through
+
+
+class LakeStoppedError(NadiError):
+    """The lake can't go on at its cut by itself: the message says what to change. Nothing is lost: started again, it
+    continues from there."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What of a catalog's properties is secret: named by a variable of the environment, kept out of the store, of messages
 and of whatever else is shown.
 
-A property is secret by its name, or has a password within its URI. Definitions that were made before passwords within
-URIs were refused may have one, and texts of others may quote an address: so what is shown passes here.
+A property is secret by its name, or has a password within its URI. Texts of others may quote an address: so errors pass
+here.
 
 >>> plain_secret("uri", "postgresql://lake:sesame@db/catalog")
 'a password'
@@ -40,7 +40,9 @@ def plain_secret(name: str, value: str) -> str | None:
     """What a property has that is secret and not a variable's name, in words; None if nothing is."""
     if _SECRET.search(name) and not VARIABLE.search(value):
         return "a secret"
-    return "a password" if _blotted(value) != value else None  # also beside a variable, as in a connection string
+    return (
+        "a password" if _changed(value, _hidden) != value else None
+    )  # also beside a variable, as in a connection string
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
@@ -52,16 +54,11 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     return _of_query(text, _OF_QUERY_IN_TEXT, _hidden)
 
 
-def _blotted(text: str) -> str:
-    return _changed(text, _hidden)
-
-
 def _hidden(password: str) -> str:
     return _SHOWN if VARIABLE.sub("", password) else password
 
 
 def _changed(text: str, change: Callable[[str], str]) -> str:
-    """The address with its passwords changed."""
     return _of_query(_of_user(text, _OF_USER, change), _OF_QUERY, change)
 
 
@@ -77,18 +74,6 @@ def _of_query(text: str, of_query: re.Pattern[str], change: Callable[[str], str]
         return found[1] + change(found[3]) if _SECRET_IN_QUERY.search(unquote(found[2])) else found[0]
 
     return of_query.sub(changed, text)
-
-
-def shown(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties as they may be shown: names of variables stay.
-
-    >>> shown({"token": "sesame", "credential": "lake:${LAKE_SECRET}"})
-    {'token': '***', 'credential': 'lake:${LAKE_SECRET}'}
-    """
-    return {
-        name: _SHOWN if plain_secret(name, value) == "a secret" else _blotted(value)
-        for name, value in properties.items()
-    }
 
 
 def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> tuple[dict[str, str], list[str]]:

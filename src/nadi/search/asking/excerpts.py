@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nadi.display import Displayed
 from nadi.limits import SEARCH_SNIPPET_CHARS
 from nadi.search.analysis import analyzer
-from nadi.search.query.bound import All, Any, Bound, Close, Follow, Has, Starts
+from nadi.search.query.bound import Bound, Close, Follow, Has, Starts, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Words:
     """The words of a field that a query asks for, not those that it excludes."""
 
     def __init__(self, bound: Bound, field: int) -> None:
-        found = [one for one in _asked(bound) if one.field == field]
+        found = [one for one in leaves(bound, excluded=False) if one.field == field]
         self._words = {one.value for one in found if isinstance(one, Has)}
         self._words |= {word for one in found if isinstance(one, Follow | Close) for word in one.words}
         self._prefixes = tuple(one.prefix for one in found if isinstance(one, Starts))
@@ -54,14 +53,6 @@ class Words:
         return Excerpt(
             text[start:end], tuple((low - start, high - start) for low, high in places if start <= low and high <= end)
         )
-
-
-def _asked(bound: Bound) -> Iterable[Has | Follow | Close | Starts]:
-    if isinstance(bound, All | Any):
-        for part in bound.parts:
-            yield from _asked(part)
-    elif isinstance(bound, Has | Follow | Close | Starts):
-        yield bound
 
 
 def _best_start(text: str, places: list[tuple[int, int]]) -> int:

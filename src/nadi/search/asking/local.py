@@ -25,8 +25,8 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,29 +37,14 @@ from nadi.errors import ClosedError, NadiError, StoreError
 from nadi.limits import SEARCH_CACHED_INDEX_S, SEARCH_CACHED_S
 from nadi.runtime import REAL
 from nadi.search.analysis import prepared
-from nadi.search.definition import Definition, Definitions
-from nadi.search.missing import IndexNotFoundError
-from nadi.search.shards.manifest import Manifest, Shard
-from nadi.search.shards.merging import make_empty
-from nadi.search.shards.names import INDEX, SHARD, folder_of_index
+from nadi.search.definition import Definition, Definitions, IndexNotFoundError
+from nadi.search.shards.building import make_empty
+from nadi.search.shards.manifest import INDEX, SHARD, Manifest, Shard, folder_of_index
 from nadi.search.shards.objects import Shards, open_shards
 from nadi.search.shards.packing import META, check_files, files_in, head_of, unpack, write_meta
 
 if TYPE_CHECKING:
     from tantivy import Index, Searcher
-
-
-@contextmanager
-def errors_told(what: str) -> Iterator[None]:
-    """StoreError in place of what tantivy raises about files that it doesn't understand."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise StoreError(f"{what} ({str(error)[:200]})") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust, which nobody can import
-            raise
-        raise StoreError(f"{what} ({str(error)[:200]})") from error
 
 
 _HEAD = ".head"
@@ -288,7 +273,7 @@ class LocalIndex:
 
     async def _manifest(self) -> Manifest:
         try:
-            return (await self._definitions.manifest(self._definition))[0]
+            return await self._definitions.manifest(self._definition).get()
         except IndexNotFoundError:
             self._begin_again()
             await self.discard()
@@ -336,8 +321,12 @@ class LocalIndex:
         gone = {shard: self._linked.pop(shard) for shard in self._linked.keys() - wanted}
         segments = [segment for shard in sorted(wanted) for segment in self._linked[shard]]
         write_meta(folder, self._like, segments)
-        with errors_told(self._told("a shard can't be read")):
+        try:
             searcher = self._searcher(folder)
+        except BaseException as error:
+            if not isinstance(error, ValueError | OSError) and type(error).__name__ != "PanicException":
+                raise  # the latter is one of Rust, which nobody can import
+            raise StoreError(self._told(f"a shard can't be read ({str(error)[:200]})")) from error
         for shard in gone:
             self._cached.unlink(shard, folder)
         return searcher

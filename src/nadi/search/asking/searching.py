@@ -29,17 +29,15 @@ from nadi.model.frontier import Bound as CutBound
 from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_name
+from nadi.process.following import check_same
 from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, check_installed, name_of, schema_of
-from nadi.search.asking.bounds import within
 from nadi.search.asking.excerpts import Excerpt, Words
 from nadi.search.asking.local import LocalIndex, Opened
 from nadi.search.asking.pages import After, Placed, after_of, fitting
-from nadi.search.definition import Definition, Definitions
+from nadi.search.definition import REMADE, Definition, Definitions
 from nadi.search.fields import TIMES, Field, UnfitError, number_of, reader_of
-from nadi.search.query.bound import Bound, bind
+from nadi.search.query.bound import Bound, bind, translated, within
 from nadi.search.query.parser import check_text, parse
-from nadi.search.query.translation import translated
-from nadi.search.remade import check_same
 from nadi.search.shards.manifest import Manifest, unfinished
 
 if TYPE_CHECKING:
@@ -56,6 +54,8 @@ def listed(
 
     Few events have the same order, if any, and those are listed by their places.
     """
+    from tantivy import Order
+
     count = searcher.search(asked, 1).count
     found: list[Placed] = []
     low, high = 0, _LARGEST
@@ -67,7 +67,9 @@ def listed(
     left = most - len(found)
     if left and low <= high:
         rest = asked if after is None else _within(asked, fields, low, high)
-        some = _placed(searcher, _addresses(searcher, rest, left, newest))
+        direction = Order.Desc if newest else Order.Asc
+        hits = searcher.search(rest, left, count=False, order_by_field=ORDER, order=direction).hits
+        some = _placed(searcher, [address for _, address in hits])
         if len(some) == left:  # the last may be some of those with one order
             last = some[-1].order
             some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last, newest)
@@ -126,14 +128,6 @@ def _within(asked: Query, fields: tuple[Field, ...], low: int, high: int) -> Que
 
     orders = Query.range_query(schema_of(fields), ORDER, FieldType.Unsigned, low, high)
     return Query.boolean_query([(Occur.Must, asked), (Occur.Must, Query.const_score_query(orders, 0.0))])
-
-
-def _addresses(searcher: Searcher, asked: Query, most: int, newest: bool) -> list[DocAddress]:
-    from tantivy import Order
-
-    direction = Order.Desc if newest else Order.Asc
-    hits = searcher.search(asked, most, count=False, order_by_field=ORDER, order=direction).hits
-    return [address for _, address in hits]
 
 
 def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]:
@@ -286,7 +280,7 @@ class _Question:
 
 @checked()
 class Search(Closing):
-    """Queries of one stream's index; `opened` makes one."""
+    """Queries of one stream's index; `search_of` makes one."""
 
     def __init__(
         self, manager: StreamManager, definitions: Definitions, definition: Definition, local: LocalIndex
@@ -328,7 +322,7 @@ class Search(Closing):
         if order == "best" and until is None and parse(text).until is None:
             until = await self._as_of(begin)
         question = await self._question(text, since, until, keys)
-        await self._wait(wait_for, timeout)
+        await self.wait(wait_for, timeout)
         opened = self._kept.get(begin.generation) if begin is not None and order == "best" else None
         opened = opened or await self._local.newest()
         asked = await self._asked(question, opened.manifest)
@@ -355,19 +349,35 @@ class Search(Closing):
         """
         self._local.check_open()
         question = await self._question(text, since, until, keys)
-        await self._wait(wait_for, timeout)
+        await self.wait(wait_for, timeout)
         opened = await self._local.newest()
         asked = await self._asked(question, opened.manifest)
         return await asyncio.to_thread(counted, opened.searcher, asked, self.definition.fields, by, interval_s, limit)
 
-    async def wait(self, cut: StreamCut | str, timeout: float = 30.0) -> None:
+    async def wait(self, cut: StreamCut | str | None, timeout: float = 30.0) -> None:
         """Return once all that lies before a cut is indexed; RequestTimeoutError after `timeout` seconds."""
-        await self._wait(cut, timeout)
+        if (given := await self._cut(cut)) is None:
+            return
+        until = time.monotonic() + timeout
+        limits = await self._limits(given)
+        manifest = await self._definitions.manifest(self.definition).get()
+        await self._check_same(given, manifest)
+        while True:
+            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
+            if not any(True for _ in unfinished(manifest, found)):
+                return
+            if time.monotonic() >= until:
+                raise RequestTimeoutError(
+                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
+                    "see with `nadi search status` whether an indexer runs"
+                )
+            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
+            manifest = await self._definitions.manifest(self.definition).get()
 
     async def reached(self) -> StreamCut:
         """The cut before which everything is indexed."""
-        manifest, _ = await self._definitions.manifest(self.definition)
-        return self._reached(manifest)
+        manifest = await self._definitions.manifest(self.definition).get()
+        return StreamCut(self._scope, self._stream, manifest.positions())
 
     async def hit_cut(self, hit: Hit) -> StreamCut:
         """A cut that stands at a hit's event, and at the start of the segments that had the other keys then, or of what
@@ -401,17 +411,14 @@ class Search(Closing):
 
     # --- what is asked ------------------------------------------------------------------------
 
-    def _reached(self, manifest: Manifest) -> StreamCut:
-        return StreamCut(self._scope, self._stream, manifest.positions())
-
     async def _as_of(self, begin: After | None) -> StreamCut | None:
         """The cut as of which the best are listed; None where all of a sealed stream is indexed."""
         if begin is not None:
             found = StreamCut.from_text(begin.as_of) if begin.as_of else None
             check_cut(found, self._scope, self._stream)
             return found
-        manifest, _ = await self._definitions.manifest(self.definition)
-        return self._reached(manifest) if manifest.positions() else None
+        reached = await self.reached()
+        return reached if reached.positions else None
 
     async def _question(
         self,
@@ -453,30 +460,10 @@ class Search(Closing):
     async def _check_same(self, cut: StreamCut, manifest: Manifest) -> None:
         """StreamRemadeError, if the index is that of an earlier stream of that name; which has none of the segments."""
         if not cut.positions.keys() & manifest.segments.keys():
-            await check_same(self._stores, self._scope, self._stream, manifest.segments)
+            await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
 
     async def _limits(self, cut: StreamCut) -> CutBound:
         return CutBound(cut.positions, await self._definitions.ranges(cut))
-
-    async def _wait(self, given: StreamCut | str | None, timeout: float) -> None:
-        cut = await self._cut(given)
-        if cut is None:
-            return
-        until = time.monotonic() + timeout
-        limits = await self._limits(cut)
-        manifest, _ = await self._definitions.manifest(self.definition)
-        await self._check_same(cut, manifest)
-        while True:
-            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
-            if not any(True for _ in unfinished(manifest, found)):
-                return
-            if time.monotonic() >= until:
-                raise RequestTimeoutError(
-                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
-                    "see with `nadi search status` whether an indexer runs"
-                )
-            await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
-            manifest, _ = await self._definitions.manifest(self.definition)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -541,17 +528,11 @@ class Search(Closing):
         return next((one for one in made if one.found), made[0] if made else None)
 
 
-async def opened(manager: StreamManager, scope: str, stream: str, *, cache: str | Path | None = None) -> Search:
-    """What queries the index of a stream. cache: the folder for its shards, see `local.cache_folder`."""
-    check_installed()
-    definitions = Definitions(manager, scope)
-    return search_of(manager, definitions, await definitions.get(stream), cache)
-
-
 def search_of(
     manager: StreamManager, definitions: Definitions, definition: Definition, cache: str | Path | None = None
 ) -> Search:
-    """What queries that index; nothing is asked yet."""
+    """What queries that index; nothing is asked yet. cache: the folder for its shards, see `local.cache_folder`."""
+    check_installed()
     local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
     return Search(manager, definitions, definition, local)
 

@@ -1,3 +1,3 @@
-"""Indexers: each follows its share of a stream's segments, makes shards of what comes and adds them to the index
-(`indexer`), which also merges and deletes shards, and writes what doesn't parse to a stream (`letters`). `past` has
-what came before indexed by many."""
+"""Indexers: each follows its share of a stream's segments, makes shards of what comes and adds them to the index,
+writes what doesn't parse to a stream, and merges and deletes shards (`indexer`). `past` has what came before indexed by
+many."""

@@ -33,16 +33,13 @@ from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundEr
 from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.process.following import OvertakenError, Reach, check_same, reaches
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions
-from nadi.search.indexing.letters import Letters, followed_since, part_from
+from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError
+from nadi.search.indexing.indexer import followed_since, letters_of, letters_to, part_from, stored
 from nadi.search.labelling import open_labelled
-from nadi.search.missing import IndexNotFoundError
-from nadi.search.remade import check_same
 from nadi.search.shards.building import Built, Stretch, build
-from nadi.search.shards.manifest import Manifest, OvertakenError, PastOrders, Reach, Shard, Span, past_micros
-from nadi.search.shards.names import new_name
-from nadi.search.shards.objects import Shards
+from nadi.search.shards.manifest import Manifest, PastOrders, Span, new_name, past_micros
 
 _TRIES = 10
 
@@ -88,20 +85,25 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
     definitions = Definitions(manager, scope)
     async with definitions.named(stream):
         definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
+    changes = definitions.manifest(definition)
     for _ in range(_TRIES):
-        known = await changes.look()
+        known = await changes.get()
         if known.past:
             return known.past
-        await check_same(stores_of(manager), scope, stream, known.segments)
+        await check_same(stores_of(manager), scope, stream, known.segments, REMADE)
         tail = await manager.cuts(scope, stream).tail()
         spans = await _spans(manager, scope, known, tail, max_bytes)
         if not spans:
             return []
         orders = await _orders(manager, scope, stream, known, spans)
-        reaches = [*await _ranges(manager, scope, stream, spans), *await _followed(definitions, known, tail, orders)]
+        last = {reach.segment_id: reach.order for reach in known.segments.values()}
+        last |= {segment: one.last for segment, one in orders.items()}  # so orders go on behind those of the past
+        followed = [
+            replace(one, order=last.get(one.segment_id, 0)) for one in await reaches(definitions.stores, scope, tail)
+        ]
+        found = [*await _ranges(manager, scope, stream, spans), *followed]
         try:
-            return (await changes.change(partial(_divided, known, spans, reaches, orders))).past
+            return (await changes.change(partial(_divided, known, spans, found, orders))).past
         except OvertakenError:
             continue
     raise ContentionError(f"the index of {scope}/{stream}", _TRIES)
@@ -130,19 +132,6 @@ async def _orders(
             came = np.array([UNKNOWN])
         found[segment] = PastOrders(start, before, end, int(came[0]))
     return found
-
-
-async def _followed(
-    definitions: Definitions, known: Manifest, tail: StreamCut, orders: dict[int, PastOrders]
-) -> list[Reach]:
-    """The tail's segments, whose orders go on behind those of the past."""
-
-    def before(segment: int) -> int:
-        if segment in orders:
-            return orders[segment].last
-        return known.segments[segment].order if segment in known.segments else 0
-
-    return [replace(one, order=before(one.segment_id)) for one in await definitions.reaches(tail)]
 
 
 async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
@@ -180,22 +169,22 @@ async def _ranges(manager: StreamManager, scope: str, stream: str, spans: Iterab
 async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
     definitions = Definitions(manager, scope)
     definition = await definitions.get(stream)
-    changes = definitions.changes(definition)
-    known = await changes.look()
+    changes = definitions.manifest(definition)
+    known = await changes.get()
     if span not in known.past:
         return False
     origin = known.letters_of(span)
     run = part_from(span[1]) if origin is None else followed_since(origin)
     built = await _built(manager, scope, definition, span, known.orders[span[0]])
-    letters = Letters(manager, scope, definition)
+    letters = letters_to(manager, scope, definition)
     shards, name = await open_labelled(manager, scope, definition), new_name()
     try:
-        shard = None if built is None else await _stored(shards, built, name)
-        unfit = [] if built is None else built.unfit
-        await letters.write(unfit, lambda _: run)
-        docs, having = (0, []) if built is None else (built.docs, built.having)
+        shard = await stored(shards, built, name)
+        if letters is not None:
+            await letters.set_aside(letters_of(built.unfit, scope, stream), {span[0]: run})
+        counts = {"indexed": built.docs, "unfit": len(built.unfit)}
         await changes.change(
-            lambda newest: newest.filled(span, shard, indexed=docs, unfit=len(unfit), having=having),
+            lambda newest: newest.filled(span, shard, having=built.having, **counts),
             lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
         )
     except OvertakenError:
@@ -204,35 +193,26 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
         await shards.delete([name])
         raise
     finally:
-        letters.close()
+        if letters is not None:
+            letters.close()
         await shards.close()
     return True
 
 
-async def _stored(shards: Shards, built: Built, name: str) -> Shard | None:
-    shard = built.shard(name)
-    if shard is not None:
-        assert built.parts is not None
-        await shards.put(shard.id, built.parts)
-    return shard
-
-
-async def _built(
-    manager: StreamManager, scope: str, definition: Definition, span: Span, orders: PastOrders
-) -> Built | None:
-    """None where nothing is left of it in the stream."""
+async def _built(manager: StreamManager, scope: str, definition: Definition, span: Span, orders: PastOrders) -> Built:
+    """Of what is left of it in the stream."""
     segment, start, end = span
     stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
     try:
         start = max(start, (await segment_info(stores, name)).start_offset)
         if start >= end:
-            return None
+            return Built()
         async with aclosing(read_segment_range(stores, name, start, end, SKIP)) as reading:
             blocks = [block async for block in reading]
     except SegmentNotFoundError:
-        return None
+        return Built()
     if not blocks:
-        return None
+        return Built()
     offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
     came, ends = await came_within(stores, name, offsets, end)
     stretch = Stretch(segment, blocks, came, 0, past_micros(orders, offsets, came, ends))

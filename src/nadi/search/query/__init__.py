@@ -1,2 +1,2 @@
-"""The query language: text to a tree (`parser`, `tree`), the tree bound to an index's fields (`bound`), and that as a
-query of tantivy's (`translation`). Standing queries are matched by the same bound tree."""
+"""The query language: text to a tree (`parser`), the tree bound to an index's fields, and that as a query of tantivy's
+(`bound`). Standing queries are matched by the same bound tree."""

@@ -2,19 +2,28 @@
 
 This is what both tantivy and standing queries are asked with. A term about no field is about all texts of the index, or
 all keywords where there is no text.
+
+`translated` makes a bound query one of tantivy's; `within` leaves out what lies before the stream's head, outside of
+the query's cuts, or in segments of other keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_PREFIX_BYTES, SEARCH_QUERY_PARTS, SEARCH_TOKEN_BYTES
-from nadi.search.analysis import words_in
+from nadi.model.frontier import Bound as CutBound
+from nadi.search.analysis import OFFSET, SEGMENT, facet_of, name_of, schema_of, words_in
 from nadi.search.fields import RANGES, Field, Value, number_of, value_of
-from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Phrase, Prefix, Range, Term
+from nadi.search.query.parser import And, Node, Not, Or, Range, Term
+from nadi.search.shards.manifest import Manifest
+
+if TYPE_CHECKING:
+    from tantivy import Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +68,8 @@ class Between:
     with_high: bool
 
 
-@dataclass(frozen=True, slots=True)
-class All:
-    parts: tuple[Bound, ...]  # of none: every event
-
-
-@dataclass(frozen=True, slots=True)
-class Any:
-    parts: tuple[Bound, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Without:
-    part: Bound
-
-
-Bound: TypeAlias = Has | Follow | Close | Starts | Between | All | Any | Without
+Leaf: TypeAlias = Has | Follow | Close | Starts | Between
+Bound: TypeAlias = "Leaf | And[Bound] | Or[Bound] | Not[Bound]"
 
 
 def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
@@ -85,18 +80,18 @@ def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
     return bound
 
 
-def leaves(bound: Bound) -> Iterator[Has | Follow | Close | Starts | Between]:
-    """What it is made of, whatever is excluded included."""
-    if isinstance(bound, All | Any):
+def leaves(bound: Bound, *, excluded: bool = True) -> Iterator[Leaf]:
+    """What it is made of, with or without what is excluded."""
+    if isinstance(bound, And | Or):
         for part in bound.parts:
-            yield from leaves(part)
-    elif isinstance(bound, Without):
-        yield from leaves(bound.part)
-    else:
+            yield from leaves(part, excluded=excluded)
+    elif not isinstance(bound, Not):
         yield bound
+    elif excluded:
+        yield from leaves(bound.part)
 
 
-def _weight(leaf: Has | Follow | Close | Starts | Between) -> int:
+def _weight(leaf: Leaf) -> int:
     """How many terms it is for tantivy, which knows phrases alone."""
     return 2 * leaf.apart if isinstance(leaf, Close) else 1
 
@@ -110,19 +105,17 @@ class _Binding:
 
     def bound(self, node: Node) -> Bound:
         match node:
-            case Everything():
-                return All(())
             case And(parts):
-                return All(tuple(map(self.bound, parts)))
+                return And(tuple(map(self.bound, parts)))
             case Or(parts):
-                return Any(tuple(map(self.bound, parts)))
+                return Or(tuple(map(self.bound, parts)))
             case Not(part):
-                return Without(self.bound(part))
+                return Not(self.bound(part))
             case Range():
                 return self._range(node)
-            case Term(field) | Phrase(field) | Near(field) | Prefix(field):
+            case Term(field):
                 found = tuple(self._leaf(number, node) for number in self._about(field))
-                return found[0] if len(found) == 1 else Any(found)
+                return found[0] if len(found) == 1 else Or(found)
 
     def _about(self, name: str | None) -> list[int]:
         if name is None:
@@ -137,13 +130,13 @@ class _Binding:
             )
         return [number]
 
-    def _leaf(self, number: int, node: Term | Phrase | Near | Prefix) -> Bound:
+    def _leaf(self, number: int, node: Term) -> Bound:
         field = self._fields[number]
         if field.kind == "text":
             return _of_text(number, field, node)
-        if isinstance(node, Near):
+        if node.apart:
             raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words of texts lie near each other")
-        if isinstance(node, Prefix):
+        if node.is_prefix:
             if field.kind != "keyword":
                 raise InvalidArgumentError(
                     f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}"
@@ -172,7 +165,7 @@ def _starts(number: int, prefix: str) -> Starts:
     return Starts(number, prefix)
 
 
-def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> Bound:
+def _of_text(number: int, field: Field, node: Term) -> Bound:
     words = words_in(node.text)
     if not words and any(char.isalnum() for char in node.text):
         raise InvalidArgumentError(
@@ -180,12 +173,118 @@ def _of_text(number: int, field: Field, node: Term | Phrase | Near | Prefix) -> 
         )
     if not words:
         raise InvalidArgumentError(f"{node.text[:60]!r} has no letter and no digit: {field.name} is found by its words")
-    if isinstance(node, Near):
+    if node.apart:
         if len(words) != 2:
             raise InvalidArgumentError(f"{node.text[:60]!r}~{node.apart} is about two words, not {len(words)}")
         return Close(number, (words[0], words[1]), node.apart)
-    if isinstance(node, Prefix):
+    if node.is_prefix:
         if len(words) > 1:
             raise InvalidArgumentError(f"{node.text[:60]!r} is several words: what begins with them can't be asked for")
         return _starts(number, words[0])
     return Has(number, words[0]) if len(words) == 1 else Follow(number, tuple(words))
+
+
+_SPECIAL = re.compile(r"[][.*+?(){}|^$\\&~#-]")  # of tantivy's regular expressions
+
+
+def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
+    """The query for shards with these fields."""
+    from tantivy import FieldType, Occur, Query
+
+    schema = schema_of(fields)
+
+    def of(part: Bound) -> Query:
+        match part:
+            case And(()):
+                return Query.all_query()
+            case And(parts):
+                made = [(Occur.MustNot, of(p.part)) if isinstance(p, Not) else (Occur.Must, of(p)) for p in parts]
+                if all(isinstance(p, Not) for p in parts):
+                    made.append((Occur.Must, Query.all_query()))
+                return Query.boolean_query(made)
+            case Or(parts):
+                return Query.boolean_query([(Occur.Should, of(p)) for p in parts])
+            case Not(inner):
+                return Query.boolean_query([(Occur.Must, Query.all_query()), (Occur.MustNot, of(inner))])
+            case Follow(number, words):
+                return Query.phrase_query(schema, name_of(number), list(words))
+            case Close(number, words, apart):
+                places = [[(0, one), (by, other)] for one, other in (words, words[::-1]) for by in range(1, apart + 1)]
+                phrases = [Query.phrase_query(schema, name_of(number), place) for place in places]
+                return Query.boolean_query([(Occur.Should, phrase) for phrase in phrases])
+            case Starts(number, prefix):
+                escaped = _SPECIAL.sub(lambda found: "\\" + found[0], prefix)
+                return Query.regex_query(schema, name_of(number), f"{escaped}(?s:.*)")
+            case Between(number, None, None, _, _):
+                return Query.exists_query(name_of(number))
+            case Between(number, low, high, with_low, with_high):
+                kind = FieldType.Float if fields[number].kind == "double" else FieldType.Integer
+                borders = (with_low or low is None, with_high or high is None)  # tantivy wants no bound to be included
+                return Query.range_query(schema, name_of(number), kind, low, high, *borders)
+            case Has(number, value):
+                meant = facet_of(str(value)) if fields[number].kind == "facet" else value
+                return Query.term_query(schema, name_of(number), meant)
+
+    return of(bound)
+
+
+def _outside(excluded: dict[int, list[tuple[int | None, int | None]]], fields: tuple[Field, ...]) -> list[Query]:
+    """One query for each run of a segment's bytes whose events don't count: from an offset, up to before another."""
+    from tantivy import FieldType, Occur, Query
+
+    schema = schema_of(fields)
+
+    def between(name: str, low: int | None, high: int | None) -> tuple[Occur, Query]:
+        return Occur.Must, Query.range_query(schema, name, FieldType.Unsigned, low, high)
+
+    found = []
+    for segment, runs in excluded.items():
+        for low, high in runs:
+            parts = [between(SEGMENT, segment, segment)]
+            if (low, high) != (None, None):
+                parts.append(between(OFFSET, low, None if high is None else high - 1))
+            found.append(Query.boolean_query(parts))
+    return found
+
+
+def within(
+    asked: Query,
+    fields: tuple[Field, ...],
+    manifest: Manifest,
+    lows: Sequence[CutBound],
+    highs: CutBound | None,
+    keys: tuple[str, ...] | None,
+) -> Query:
+    """What is asked, of events behind all of `lows`, before `highs`, in segments that may have one of the keys."""
+    from tantivy import Occur, Query
+
+    excluded: dict[int, list[tuple[int | None, int | None]]] = {}
+    for segment, (start, end) in _spans(manifest).items():
+        reach = manifest.segments[segment]
+        runs: list[tuple[int | None, int | None]] = []
+        low = max((end if limit is None else limit for limit in (one.limit(reach.range) for one in lows)), default=0)
+        high = end
+        if highs is not None and (limit := highs.limit(reach.range)) is not None:
+            high = limit
+        if keys is not None and not reach.range.takes_any(keys):
+            high = start
+        if low >= end or high <= start:
+            runs = [(None, None)]
+        else:
+            runs += [(None, low)] if low > start else []
+            runs += [(high, None)] if high < end else []
+        if runs:
+            excluded[segment] = runs
+    if not excluded:
+        return asked
+    return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in _outside(excluded, fields))])
+
+
+def _spans(manifest: Manifest) -> dict[int, tuple[int, int]]:
+    """From where up to where shards may have events, by segment."""
+    found: dict[int, tuple[int, int]] = {}
+    for shard in manifest.shards:
+        for segment, start, end in shard.spans:
+            low, high = found.get(segment, (start, end))
+            found[segment] = (min(low, start), max(high, end))
+    return found

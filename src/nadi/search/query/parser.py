@@ -15,11 +15,62 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_APART, SEARCH_FIELD_CHARS, SEARCH_QUERY_CHARS, SEARCH_QUERY_DEPTH
-from nadi.search.query.tree import And, Everything, Near, Node, Not, Or, Parsed, Phrase, Prefix, Range, Term
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`timeout`, `level:error`, `"connection reset"`; `time*`, what begins so; `"crown king"~5`, two words of which the
+    one is at most so many words before or behind the other."""
+
+    field: str | None
+    text: str
+    apart: int = 0
+    is_prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`ms:[10 TO 20}`, `ms:>10`; None is no bound."""
+
+    field: str
+    low: str | None
+    high: str | None
+    with_low: bool = True
+    with_high: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class And(Generic[T]):
+    parts: tuple[T, ...]  # of none: every event
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Generic[T]):
+    parts: tuple[T, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Generic[T]):
+    part: T
+
+
+Node: TypeAlias = "Term | Range | And[Node] | Or[Node] | Not[Node]"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """since, until: the stream cuts between which events are asked for, as `StreamCuts.named` takes them."""
+
+    node: Node
+    since: str | None = None
+    until: str | None = None
+
 
 Kind = Literal["word", "quoted", "sign"]
 _SIGNS = "()[]{}"
@@ -143,8 +194,8 @@ _SINCE, _UNTIL = "_since", "_until"
 def parse(text: str) -> Parsed:
     """Parse a query; an empty one asks for all events.
 
-    >>> parse("timeout level:error").node
-    And(parts=(Term(field=None, text='timeout'), Term(field='level', text='error')))
+    >>> [(term.field, term.text) for term in parse("timeout level:error").node.parts]
+    [(None, 'timeout'), ('level', 'error')]
 
     InvalidArgumentError: it says what is wrong, and where.
     """
@@ -171,7 +222,7 @@ class _Parser:
         self._depth = 0
 
     def parsed(self) -> Parsed:
-        node: Node = Everything()
+        node: Node = And(())
         if self._words:
             node = self._either(None, top=True)
             if (left := self._next()) is not None:
@@ -206,7 +257,7 @@ class _Parser:
                 break
         if not parts:
             assert bounded
-            return Everything()
+            return And(())
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def _bound(self) -> bool:
@@ -337,13 +388,11 @@ def _plain(word: Word, field: str | None) -> Node:
     if word.apart:
         if not word.apart.isascii() or not word.apart.isdecimal() or not 0 < int(word.apart[:9]) <= SEARCH_APART:
             raise InvalidArgumentError(f"words lie 1 to {SEARCH_APART} words apart, not {word.apart[:20]!r}")
-        return Near(field, word.text, int(word.apart))
-    if word.kind == "quoted":
-        return Phrase(field, word.text)
+        return Term(field, word.text, int(word.apart))
     if word.is_prefix:
         if len(word.text) > 1:
-            return Prefix(field, word.text[:-1])
+            return Term(field, word.text[:-1], is_prefix=True)
         if field is None:
-            return Everything()
+            return And(())
         raise InvalidArgumentError(f"{field}:* says nothing about its value: write what it begins with")
     return Term(field, word.text)

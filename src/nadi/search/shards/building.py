@@ -3,6 +3,9 @@
 Each event has an *order*, by which the newest come first: when the server took it, in microseconds, with its segment's
 number in the low bits; and more than the one before it in its segment. Of a past that is indexed by many it is no less
 than that, and few share one, which are listed by their places. So a page of hits can end behind any of them.
+
+Makes one shard of several. Tantivy merges their segments by its own rule, so they are to be as `to_merge` has them;
+what it leaves apart are several segments in one shard, and found all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,13 +28,38 @@ from nadi.model.event import EventBlock
 from nadi.naming import segment_number
 from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, facet_of, name_of, prepared, schema_of
 from nadi.search.fields import TIMES, Field, Format, UnfitError, reader_of
-from nadi.search.shards.manifest import Shard, Span, Step
-from nadi.search.shards.packing import packed
+from nadi.search.shards.manifest import Numbers, Shard, Span, Step
+from nadi.search.shards.packing import META, packed, unpack, write_meta
 
 if TYPE_CHECKING:
     from tantivy import Document
 
-_Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_MERGER_BYTES = 15_000_000
+
+
+def merge(objects: Sequence[tuple[str, memoryview]], fields: tuple[Field, ...]) -> list[memoryview]:
+    """The parts of the object of all. Blocks; call it in a thread."""
+    from tantivy import Index
+
+    with work_folder() as folder:
+        make_empty(folder, fields)
+        segments = [segment for shard, data in objects for segment in unpack(data, folder, shard)]
+        write_meta(folder, (folder / META).read_bytes(), segments)
+        index = prepared(Index.open(str(folder)))
+        writer = index.writer(min(_MERGER_BYTES, SEARCH_WRITER_BYTES), 1)
+        writer.commit()  # has tantivy look for what it could merge
+        writer.wait_merging_threads()
+        return packed(folder)
+
+
+def make_empty(folder: Path, fields: tuple[Field, ...]) -> None:
+    """An index of tantivy's without any events."""
+    from tantivy import Index
+
+    Index(schema_of(fields), path=str(folder))
+
+
 _NUMBER_MASK = (1 << ORDER_BITS) - 1
 _LEAST_WRITER_BYTES = 15_000_000  # tantivy wants as much
 _WORK = "nadi-search-"
@@ -46,9 +74,9 @@ class Stretch:
 
     segment_id: int
     blocks: Sequence[EventBlock]
-    came_ms: _Numbers
+    came_ms: Numbers
     order: int
-    micros: _Numbers | None = None
+    micros: Numbers | None = None
 
     @property
     def start(self) -> int:
@@ -86,7 +114,7 @@ class Built:
         return Shard(shard_id, self.docs, sum(map(len, self.parts)), spans)
 
 
-def orders(came_ms: _Numbers, before: int) -> _Numbers:
+def orders(came_ms: Numbers, before: int) -> Numbers:
     """The microseconds of events' orders: when they came, and each more than the one before.
 
     >>> orders(np.array([5, 5, -1, 3, 9]), 5000).tolist()
@@ -159,7 +187,7 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
 
 def _documents(
     form: Format, fields: tuple[Field, ...], having: list[int]
-) -> Callable[[Stretch, _Numbers], Iterator[Document | Unfit]]:
+) -> Callable[[Stretch, Numbers], Iterator[Document | Unfit]]:
     """What makes a stretch's events what tantivy takes, given their orders, and counts in `having` which fields they
     have."""
     from tantivy import Document
@@ -179,7 +207,7 @@ def _documents(
     adders = [(kinds[field.kind], name_of(number)) for number, field in enumerate(fields)]
     values_of = reader_of(form, fields)
 
-    def documents(stretch: Stretch, numbers: _Numbers) -> Iterator[Document | Unfit]:
+    def documents(stretch: Stretch, numbers: Numbers) -> Iterator[Document | Unfit]:
         segment, place = stretch.segment_id, iter(numbers.tolist())
         for block in stretch.blocks:
             offsets = block.offsets().tolist()

@@ -14,53 +14,67 @@ span of the past of which letters may be there already is known, and its letters
 
 A segment that is read to its end stays until no earlier one may still lead to it, and no shard has events of it.
 
->>> one = started([Reach(0, 0.0, 1.0)])
+>>> one = Manifest.started([Reach(0, 0.0, 1.0)])
 >>> one = one.advanced([Step(0, 0, 80, 5)], Shard("a", 1, 900, [(0, 0, 80)]), indexed=1)
 >>> one.segments[0].reached, one.shards[0].id
 (80, 'a')
 >>> one.advanced([Step(0, 0, 80, 5)], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
 Traceback (most recent call last):
-nadi.search.shards.manifest.OvertakenError: another indexer was faster in segment 0: it is at 80, not at 0
+nadi.process.following.OvertakenError: another worker was faster in segment 0: it is at 80, not at 0
+
+The names of indexes and shards. They become paths, and whoever may write in a scope may write any into its table; so
+what is read from there has the exact form that is made here, or is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import field
 from msgspec.structs import replace
 
-from nadi.model.frontier import WAITING
-from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
-from nadi.search.shards.names import ShardId
-from nadi.wire.moments import Numbers
+from nadi.process.following import OvertakenError, Reach, SegmentPositions, cut_of
+
+INDEX = re.compile(r"\A[0-9a-f]{32}\Z")
+SHARD = re.compile(r"\A[0-9]{13}-[0-9a-f]{32}\Z")
+FILE = re.compile(r"\A[0-9a-f]{32}(\.[a-z0-9]{1,20}){1,3}\Z")  # of tantivy's, in a shard
+IndexId = Annotated[str, msgspec.Meta(pattern=INDEX.pattern)]
+ShardId = Annotated[str, msgspec.Meta(pattern=SHARD.pattern)]
+
+
+def new_index() -> str:
+    return uuid.uuid4().hex
+
+
+def new_name() -> str:
+    """Of a shard, which nobody else has. It begins with when it was made."""
+    return f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex}"
+
+
+def made_ms(shard: str) -> int | None:
+    """When a shard's name was made, in ms since 1970; None for a name that isn't a shard's."""
+    return int(shard[:13]) if SHARD.match(shard) else None
+
+
+def folder_of_index(*of: str) -> str:
+    """The folder of an index's shards, in its store and in caches: of its scope, stream and id, so that an id of
+    another's index leads to nothing of it."""
+    assert INDEX.match(of[-1]), of
+    return hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
+
 
 _APART_BYTES = 4096  # of a past: events so far apart have different orders, whatever is known of when they came
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
-
-
-class OvertakenError(Exception):
-    """Another indexer has changed that meanwhile: look again."""
-
-
-class Reach(msgspec.Struct, frozen=True, array_like=True):
-    """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
-    see `building`. is_done: it was read to its end. origin: where its following began."""
-
-    segment_id: int
-    low: float
-    high: float
-    reached: int = 0
-    order: int = 0
-    is_done: bool = False
-    origin: int = 0
-
-    @property
-    def range(self) -> SegmentRange:
-        return SegmentRange(self.segment_id, self.low, self.high)
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
@@ -105,26 +119,24 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(SegmentPositions, frozen=True):
     """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
     1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; having: of
-    the former, how many have each field; gaps: places where data was gone or damaged."""
+    the former, how many have each field. Its segments stay while a shard or the past has events of them."""
 
     generation: int = 0
-    segments: dict[int, Reach] = {}
-    shards: list[Shard] = []
-    past: list[Span] = []
-    retired: dict[ShardId, int] = {}
-    orders: dict[int, PastOrders] = {}
+    shards: list[Shard] = field(default_factory=list)
+    past: list[Span] = field(default_factory=list)
+    retired: dict[ShardId, int] = field(default_factory=dict)
+    orders: dict[int, PastOrders] = field(default_factory=dict)
     indexed: int = 0
     unfit: int = 0
-    gaps: int = 0
-    lettering: list[Lettering] = []
-    having: list[int] = []
+    lettering: list[Lettering] = field(default_factory=list)
+    having: list[int] = field(default_factory=list)
 
     @property
-    def open(self) -> list[Reach]:
-        """The segments that are followed."""
+    def followed(self) -> list[Reach]:
+        """The segments that aren't indexed to their ends."""
         return [reach for reach in self.segments.values() if not reach.is_done]
 
     @property
@@ -139,8 +151,10 @@ class Manifest(msgspec.Struct, frozen=True):
     def is_whole(self) -> bool:
         """Whether it knows the segments of its shards and of its past."""
         past = {span[0] for span in self.past}
-        held = past.union(span[0] for shard in self.shards for span in shard.spans)
-        return held <= self.segments.keys() and past <= self.orders.keys()
+        return self.needed() <= self.segments.keys() and past <= self.orders.keys()
+
+    def needed(self) -> set[int]:
+        return {span[0] for shard in self.shards for span in shard.spans} | {span[0] for span in self.past}
 
     def positions(self) -> dict[int, int]:
         """The stream cut before which all events are indexed; some behind it may be, too."""
@@ -161,14 +175,13 @@ class Manifest(msgspec.Struct, frozen=True):
         *,
         indexed: int = 0,
         unfit: int = 0,
-        gaps: int = 0,
         having: Sequence[int] = (),
     ) -> Manifest:
         """With these steps done, and the shard of their events, if there is any to be found. OvertakenError."""
         segments = dict(self.segments)
         ends: dict[tuple[int, int], int] = {}
         for step in steps:
-            reach = self._reach_at(step)
+            reach = self.at(step.segment_id, step.start)
             segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
             ends[step.segment_id, reach.origin] = step.end
         return replace(
@@ -179,7 +192,6 @@ class Manifest(msgspec.Struct, frozen=True):
             shards=self.shards if shard is None else [*self.shards, shard],
             indexed=self.indexed + indexed,
             unfit=self.unfit + unfit,
-            gaps=self.gaps + gaps,
             having=sums(self.having, having),
         )
 
@@ -187,7 +199,7 @@ class Manifest(msgspec.Struct, frozen=True):
         """With it said that dead letters of these steps are about to be written. OvertakenError."""
         ends = {(one.segment_id, one.origin): one.end for one in self.lettering}
         for step in steps:
-            place = (step.segment_id, self._reach_at(step).origin)
+            place = (step.segment_id, self.at(step.segment_id, step.start).origin)
             ends[place] = max(ends.get(place, 0), step.end)
         made = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
         return replace(self, generation=self.generation + 1, lettering=made)
@@ -198,26 +210,6 @@ class Manifest(msgspec.Struct, frozen=True):
         found = (one for one in self.lettering if one.segment_id == segment and one.origin <= start and end <= one.end)
         return next((one.origin for one in found), None)
 
-    def _reach_at(self, step: Step) -> Reach:
-        reach = self.segments.get(step.segment_id)
-        if reach is None or reach.is_done or reach.reached != step.start:
-            at = "gone" if reach is None else "done" if reach.is_done else f"at {reach.reached}"
-            raise OvertakenError(
-                f"another indexer was faster in segment {step.segment_id}: it is {at}, not at {step.start}"
-            )
-        return reach
-
-    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Manifest:
-        """With a segment done that was read up to its end `at`, and what follows it, if that isn't known.
-        OvertakenError."""
-        reach = self.segments.get(segment_id)
-        if reach is None or reach.is_done or reach.reached != at:
-            raise OvertakenError(f"another indexer was faster in segment {segment_id}")
-        segments = self.segments | {segment_id: replace(reach, is_done=True)}
-        for piece in successors:
-            segments.setdefault(piece.segment_id, Reach(piece.segment_id, piece.low, piece.high))
-        return replace(self._with(segments, self.shards), gaps=self.gaps + gaps)
-
     def divided(
         self, past: Sequence[Span], tail: Iterable[Reach], orders: Mapping[int, PastOrders] | None = None
     ) -> Manifest:
@@ -226,8 +218,8 @@ class Manifest(msgspec.Struct, frozen=True):
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
         for reach in tail:
             segments[reach.segment_id] = replace(reach, origin=reach.reached)
-        made = self._with(segments, self.shards, [*self.past, *past])
-        return replace(made, orders={**made.orders, **(orders or {})})
+        made = replace(self, past=[*self.past, *past], orders={**self.orders, **(orders or {})})
+        return made.with_segments(segments)
 
     def filled(
         self, span: Span, shard: Shard | None, *, indexed: int, unfit: int, having: Sequence[int] = ()
@@ -235,13 +227,16 @@ class Manifest(msgspec.Struct, frozen=True):
         """With a part of the past indexed. OvertakenError if it is already."""
         if span not in self.past:
             raise OvertakenError(f"another has indexed that part of segment {span[0]}")
-        past = [one for one in self.past if one != span]
-        shards = self.shards if shard is None else [*self.shards, shard]
-        made = self._with(self.segments, shards, past)
         origin = self.letters_of(span)
-        left = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
-        counts = {"indexed": self.indexed + indexed, "unfit": self.unfit + unfit}
-        return replace(made, **counts, having=sums(self.having, having), lettering=left)
+        return replace(
+            self,
+            past=[one for one in self.past if one != span],
+            shards=self.shards if shard is None else [*self.shards, shard],
+            lettering=[one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)],
+            indexed=self.indexed + indexed,
+            unfit=self.unfit + unfit,
+            having=sums(self.having, having),
+        ).with_segments(self.segments)
 
     def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
         """With one shard in place of others. OvertakenError if they aren't there any more."""
@@ -266,10 +261,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
         gone = [shard.id for shard in self.shards if all(map(is_gone, shard.spans))]
         shards = [shard for shard in self.shards if shard.id not in set(gone)]
-        made = self._with(self.segments, shards)
-        if not gone and made.segments == self.segments:
-            return None
-        return replace(made, retired=self.retired | dict.fromkeys(gone, now_ms))
+        retired = self.retired | dict.fromkeys(gone, now_ms)
+        made = replace(self, shards=shards, retired=retired).with_segments(self.segments)
+        return made if gone or made.segments != self.segments else None
 
     def without_retired(self, shards: Iterable[str]) -> Manifest:
         """With those forgotten: they are deleted."""
@@ -277,35 +271,14 @@ class Manifest(msgspec.Struct, frozen=True):
         kept = {shard: at for shard, at in self.retired.items() if shard not in gone}
         return replace(self, generation=self.generation + 1, retired=kept)
 
-    def with_found(self, found: Iterable[Reach], gone: Iterable[int]) -> Manifest:
-        """With segments that a stream's head has, where those on the way there are forgotten; `gone` are done."""
-        segments = dict(self.segments)
-        for segment_id in gone:
-            segments[segment_id] = replace(segments[segment_id], is_done=True)
-        for reach in found:
-            segments.setdefault(reach.segment_id, reach)
-        return replace(self._with(segments, self.shards), gaps=self.gaps + 1)
-
-    def _with(self, segments: Mapping[int, Reach], shards: list[Shard], past: list[Span] | None = None) -> Manifest:
-        past = self.past if past is None else past
-        first_open = min((reach.segment_id for reach in segments.values() if not reach.is_done), default=None)
-        held = {span[0] for shard in shards for span in shard.spans} | {span[0] for span in past}
-        kept = {
-            segment_id: reach
-            for segment_id, reach in segments.items()
-            if not reach.is_done or segment_id in held or first_open is None or first_open < segment_id
-        }
-        left = {span[0] for span in past}
-        orders = {segment_id: one for segment_id, one in self.orders.items() if segment_id in left}
-        lettering = [one for one in self.lettering if one.segment_id in kept]
+    def with_segments(self, segments: Mapping[int, Reach], gaps: int = 0) -> Manifest:
+        made = super().with_segments(segments, gaps)
+        past = {span[0] for span in self.past}
         return replace(
-            self,
+            made,
             generation=self.generation + 1,
-            segments=kept,
-            shards=shards,
-            past=past,
-            orders=orders,
-            lettering=lettering,
+            orders={segment: one for segment, one in self.orders.items() if segment in past},
+            lettering=[one for one in self.lettering if one.segment_id in made.segments],
         )
 
 
@@ -330,11 +303,6 @@ def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Nu
 def sums(ones: Sequence[int], others: Sequence[int]) -> list[int]:
     """Of each place; the shorter has zeros at its end."""
     return [one + other for one, other in zip_longest(ones, others, fillvalue=0)]
-
-
-def started(reaches: Iterable[Reach]) -> Manifest:
-    """That of a new index, which begins there."""
-    return Manifest(1, {reach.segment_id: reach for reach in reaches})
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
@@ -377,26 +345,3 @@ def unfinished(manifest: Manifest, limits: Mapping[int, int | None]) -> Iterator
         limit = limits.get(reach.segment_id, 0)
         if not reach.is_done and (limit is None or reach.reached < limit):
             yield reach.segment_id
-
-
-def cut_of(reaches: Iterable[Reach]) -> dict[int, int]:
-    """The positions of the stream cut before which all is done, given how far each segment is."""
-    left: list[Reach] = []
-    for reach in sorted(reaches, key=lambda one: one.segment_id):
-        if not reach.is_done or any(share_keys(reach, older) for older in left):
-            left.append(reach)
-    keys: dict[int, float] = {}
-    for piece in oldest_by_key(reach.range for reach in left):
-        keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
-    return {
-        reach.segment_id: reach.reached if _is_all(keys[reach.segment_id], reach) else WAITING
-        for reach in left
-        if reach.segment_id in keys
-    }
-
-
-def _is_all(keys: float, reach: Reach) -> bool:
-    return abs(keys - (reach.high - reach.low)) < _NO_KEYS
-
-
-_NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's

@@ -19,8 +19,7 @@ from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of
 from nadi.errors import InvalidArgumentError, ProtocolError, StoreError, UnavailableError
 from nadi.runtime import REAL
-from nadi.search.shards.names import SHARD, IndexId, folder_of_index
-from nadi.wire.fields import Buffer
+from nadi.search.shards.manifest import SHARD, IndexId, folder_of_index
 
 log = logging.getLogger("nadi.search")
 
@@ -55,12 +54,12 @@ class Shards:
         self.own = label
         await self._create(self._label, [msgspec.json.encode(label)])
 
-    async def put(self, shard: str, parts: Sequence[Buffer]) -> None:
+    async def put(self, shard: str, parts: Sequence[bytes | memoryview]) -> None:
         """Store a shard whose name nobody else has; wait while the store is away, or full."""
         if not await self._create(self._prefix + shard, parts):
             raise StoreError(f"the store has a shard {shard} already, but its name is new: who writes there?")
 
-    async def _create(self, name: str, parts: Sequence[Buffer]) -> bool:
+    async def _create(self, name: str, parts: Sequence[bytes | memoryview]) -> bool:
         """Whether this call may have stored it; else it was there."""
         backoff = Backoff()
         unsure = False

@@ -14,7 +14,7 @@ import crc32c
 import msgspec
 
 from nadi.errors import StoreError
-from nadi.search.shards.names import FILE
+from nadi.search.shards.manifest import FILE
 
 _MAGIC = b"nadi search 2\n"
 _LENGTHS = struct.Struct(">II")
@@ -44,7 +44,7 @@ class _Meta(msgspec.Struct):
 def packed(folder: Path) -> list[memoryview]:
     """The parts of the object of tantivy's folder."""
     segments = msgspec.json.decode((folder / META).read_bytes(), type=_Meta).segments
-    ids = {_id_of(segment) for segment in segments}
+    ids = {msgspec.json.decode(segment)["segment_id"].replace("-", "") for segment in segments}
     bodies = {path.name: _body(path) for path in sorted(folder.iterdir()) if path.name.partition(".")[0] in ids}
     files = [_File(name, len(body), crc32c.crc32c(body)) for name, body in bodies.items()]
     listed = msgspec.json.encode(_List(files, segments))
@@ -126,11 +126,6 @@ def write_meta(folder: Path, like: bytes, segments: list[msgspec.Raw]) -> None:
 def files_in(folder: Path) -> Iterator[Path]:
     """Those of the segments."""
     return (path for path in folder.iterdir() if not path.name.startswith(".") and path.name != META)
-
-
-def _id_of(segment: msgspec.Raw) -> str:
-    found: str = msgspec.json.decode(segment)["segment_id"]
-    return found.replace("-", "")
 
 
 def _body(path: Path) -> memoryview:

@@ -9,45 +9,36 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
-from nadi.client.aio import ABSENT, StreamManager
+from nadi.client.aio import StreamManager, Unreadable
 from nadi.client.control.arguments import checked
-from nadi.client.tables.change import change_value
-from nadi.client.tables.unreadable import Unreadable
 from nadi.display import Displayed
 from nadi.errors import (
     AlreadyExistsError,
-    ConditionFailedError,
     InvalidArgumentError,
     NotFoundError,
     ProtocolError,
-    TruncatedError,
 )
 from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name
+from nadi.naming import SEARCH_TABLE, check_name
+from nadi.process.following import behind_bytes, reaches
+from nadi.process.members import Member, live_members
 from nadi.search.analysis import check_installed
-from nadi.search.definition import Definitions, full_name
+from nadi.search.definition import Definitions, IndexNotFoundError, full_name
 from nadi.search.fields import by_field, check_format, fields_of
-from nadi.search.missing import IndexNotFoundError, NoStandingQueriesError
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.sharing import Told, all_told
-from nadi.search.standing.adding import add_group
-from nadi.search.standing.progress import Place, Progress
+from nadi.search.standing.adding import add_group, sweep
+from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import (
-    Kept,
-    Past,
     QuerySet,
     Records,
     StandingQuery,
     drop_unreadable,
-    set_key,
-    set_of,
+    sets_of,
 )
-from nadi.search.standing.removing import sweep
 
 _SWEEP_S = 2.0  # how long a removal waits for batches that are begun
 _PAUSE_S = 0.05
@@ -70,7 +61,7 @@ class StandingStatus(Displayed):
     gaps: int
     reached: StreamCut
     behind_bytes: int | None
-    matchers: tuple[Told, ...]
+    matchers: tuple[Member, ...]
 
 
 @checked()
@@ -80,6 +71,7 @@ class StandingQueries:
     def __init__(self, manager: StreamManager, scope: str) -> None:
         self._manager, self._definitions = manager, Definitions(manager, scope)
         self._scope = scope
+        self._sets = sets_of(self._definitions)
 
     async def create(
         self,
@@ -110,31 +102,23 @@ class StandingQueries:
         full = full_name(self._scope, hits)
         if full == f"{self._scope}/{stream}":
             raise InvalidArgumentError("hits would go to the stream itself: it would never end")
-        cuts = self._manager.cuts(self._scope, check_name("stream", stream))
-        cut = await cuts.named(start) if isinstance(start, str) else start
-        await cuts.check(cut)
+        cut = await self._definitions.cut(stream, start)
         await self._manager.stream_info(*full.split("/"))
         found = QuerySet(stream, uuid.uuid4().hex, checked_format, made, full, _now_ms())
-        places = {
-            one.segment_id: Place(one.segment_id, one.low, one.high, one.reached, one.reached)
-            for one in await self._definitions.reaches(cut)
-        }
-        await self._definitions.prepare()
+        progress = Progress.started(await reaches(self._definitions.stores, self._scope, cut))
+        await self._definitions.catalog.prepare()
         records = self._records(found)
-        await records.begin(Progress(places=places))
+        await records.progress().create(progress)
         try:
-            await self._definitions.table.put(set_key(stream), msgspec.msgpack.encode(found), ABSENT)
-        except ConditionFailedError:
+            await self._sets.create(stream, found)
+        except AlreadyExistsError:
             await records.drop()
-            raise AlreadyExistsError("the set of standing queries of", f"{self._scope}/{stream}") from None
+            raise
         return found
 
     async def get(self, stream: str) -> QuerySet:
         """Return the set of a stream's standing queries; NotFoundError if it has none."""
-        found = await set_of(self._definitions, stream)
-        if found is None:
-            raise NoStandingQueriesError(self._scope, stream)
-        return found
+        return await self._sets.get(stream)
 
     async def add(
         self, stream: str, queries: Mapping[str, str], *, since: StreamCut | str | None = None
@@ -149,9 +133,9 @@ class StandingQueries:
         if not queries:
             return []
         records = self._records(found)
-        changes = records.changes()
-        await records.check_stream(await changes.look())
-        cut = await self._since(stream, since)
+        changes = records.progress()
+        await records.check_stream(await changes.get())
+        cut = None if since is None else await self._definitions.cut(stream, since)
         group, now = uuid.uuid4().hex, _now_ms()
         made = []
         for name, text in queries.items():
@@ -164,7 +148,8 @@ class StandingQueries:
             made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now))
         if len(made) > SEARCH_STANDING_QUERIES:
             raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
-        await add_group(records, changes, group, made, None if cut is None else Past(cut.as_text()))
+        past = None if cut is None else Progress.started(await reaches(self._definitions.stores, self._scope, cut))
+        await add_group(records, changes, made, past)
         return made
 
     async def list(self, stream: str) -> builtins.list[StandingQuery]:
@@ -174,33 +159,35 @@ class StandingQueries:
     async def unreadable(self, stream: str) -> builtins.list[Unreadable]:
         """Return the queries of a stream that are damaged, or of a newer nadi. Matchers don't go on without them; they
         can be removed."""
-        return (await self._records(await self.get(stream)).sorted_out())[1]
+        return (await self.list_with_unreadable(stream))[1]
 
     async def list_with_unreadable(self, stream: str) -> tuple[builtins.list[StandingQuery], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
         records = self._records(await self.get(stream))
         kept, unreadable = await records.sorted_out()
-        return _added(kept, await records.changes().look()), unreadable
+        bad = [Unreadable(one.name.partition("/")[0], one.problem) for one in unreadable]
+        return _added(kept, await records.progress().get()), bad
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
         found = await self.get(stream)
         records = self._records(found)
-        changes = records.changes()
+        changes = records.progress()
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
         kept, unreadable = await records.sorted_out()
-        known = {one.name: one.id for one in _added(kept, await changes.look())}
-        missing = [name for name in wanted if name not in known and name not in {one.name for one in unreadable}]
+        known = {one.name: one.id for one in _added(kept, await changes.get())}
+        bad = [one.name for one in unreadable if one.name.partition("/")[0] in wanted]
+        missing = wanted.keys() - known.keys() - {key.partition("/")[0] for key in bad}
         if missing:
-            raise NotFoundError(f"{self._scope}/{stream} has no standing query {missing[0]!r}")
-        await records.remove_unreadable(wanted)
+            raise NotFoundError(f"{self._scope}/{stream} has no standing query {min(missing)!r}")
+        await records.forget(bad)
         ids = [known[name] for name in wanted if name in known]
         await changes.change(lambda newest: None if newest.removed.keys() >= set(ids) else newest.without(ids))
         until = time.monotonic() + _SWEEP_S
         await sweep(records, changes)
         while set(ids) & changes.newest.removed.keys() and time.monotonic() < until:
             await asyncio.sleep(_PAUSE_S)
-            await changes.look()
+            await changes.get()
             await sweep(records, changes)
 
     async def status(self, stream: str) -> StandingStatus:
@@ -208,7 +195,7 @@ class StandingQueries:
         found = await self.get(stream)
         records = self._records(found)
         all_kept, unreadable = await records.sorted_out()
-        progress = await records.changes().look()
+        progress = await records.progress().get()
         await records.check_stream(progress)
         queries = _added(all_kept, progress)
         reached = StreamCut(self._scope, stream, progress.done_positions())
@@ -222,21 +209,13 @@ class StandingQueries:
             by_field(found.fields, progress.having),
             progress.gaps,
             reached,
-            await self._behind(reached),
-            tuple(await all_told(self._definitions, records.matcher_keys)),
+            await behind_bytes(self._manager, reached),
+            tuple(await live_members(self._definitions.stores, self._scope, SEARCH_TABLE, records.matcher_keys)),
         )
 
     async def stop(self, stream: str, *, is_stopped: bool = True) -> None:
         """Have a stream's matchers end; `nadi.search.match` goes on where they were."""
-        await self.get(stream)
-
-        async def change(held: bytes | None) -> tuple[bytes | None, None]:
-            if held is None:
-                return None, None
-            known = msgspec.msgpack.decode(held, type=QuerySet)
-            return msgspec.msgpack.encode(replace(known, is_stopped=is_stopped)), None
-
-        await change_value(self._definitions.table, set_key(stream), f"the standing queries of {stream}", change)
+        await self._sets.change(stream, lambda found: replace(found, is_stopped=is_stopped))
 
     async def drop(self, stream: str) -> None:
         """Delete a stream's standing queries; their hits stay."""
@@ -245,34 +224,16 @@ class StandingQueries:
         except ProtocolError:
             await drop_unreadable(self._definitions, stream)
             return
-        await self._definitions.table.remove(set_key(stream))
+        await self._sets.delete(stream)
         await self._records(found).drop()
 
     def _records(self, found: QuerySet) -> Records:
         return Records(self._definitions, found, self._manager)
 
-    async def _since(self, stream: str, since: StreamCut | str | None) -> StreamCut | None:
-        if since is None:
-            return None
-        cuts = self._manager.cuts(self._scope, stream)
-        cut = await cuts.named(since) if isinstance(since, str) else since
-        await cuts.check(cut)
-        return cut
 
-    async def _behind(self, reached: StreamCut) -> int | None:
-        cuts = self._manager.cuts(reached.scope, reached.stream)
-        if not reached.positions:
-            return 0
-        try:
-            return await cuts.bytes_between(reached, await cuts.tail())
-        except (NotFoundError, TruncatedError):
-            return None
-
-
-def _added(kept: Iterable[Kept], progress: Progress) -> builtins.list[StandingQuery]:
+def _added(kept: Iterable[StandingQuery], progress: Progress) -> builtins.list[StandingQuery]:
     """Those that count, or will."""
-    queries = [one.query for one in kept]
-    return [one for one in queries if progress.has(one.group) and one.id not in progress.removed]
+    return [one for one in kept if progress.has(one.group) and one.id not in progress.removed]
 
 
 def _now_ms() -> int:

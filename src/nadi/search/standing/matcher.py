@@ -1,153 +1,188 @@
-"""A matcher: follows its segments, and writes the hits of what comes, until it is told to stop. See `progress`."""
+"""A matcher: follows its segments, and writes the hits of what comes, until it is told to stop. See `progress`.
+
+Queries that begin in the past are matched with what came before by the same code, as a group with a record of progress
+of its own. All workers lead it up to where the live stream was; that has gone on meanwhile, so again, until it is near.
+Then the group joins and holds the live stream, which begins nothing until the rest is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 
-from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.segments.info import following, what_became_of
+from nadi.client.segments.info import what_became_of
+from nadi.client.tables.catalog import Record
 from nadi.errors import (
-    ClosedError,
     DamagedDataError,
+    InvalidArgumentError,
     NadiError,
     NotFoundError,
     SegmentNotFoundError,
-    StreamRemadeError,
     TruncatedError,
-    UnavailableError,
 )
-from nadi.limits import SEARCH_BATCH_EVENTS, SEARCH_BEAT_S, SEARCH_MATCH_BYTES, SEARCH_MATCH_S
+from nadi.limits import (
+    PROCESS_BEAT_S,
+    SEARCH_BATCH_EVENTS,
+    SEARCH_MATCH_BYTES,
+    SEARCH_MATCH_S,
+    SEARCH_NEAR_BYTES,
+)
 from nadi.model.event import EventBlock
-from nadi.naming import segment_name
+from nadi.model.segments import share_keys
+from nadi.model.streamcut import StreamCut
+from nadi.naming import SEARCH_TABLE, segment_name
+from nadi.process.following import Followed, OvertakenError, Reach, gap_end
+from nadi.process.members import Members
+from nadi.process.outputs import Outputs
+from nadi.process.worker import BatchLimits, Taken, Worker
 from nadi.runtime import REAL
-from nadi.search.following import Followed, Follower, gap_end
-from nadi.search.missing import NoStandingQueriesError
-from nadi.search.shards.manifest import OvertakenError, Reach
-from nadi.search.sharing import Sharing
-from nadi.search.standing.hits import HitWriters, Matched, match
-from nadi.search.standing.past import Pasts
-from nadi.search.standing.progress import NO_COUNTS, Batch, Counts, HeldError, Place, Progress
-from nadi.search.standing.records import Records
-from nadi.search.standing.versions import Versions
+from nadi.search.definition import NoStandingQueriesError
+from nadi.search.fields import UnfitError
+from nadi.search.query.bound import bind
+from nadi.search.query.parser import parse
+from nadi.search.standing.adding import abandon_old, sweep
+from nadi.search.standing.matching import Anchor, Matched, Matcher, Query, counted, match
+from nadi.search.standing.progress import NO_COUNTS, Batch, Begun, Counts, HeldError, Progress
+from nadi.search.standing.records import REMADE, QuerySet, Records, StandingQuery, sets_of
 
-OnStep = Callable[[str], None]
+_KEPT = 3  # versions
+_SAMPLED = 2_000  # events, by which it is known what is rare
+
+
+class Versions:
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._set: QuerySet = records.found
+        self._made: dict[int, Matcher] = {}
+        self._queries: dict[str, Query] = {}  # by id
+        self._seen: Counter[Anchor] = Counter()
+        self._sampled = 0
+
+    async def matcher(self, progress: Progress, version: int) -> Matcher:
+        """That of a version that a batch was begun with, or of the newest."""
+        if version not in self._made:
+            records = await self._records.queries()
+            wanted = [one for one in records if _is_in(one, progress, version)]
+            made = await REAL.in_thread(self._matcher, wanted)
+            self._made = {kept: self._made[kept] for kept in sorted(self._made)[1 - _KEPT :]} | {version: made}
+        return self._made[version]
+
+    async def group(self, progress: Progress, group: str) -> Matcher:
+        """That of a group's queries alone."""
+        records = await self._records.queries()
+        wanted = [one for one in records if one.group == group and one.id not in progress.removed]
+        return await REAL.in_thread(self._matcher, wanted)
+
+    def sample(self, matcher: Matcher, blocks: Sequence[EventBlock]) -> None:
+        """Note what is in some of the first events: the next matchers have anchors that are rare in these."""
+        if self._sampled >= _SAMPLED:
+            return
+        for block in blocks:
+            for data in block.events()[: _SAMPLED - self._sampled]:
+                self._sampled += 1
+                try:
+                    self._seen += counted([matcher.subject(data)])
+                except UnfitError:
+                    continue
+        if self._sampled >= _SAMPLED:
+            self._made.clear()
+
+    def _matcher(self, wanted: Sequence[StandingQuery]) -> Matcher:
+        found = {one.name: self._query(one) for one in wanted}
+        if len(self._queries) > 2 * len(wanted) + 1_000:
+            self._queries = {one.id: self._queries[one.id] for one in wanted}
+        return Matcher(found, self._set.format, self._set.fields, self._seen)
+
+    def _query(self, one: StandingQuery) -> Query:
+        if one.id not in self._queries:
+            try:
+                self._queries[one.id] = Query(bind(parse(one.text).node, self._set.fields))
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"the standing query {one.name}: {error}") from error
+        return self._queries[one.id]
+
+
+def _is_in(one: StandingQuery, progress: Progress, version: int) -> bool:
+    joined = progress.groups.get(one.group)
+    return joined is not None and joined <= version and progress.removed.get(one.id, version + 1) > version
+
+
+_ABANDONED_LOOK_S = 60.0  # how often it is looked for what others have left
+_ROUNDS = 50  # after which a group joins, however far it is behind
 _HELD_S = 0.02  # how often it is looked whether the past of new queries is done
+OnStep = Callable[[str], None]
 
 
-class LiveMatcher:
-    """on_step: called with the name of each step of a batch: "begun", "written", "done"."""
+class Matching(Worker[Progress]):
+    """Matches what comes with the queries of a version, and writes the hits to `outputs`. on_step: called with the name
+    of each step of a batch: "begun", "written", "done"."""
 
-    def __init__(self, manager: StreamManager, records: Records, *, on_step: OnStep = lambda step: None) -> None:
-        self._records, self._set = records, records.found
-        self._stores, self._scope, self._stream = stores_of(manager), records.definitions.scope, records.found.stream
-        self._log = logging.getLogger(f"nadi.search.standing.{self._scope}.{self._stream}")
-        self._changes = records.changes()
-        self._sharing = Sharing(records.definitions, records.matcher_keys)
-        self._follower = Follower(self._stores, self._scope, self._stream)
+    remedy = REMADE
+
+    def __init__(
+        self,
+        manager: StreamManager,
+        records: Records,
+        positions: Record[Progress],
+        members: Members,
+        outputs: Outputs,
+        on_step: OnStep = lambda step: None,
+    ) -> None:
+        self._records, self._set, self._outputs, self._on_step = records, records.found, outputs, on_step
+        scope, stream = records.definitions.scope, records.found.stream
+        limits = BatchLimits(SEARCH_MATCH_BYTES, SEARCH_BATCH_EVENTS, SEARCH_MATCH_S)
+        logger = logging.getLogger(f"nadi.search.standing.{scope}.{stream}")
+        super().__init__(manager, scope, stream, positions, members, limits, logger)
         self._versions = Versions(records)
-        own = (self._scope, self._stream, self._set.id, self._set.hits)
-        self._writers = HitWriters(manager, *own, "live")
-        self._pasts = Pasts(manager, records, self._changes, self._sharing, self._versions, self._log)
-        self._on_step = on_step
         self._done: list[Batch] = []  # whose hits are written
         self._counts = NO_COUNTS
-        self._events = 0
-        self._since = time.monotonic()
-        self._error = ""
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, or the set was stopped or dropped; or until all of a sealed stream is matched.
+    async def _matcher(self, version: int) -> Matcher:
+        return await self._versions.matcher(self._positions.newest, version)
 
-        StreamRemadeError if the stream isn't the one that the set was made for; NotFoundError if that for hits is gone.
-        """
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            await self._start()
-            tasks += map(asyncio.create_task, (self._work(stop), self._beat(stop), self._pasts.run(stop), _set(stop)))
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            stop.set()
-            for task in done:
-                await task
-            await tasks[0]  # the last batch
-        except NoStandingQueriesError as error:
-            self._log.info("its matcher ends: %s", error)
-        except StreamRemadeError:
-            await self._records.check_stream(self._changes.newest)  # says what to do
-            raise
-        finally:
-            stop.set()
-            for one in tasks:
-                one.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._follower.close()
-            self._writers.close()
-            with suppress(NadiError, TimeoutError):  # the others find out
-                async with asyncio.timeout(SEARCH_BEAT_S):
-                    await self._sharing.leave()
+    def _close(self) -> None:
+        self._outputs.close()
 
-    async def _start(self) -> None:
-        await self._records.check_stream(await self._changes.look())
-        await self._say()
+    def _in_hand(self) -> Collection[int]:
+        return {batch.segment_id for batch in self._done}
 
-    async def _work(self, stop: asyncio.Event) -> None:
-        backoff = Backoff()
-        is_old = False
-        while not stop.is_set():
-            try:
-                if is_old:
-                    await self._changes.look()
-                    is_old = False
-                if not any(not place.is_done for place in self._changes.newest.places.values()):
-                    self._log.info("the stream is sealed, and all of it is matched: its matcher ends")
-                    return
-                await self._follow()
-                await self._collect(stop)
-                taken = self._follower.taken()
-                if taken or self._done:
-                    await self._step(taken, stop)
-                    backoff = Backoff()
-                await self._pass_ends()
-            except ClosedError:
-                raise
-            except (OvertakenError, UnavailableError) as error:
-                self._log.info("%s: looking again", error)
-                self._done, self._counts = [], NO_COUNTS
-                self._follower.follow(())
-                is_old = True
-                if isinstance(error, UnavailableError):
-                    self._error = str(error)
-                    await backoff.pause()
-        with suppress(OvertakenError):  # another did it, too
-            await self._finish()
+    def _look_s(self) -> float:
+        return _HELD_S if self._done else super()._look_s()
+
+    async def _forget(self) -> None:
+        self._done, self._counts = [], NO_COUNTS
 
     async def _follow(self) -> None:
-        """Follow what is mine and may be matched; first what one who was killed had begun."""
-        found = {place.segment_id: place for place in self._changes.newest.followed}
-        own = {batch.segment_id for batch in self._done}
-        mine = self._sharing.mine(found)
-        for segment in mine:
-            if found[segment].is_begun and segment not in own:
-                await self._match_again(found[segment])
-        newest = {place.segment_id: place for place in self._changes.newest.followed}
-        places = [newest[segment] for segment in mine if segment in newest]
-        self._follower.follow(Reach(one.segment_id, one.low, one.high, one.end, 0) for one in places)
-        self._writers.leave(newest)
+        """First match what a worker that was killed had begun."""
+        begun, own = self._positions.newest.begun, self._in_hand()
+        for segment in self._members.mine(begun):
+            if segment not in own:
+                await self._match_again(segment, begun[segment])
+        await super()._follow()
+        self._outputs.keep({reach.segment_id for reach in self._positions.newest.followed})
 
-    async def _match_again(self, place: Place) -> None:
+    async def _pass_gap(self, one: Followed, error: NadiError) -> None:
+        try:
+            await super()._pass_gap(one, error)
+        except HeldError:
+            await asyncio.sleep(_HELD_S)  # then a little later
+
+    async def _match_again(self, segment: int, begun: Begun) -> None:
         """What is gone of a batch meanwhile is a gap."""
-        name = segment_name(self._scope, self._stream, place.segment_id)
+        name = segment_name(self._scope, self._stream, segment)
+        batch = Batch(segment, begun.start, self._positions.newest.segments[segment].reached)
         blocks: list[EventBlock] = []
-        at, gaps = place.reached, 0
-        while at < place.end:
+        at, gaps = batch.start, 0
+        while at < batch.end:
             try:
-                async with aclosing(read_segment_range(self._stores, name, at, place.end)) as reading:
+                async with aclosing(read_segment_range(self._stores, name, at, batch.end)) as reading:
                     async for block in reading:
                         blocks.append(block)
                         at = block.offset + block.size_bytes
@@ -156,39 +191,15 @@ class LiveMatcher:
                 is_gone = isinstance(found, SegmentNotFoundError)
                 error = await what_became_of(self._stores, name) if is_gone else found
                 to = gap_end(error)
-                self._tell_gap(place.segment_id, at, error)
-                at, gaps = place.end if to is None else to, gaps + 1
-        counts = await self._match([(place.segment_id, blocks)], place.version)
-        batch = Batch(place.segment_id, place.reached, place.end)
-        await self._changes.change(lambda progress: progress.stepped([batch], [], counts, gaps=gaps))
+                self._tell_gap(segment, at, error)
+                at, gaps = batch.end if to is None else to, gaps + 1
+        counts = await self._match([(segment, blocks)], begun.version)
+        await self._positions.change(lambda progress: progress.stepped([batch], [], counts, gaps=gaps))
 
-    def _tell_gap(self, segment: int, at: int, error: NadiError) -> None:
-        self._log.warning("a gap in segment %d at %d: %s", segment, at, error)
-        self._error = str(error)
-
-    async def _collect(self, stop: asyncio.Event) -> None:
-        """Wait until something came, or ended, and a moment more for what comes with it."""
-        follower = self._follower
-        loop = asyncio.get_running_loop()
-        look_at = loop.time() + (_HELD_S if self._done else SEARCH_BEAT_S / 4)
-        size, until = 0, 0.0
-        while not stop.is_set():
-            follower.news.clear()
-            size += follower.take(SEARCH_MATCH_BYTES - size, SEARCH_BATCH_EVENTS)
-            now = loop.time()
-            if size:
-                until = until or now + SEARCH_MATCH_S
-                if size >= SEARCH_MATCH_BYTES or now >= until:
-                    return
-            elif now >= look_at or any(True for _ in follower.over()):
-                return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(follower.news.wait(), max((until if size else look_at) - now, 0.001))
-
-    async def _step(self, taken: Sequence[tuple[Followed, list[EventBlock]]], stop: asyncio.Event) -> None:
+    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
         begun = [
             Batch(one.reach.segment_id, blocks[0].offset, blocks[-1].offset + blocks[-1].size_bytes)
-            for one, blocks in taken
+            for one, blocks in batch
         ]
         done, counts = self._done, self._counts
         progress = await self._begin(begun, done, counts)
@@ -197,34 +208,33 @@ class LiveMatcher:
             if stop.is_set():
                 return
             await asyncio.sleep(_HELD_S)
-            await self._changes.look()
+            await self._positions.get()
             progress = await self._begin(begun, [], NO_COUNTS)
-        self._done, self._counts = [], NO_COUNTS
+        await self._forget()
         if done:
             self._on_step("done")
         if begun:
             self._on_step("begun")
-            found = [(one.reach.segment_id, blocks) for one, blocks in taken]
-            counts = await self._match(found, progress.version)
+            counts = await self._match([(one.reach.segment_id, blocks) for one, blocks in batch], progress.version)
             self._on_step("written")
             self._done, self._counts = begun, counts
 
     async def _begin(self, begun: Sequence[Batch], done: Sequence[Batch], counts: Counts) -> Progress | None:
         """Say that some batches are done and others begun; None while nothing may be begun."""
         try:
-            return await self._changes.change(lambda newest: newest.stepped(done, begun, counts))
+            return await self._positions.change(lambda newest: newest.stepped(done, begun, counts))
         except HeldError:
             return None
 
     async def _finish(self) -> None:
         """Say of the last batch that it is done."""
         done, counts = self._done, self._counts
-        self._done, self._counts = [], NO_COUNTS
+        await self._forget()
         if done:
-            await self._changes.change(lambda progress: progress.stepped(done, [], counts))
+            await self._positions.change(lambda progress: progress.stepped(done, [], counts))
 
-    async def _match(self, found: Sequence[tuple[int, list[EventBlock]]], version: int) -> Counts:
-        matcher = await self._versions.matcher(self._changes.newest, version)
+    async def _match(self, found: Sequence[tuple[int, Sequence[EventBlock]]], version: int) -> Counts:
+        matcher = await self._matcher(version)
 
         def work() -> list[Matched]:
             made = []
@@ -235,59 +245,153 @@ class LiveMatcher:
             return made
 
         matched = await REAL.in_thread(work)
-        await self._writers.write(matched)
+        await self._records.write(self._outputs, matched)
         counts = NO_COUNTS
         for one in matched:
             counts = counts.plus(one.counts)
-        self._events += counts.events
+        self._count(counts.events)
         return counts
 
-    async def _pass_ends(self) -> None:
-        own = {batch.segment_id for batch in self._done}
-        for one in self._follower.over():
-            if one.reach.segment_id not in own:
-                assert one.task is not None
-                await one.task  # its error, if it is ours
-                await self._pass_end(one, one.reach.segment_id, one.given)
 
-    async def _pass_end(self, one: Followed, segment: int, given: int) -> None:
-        to: int | None = None
-        if one.error is not None:
-            to = gap_end(one.error)
-            self._tell_gap(segment, given, one.error)
-        if to is None:
-            found = await following(self._stores, self._scope, self._stream, segment)
-            gaps = int(one.error is not None)
-            await self._changes.change(lambda newest: newest.completed(segment, given, found, gaps=gaps))
-            self._follower.leave(segment)
-            return
-        with suppress(HeldError):  # then a little later
-            end = to
-            await self._changes.change(lambda newest: newest.jumped(segment, given, end))
-            self._follower.jump(one, end)
+class PastMatcher(Matching):
+    """Leads a group from where `past` says, which was read, to the live stream."""
 
-    async def _beat(self, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        manager: StreamManager,
+        records: Records,
+        group: str,
+        past: Record[Progress],
+        live: Record[Progress],
+        members: Members,
+    ) -> None:
+        super().__init__(manager, records, past, members, records.outputs(group))
+        self._group, self._live, self._turns = group, live, 0
+        self._target = live.newest  # up to where it goes in this turn
+        self._made: Matcher | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set, or this or another worker has led it there."""
+        try:
+            await self._work(stop)
+        finally:
+            self._follower.close()
+            self._close()
+
+    async def _matcher(self, version: int) -> Matcher:
+        if self._made is None:
+            self._made = await self._versions.group(self._target, self._group)
+        return self._made
+
+    def _end(self, reach: Reach) -> float:
+        """Where the live stream is in a segment: infinity if it has left it behind, -1 if it hasn't come to it."""
+        there = self._target.segments.get(reach.segment_id)
+        if there is not None:
+            return math.inf if there.is_done else there.reached
+        open_ = [one for one in self._target.segments.values() if not one.is_done]
+        is_to_come = any(one.segment_id < reach.segment_id and share_keys(one, reach) for one in open_)
+        return -1 if is_to_come else math.inf
+
+    def _ends(self) -> dict[int, int]:
+        ends = {reach.segment_id: self._end(reach) for reach in self._positions.newest.followed}
+        return {segment: int(end) for segment, end in ends.items() if end < math.inf}
+
+    def _look_s(self) -> float:
+        return _HELD_S if self._group in self._target.held else super()._look_s()
+
+    async def _complete(self, one: Followed, gaps: int = 0) -> None:
+        if one.source.end is None or gaps:
+            await super()._complete(one, gaps)
+        else:  # the target, which moves
+            self._follower.leave(one.reach.segment_id)
+
+    async def _is_complete(self) -> bool:
+        """Once it has come to the target, the live stream may be near: then all wait for the rest."""
+        newest = await self._positions.get()
+        if newest.begun or any(reach.reached < self._end(reach) for reach in newest.followed):
+            return False
+        if self._group in self._target.held:
+            await self._live.change(lambda live: live.released(self._group, newest.gaps))
+        self._target, self._made, self._turns = await self._live.get(), None, self._turns + 1
+        if self._group not in self._target.catching_up:
+            await self._records.past(self._group).delete()
+            return True
+        open_ = [reach for reach in newest.segments.values() if not reach.is_done]
+        if all(reach.reached <= self._end(reach) for reach in open_) and await self._is_near(newest):
+            self._target = await self._live.change(lambda live: live.joined_from_past(self._group))
+        return False
+
+    async def _is_near(self, newest: Progress) -> bool:
+        own, live = newest.positions(), self._target.positions()
+        if own == live or not live or self._turns >= _ROUNDS:
+            return True
+        cuts = self._manager.cuts(self._scope, self._stream)
+        try:
+            between = await cuts.bytes_between(*(StreamCut(self._scope, self._stream, one) for one in (own, live)))
+        except TruncatedError:
+            return False  # the next turn passes it
+        return between <= SEARCH_NEAR_BYTES
+
+
+class LiveMatcher(Matching):
+    """Matches what comes, leads new queries through the past, and removes what nobody needs any more."""
+
+    def __init__(self, manager: StreamManager, records: Records, *, on_step: OnStep = lambda step: None) -> None:
+        members = Members(stores_of(manager), records.definitions.scope, SEARCH_TABLE, records.matcher_keys)
+        super().__init__(manager, records, records.progress(), members, records.outputs("live"), on_step)
+        self._told: dict[str, str] = {}  # the last error of each group, which is a warning once
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """As any worker. StreamRemadeError if the stream isn't the one that the set was made for; NotFoundError if that
+        for hits is gone."""
+        try:
+            await self._records.check_stream(await self._positions.get())
+            await super().run(stop)
+        except NoStandingQueriesError as error:
+            self._log.info("its matcher ends: %s", error)
+
+    async def _is_complete(self) -> bool:
+        return await super()._is_complete() and not self._positions.newest.catching_up
+
+    async def _check(self) -> bool:
+        found = await sets_of(self._records.definitions).find(self._stream)
+        if found is None or found.id != self._set.id:
+            raise NoStandingQueriesError(self._scope, self._stream)
+        return not found.is_stopped
+
+    def _beside(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
+        return (self._look_after_groups(stop),)
+
+    async def _look_after_groups(self, stop: asyncio.Event) -> None:
+        looked = -_ABANDONED_LOOK_S
         while not stop.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), SEARCH_BEAT_S)
             try:
-                if await self._pasts.is_stopped():
-                    self._log.info("the standing queries were stopped: their matcher ends")
-                    return
-                await self._say()
-                await self._changes.look()
+                progress = await self._positions.get()
+                for group in progress.catching_up:
+                    await self._lead(group, stop)
+                if self._members.is_first:
+                    if REAL.monotonic() - looked >= _ABANDONED_LOOK_S:
+                        looked = REAL.monotonic()
+                        await abandon_old(self._records, self._positions)
+                    await sweep(self._records, self._positions)
             except NotFoundError:
                 raise
             except NadiError as error:
-                self._error = str(error)
-                self._log.warning("can't say that this matcher is there: %s", error)
+                self._log.warning("what is to be done for standing queries has to wait: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), PROCESS_BEAT_S / 4)
 
-    async def _say(self) -> None:
-        rate = self._events / max(time.monotonic() - self._since, 1.0)
-        mine = len(self._sharing.mine(place.segment_id for place in self._changes.newest.followed))
-        await self._sharing.say(self._events, round(rate, 1), mine, self._error)
-        await self._sharing.look()
-
-
-async def _set(stop: asyncio.Event) -> None:
-    await stop.wait()
+    async def _lead(self, group: str, stop: asyncio.Event) -> None:
+        """What one group meets with is not another's."""
+        try:
+            past = self._records.past(group)
+            if await past.find() is not None:
+                await PastMatcher(self._manager, self._records, group, past, self._positions, self._members).run(stop)
+            self._told.pop(group, None)
+        except NotFoundError:
+            if group in (await self._positions.get()).catching_up:  # else another has led it, and removed its record
+                raise
+        except (NadiError, OvertakenError) as error:
+            level = logging.DEBUG if self._told.get(group) == str(error) else logging.WARNING
+            self._told[group] = str(error)
+            self._log.log(level, "queries that begin in the past have to wait: %s", error)

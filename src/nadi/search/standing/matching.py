@@ -10,11 +10,73 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
+import msgspec
+
+from nadi.client.numbered.writer import NumberedEvent
+from nadi.limits import SEARCH_HIT_BYTES
+from nadi.model.event import EventBlock
+from nadi.model.keyspace import key_position
 from nadi.search.analysis import words_in
-from nadi.search.fields import Field, Format, Value, Values, reader_of
-from nadi.search.query.bound import All, Any, Between, Bound, Close, Follow, Has, Starts, Without
+from nadi.search.fields import Field, Format, UnfitError, Value, Values, reader_of
+from nadi.search.query.bound import Between, Bound, Close, Follow, Has, Starts
+from nadi.search.query.parser import And, Not, Or
+from nadi.search.standing.progress import Counts
+
+_position = lru_cache(100_000)(key_position)
+
+
+class StandingHit(msgspec.Struct, frozen=True):
+    """An event that a standing query fits. query: its name; segment, offset: where the event is; event: as it is in its
+    stream, JSON within the JSON, or a text; None where it is large: then it has to be read there."""
+
+    query: str
+    segment: str
+    offset: int
+    event: msgspec.Raw | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Hits of a segment's events, by event, in order."""
+
+    segment_id: int
+    hits: list[list[NumberedEvent]]
+    counts: Counts
+
+
+def match(matcher: Matcher, form: Format, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> Matched:
+    """The hits of events of the segment with that name. Blocks; call it in a thread."""
+    found: list[list[NumberedEvent]] = []
+    events = unfit = 0
+    having = [0] * matcher.fields
+    for block in blocks:
+        for data, offset in zip(block.events(), block.offsets().tolist(), strict=True):
+            events += 1
+            try:
+                subject = matcher.subject(data)
+            except UnfitError:
+                unfit += 1
+                continue
+            for field in subject.found:
+                having[field] += 1
+            if queries := matcher.matched(subject):
+                found.append(_hits(queries, form, name, offset, data))
+    return Matched(segment_id, found, Counts(events, sum(map(len, found)), unfit, having))
+
+
+def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: bytes) -> list[NumberedEvent]:
+    event: msgspec.Raw | str | None = None
+    if len(data) * len(queries) <= SEARCH_HIT_BYTES:
+        event = msgspec.Raw(data) if form == "json" else data.decode()
+    encode = msgspec.json.encode
+    return [
+        NumberedEvent(offset, _position(query), encode(StandingHit(query, name, offset, event))) for query in queries
+    ]
+
 
 Anchor: TypeAlias = tuple[int, Value]  # a field, and what is in it
 _OFTEN_ASKED = 0.25  # of an event, that a query's anchor makes as rare as if it were in none
@@ -130,10 +192,10 @@ def _cover(bound: Bound, costs: _Costs) -> set[Anchor] | None:
             return {(field, value)}
         case Follow(field, words) | Close(field, words):
             return {min(((field, word) for word in words), key=costs.of)}
-        case All(parts):
+        case And(parts):
             covers = [cover for part in parts if (cover := _cover(part, costs)) is not None]
             return min(covers, key=lambda cover: sum(map(costs.of, cover)), default=None)
-        case Any(parts):
+        case Or(parts):
             some = [_cover(part, costs) for part in parts]
             if any(cover is None for cover in some):
                 return None
@@ -154,11 +216,11 @@ def _compiled(bound: Bound) -> Fits:
             return lambda one: any(str(value).startswith(prefix) for value in one.found.get(field, _NOTHING))
         case Between():
             return _between(bound)
-        case All(parts):
+        case And(parts):
             return _all(tuple(map(_compiled, parts)))
-        case Any(parts):
+        case Or(parts):
             return _any(tuple(map(_compiled, parts)))
-        case Without(part):
+        case Not(part):
             fits = _compiled(part)
             return lambda one: not fits(one)
 

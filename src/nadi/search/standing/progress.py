@@ -8,10 +8,9 @@ exactly those places on where batches were begun with it.
 
 A segment is followed once what is older under its keys is done, so each key's hits come in order.
 
-New queries join as a group. It is *added* by whoever was asked to, who first says so here: until then its queries count
-for nothing, and only what is said here decides whether they will. Those that begin in the past are *led* through what
-came before until the live stream is near; then they are *held*: they are in the version, nothing is begun until the
-last bit of their past is done, and then all go on.
+New queries join as a group, which is added in one change, once all of them are stored: before that they count for
+nothing. Those that begin in the past are *led* through what came before until the live stream is near; then they are
+*held*: they are in the version, nothing is begun until the last bit of their past is done, and then all go on.
 """
 
 from __future__ import annotations
@@ -19,36 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec import field
 from msgspec.structs import replace
 
-from nadi.errors import ConflictError
-from nadi.model.frontier import may_begin
-from nadi.model.segments import SegmentRange
-from nadi.search.shards.manifest import OvertakenError, Reach, cut_of, sums
+from nadi.process.following import OvertakenError, Reach, SegmentPositions, cut_of
+from nadi.search.shards.manifest import sums
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """A segment, the keys it takes, and how far it is matched; up to `end` a batch is begun, with that version."""
+class Begun(NamedTuple):
+    """A batch that is begun up to where its segment's reach is: from where, and with which version."""
 
-    segment_id: int
-    low: float
-    high: float
-    reached: int = 0
-    end: int = 0
-    version: int = 0
-    is_done: bool = False
-
-    @property
-    def range(self) -> SegmentRange:
-        return SegmentRange(self.segment_id, self.low, self.high)
-
-    @property
-    def is_begun(self) -> bool:
-        return self.end > self.reached
-
-
-GIVEN_UP = -1  # the beat of a group that won't join
+    start: int
+    version: int
 
 
 class Batch(NamedTuple):
@@ -79,42 +60,28 @@ class HeldError(Exception):
     """Nothing is begun until the past of some queries is done."""
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """version: of the queries, it grows. adding: groups that are being added, and a beat that grows meanwhile. led:
-    those that are in the past. groups: those that joined, and the first version with them. held: those of them whose
-    past isn't done. removed: queries, and the first version without them. events, hits, unfit: so far, the
-    last those that didn't parse; gaps: places where data was gone or damaged; having: how many events have each
+class Progress(SegmentPositions, frozen=True):
+    """segments: up to where batches are begun. begun: those that aren't done, by segment. version: of the queries, it
+    grows. led: groups of queries that are in the past. groups: those that joined, and the first version with them.
+    held: those of them whose past isn't done. removed: queries, and groups that won't be added, and the first version
+    without them. events, hits, unfit: so far, the last those that didn't parse; having: how many events have each
     field."""
 
+    begun: dict[int, Begun] = field(default_factory=dict)
     version: int = 0
-    places: dict[int, Place] = {}
-    adding: dict[str, int] = {}
-    led: list[str] = []
-    groups: dict[str, int] = {}
-    held: list[str] = []
-    removed: dict[str, int] = {}
+    led: list[str] = field(default_factory=list)
+    groups: dict[str, int] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
+    removed: dict[str, int] = field(default_factory=dict)
     events: int = 0
     hits: int = 0
     unfit: int = 0
-    gaps: int = 0
-    having: list[int] = []
-
-    @property
-    def followed(self) -> list[Place]:
-        """The segments that may be matched now."""
-        waiting = [place.segment_id for place in self.places.values() if not place.is_done]
-        free = set(may_begin([self.places[one].range for one in waiting], waiting))
-        return [place for place in self.places.values() if place.segment_id in free]
-
-    def positions(self) -> dict[int, int]:
-        """The stream cut before which all is matched, or begun."""
-        return cut_of(Reach(one.segment_id, one.low, one.high, one.end, 0, one.is_done) for one in self.places.values())
+    having: list[int] = field(default_factory=list)
 
     def done_positions(self) -> dict[int, int]:
-        """The stream cut before which all is matched, and its hits are written."""
-        return cut_of(
-            Reach(one.segment_id, one.low, one.high, one.reached, 0, one.is_done) for one in self.places.values()
-        )
+        """The stream cut before which all is matched, and its hits are written; before `positions` it is begun."""
+        begun = {one: replace(self.segments[one], reached=batch.start) for one, batch in self.begun.items()}
+        return cut_of((self.segments | begun).values())
 
     def has(self, group: str) -> bool:
         """Whether a group was added."""
@@ -128,28 +95,28 @@ class Progress(msgspec.Struct, frozen=True):
     @property
     def least_version(self) -> int:
         """Of the batches that are begun; the newest, if none is."""
-        return min((place.version for place in self.places.values() if place.is_begun), default=self.version)
+        return min((batch.version for batch in self.begun.values()), default=self.version)
 
     def stepped(
         self, done: Iterable[Batch], begun: Iterable[Batch], counts: Counts = NO_COUNTS, *, gaps: int = 0
     ) -> Progress:
         """With some batches done and others begun. OvertakenError if others did that; HeldError."""
-        places = dict(self.places)
+        segments, left = dict(self.segments), dict(self.begun)
         for one in done:
-            place = places.get(one.segment_id)
-            if place is None or (place.reached, place.end) != (one.start, one.end):
+            batch = left.pop(one.segment_id, None)
+            if batch is None or (batch.start, segments[one.segment_id].reached) != (one.start, one.end):
                 raise OvertakenError(f"another has matched segment {one.segment_id} at {one.start}")
-            places[one.segment_id] = replace(place, reached=one.end)
         for one in begun:
-            place = places.get(one.segment_id)
-            if place is None or place.is_done or place.is_begun or place.reached != one.start:
-                raise OvertakenError(f"another has begun segment {one.segment_id} at {one.start}")
+            if one.segment_id in left:
+                raise OvertakenError(f"another has begun segment {one.segment_id}")
+            segments[one.segment_id] = replace(SegmentPositions.at(self, one.segment_id, one.start), reached=one.end)
             if self.held:
                 raise HeldError
-            places[one.segment_id] = replace(place, end=one.end, version=self.version)
+            left[one.segment_id] = Begun(one.start, self.version)
         return replace(
             self,
-            places=places,
+            segments=segments,
+            begun=left,
             events=self.events + counts.events,
             hits=self.hits + counts.hits,
             unfit=self.unfit + counts.unfit,
@@ -157,58 +124,21 @@ class Progress(msgspec.Struct, frozen=True):
             having=sums(self.having, counts.having),
         )
 
-    def jumped(self, segment_id: int, start: int, to: int) -> Progress:
-        """With a gap passed. OvertakenError."""
-        one = self.stepped([], [Batch(segment_id, start, to)]).stepped([Batch(segment_id, start, to)], [])
-        return replace(one, gaps=self.gaps + 1)
+    def at(self, segment_id: int, offset: int) -> Reach:
+        if segment_id in self.begun:
+            raise OvertakenError(f"another has begun segment {segment_id}")
+        return super().at(segment_id, offset)
 
-    def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Progress:
-        """With a segment done that was matched up to its end. OvertakenError."""
-        place = self.places.get(segment_id)
-        if place is None or place.is_done or place.is_begun or place.reached != at:
-            raise OvertakenError(f"another has completed segment {segment_id}")
-        places = self.places | {segment_id: replace(place, is_done=True)}
-        for piece in successors:
-            places.setdefault(piece.segment_id, Place(piece.segment_id, piece.low, piece.high))
-        first_open = min((one.segment_id for one in places.values() if not one.is_done), default=None)
-        kept = {
-            one: place for one, place in places.items() if not place.is_done or first_open is None or first_open < one
-        }
-        return replace(self, places=kept, gaps=self.gaps + gaps)
-
-    def announced(self, group: str) -> Progress:
-        """With a group that is being added."""
-        return replace(self, adding=self.adding | {group: 0})
-
-    def beaten(self, group: str) -> Progress:
-        """With a further sign that a group is being added. ConflictError if it was given up."""
-        self._check_adding(group)
-        return replace(self, adding=self.adding | {group: self.adding[group] + 1})
+    def passed(self, segment_id: int, start: int, to: int) -> Progress:
+        """With a gap passed. OvertakenError; HeldError."""
+        made = super().passed(segment_id, start, to)
+        if self.held:
+            raise HeldError
+        return made
 
     def added(self, group: str, *, is_led: bool) -> Progress:
-        """With a group of queries, all of which are stored: led through the past, or joined. ConflictError if it was
-        given up."""
-        self._check_adding(group)
-        adding = {one: beat for one, beat in self.adding.items() if one != group}
-        if is_led:
-            return replace(self, adding=adding, led=[*self.led, group])
-        return replace(self, adding=adding).joined(group, is_held=False)
-
-    def _check_adding(self, group: str) -> None:
-        if self.adding.get(group, GIVEN_UP) == GIVEN_UP:
-            raise ConflictError("adding these queries took so long that another took it for ended: add them again")
-
-    def given_up(self, group: str) -> Progress | None:
-        """With a group that is being added and won't be; None where that is said, or it was added."""
-        if self.adding.get(group, GIVEN_UP) == GIVEN_UP:
-            return None
-        return replace(self, adding=self.adding | {group: GIVEN_UP})
-
-    def cleared(self, group: str) -> Progress | None:
-        """Without a group that was given up, and of which nothing is left; None where that is so."""
-        if self.adding.get(group) != GIVEN_UP:
-            return None
-        return replace(self, adding={one: beat for one, beat in self.adding.items() if one != group})
+        """With a group of queries, all of which are stored: led through the past, or joined."""
+        return replace(self, led=[*self.led, group]) if is_led else self.joined(group, is_held=False)
 
     def joined(self, group: str, *, is_held: bool) -> Progress:
         """With a group of queries, for all that isn't begun yet."""
@@ -217,12 +147,18 @@ class Progress(msgspec.Struct, frozen=True):
         led = [one for one in self.led if one != group]
         return replace(self, version=version, groups=self.groups | {group: version}, held=held, led=led)
 
-    def released(self, group: str) -> Progress:
-        """With a group's past done."""
-        return replace(self, held=[one for one in self.held if one != group])
+    def joined_from_past(self, group: str) -> Progress | None:
+        """With a group that is led held; None where it isn't, any more."""
+        return self.joined(group, is_held=True) if group in self.led else None
 
-    def without(self, queries: Sequence[str]) -> Progress:
-        """Without some queries, for all that isn't begun yet."""
+    def released(self, group: str, gaps: int = 0) -> Progress | None:
+        """With a group's past done, which had some gaps; None where it was."""
+        if group not in self.held:
+            return None
+        return replace(self, held=[one for one in self.held if one != group], gaps=self.gaps + gaps)
+
+    def without(self, queries: Iterable[str]) -> Progress:
+        """Without some queries, or a group that isn't added, for all that isn't begun yet."""
         version = self.version + 1
         return replace(self, version=version, removed=self.removed | dict.fromkeys(queries, version))
 

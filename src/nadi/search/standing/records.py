@@ -2,37 +2,34 @@
 
 standing/<stream>                           the set: how events are read, and where hits go
 standing-progress/<stream>/<id>             see `progress`; id: of the set
-standing-query/<stream>/<id>/<name>         a query
+standing-query/<stream>/<id>/<name>/<group>  a query
 standing-past/<stream>/<id>/<group>         how far new queries are that begin in the past
-matcher/<stream>/<id>/<matcher>             a matcher that runs, see `sharing`
+matcher/<stream>/<id>/<matcher>             a matcher that runs, see `nadi.process.members`
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from functools import partial
 
 import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.segments.info import what_became_of
-from nadi.client.tables.table import ABSENT, ANY_VERSION, value_or_none
-from nadi.client.tables.unreadable import Unreadable, named, read_record, sorted_out
-from nadi.errors import AlreadyExistsError, ConditionFailedError, ProtocolError, StreamRemadeError
-from nadi.limits import SEARCH_RECORDS_AT_ONCE
-from nadi.naming import segment_name
-from nadi.search.changes import Changes
-from nadi.search.definition import Definitions
+from nadi.client.tables.catalog import Catalog, Kind, Record, Unreadable, named
+from nadi.errors import (
+    NotFoundError,
+    ProtocolError,
+    StreamNotFoundError,
+)
+from nadi.naming import SEARCH_TABLE
+from nadi.process.following import check_same
+from nadi.process.outputs import Outputs
+from nadi.search.definition import Definitions, NoStandingQueriesError
 from nadi.search.fields import Field, Format
-from nadi.search.missing import NoStandingQueriesError
-from nadi.search.shards.manifest import OvertakenError
+from nadi.search.standing.matching import Matched
 from nadi.search.standing.progress import Progress
-from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry, TableKey
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class QuerySet(msgspec.Struct, frozen=True):
@@ -58,18 +55,10 @@ class StandingQuery(msgspec.Struct, frozen=True):
     since: str
     created_ms: int
 
-
-class Past(msgspec.Struct, frozen=True):
-    """How far a group of new queries is: a cut, as text."""
-
-    reached: str
-
-
-class Kept(NamedTuple):
-    """A query, and the version of its record."""
-
-    query: StandingQuery
-    version: int
+    @property
+    def key(self) -> str:
+        """Under which it is kept: another of that name may be there, which isn't added, or is removed."""
+        return f"{self.name}/{self.group}"
 
 
 class Records:
@@ -77,180 +66,115 @@ class Records:
 
     def __init__(self, definitions: Definitions, found: QuerySet, manager: StreamManager) -> None:
         self.definitions, self.found = definitions, found
-        self._stores = stores_of(manager)
+        self._manager, self._stores = manager, stores_of(manager)
         self._own = f"{found.stream}/{found.id}"
+        scope, stream = definitions.scope, found.stream
+        kind: Kind[StandingQuery] = Kind(
+            "the standing query",
+            f"{scope}/{stream}",
+            lambda key: f"remove it: `nadi search standing remove {scope} {stream} {key.partition('/')[0]}`",
+            lambda name: NotFoundError(f"{scope}/{stream} has no standing query {name!r}"),
+            lambda name, value: named(msgspec.msgpack.decode(value, type=StandingQuery), "key", name),
+            msgspec.msgpack.encode,
+            f"standing-query/{self._own}/",
+        )
+        self._catalog = Catalog(self._stores, scope, SEARCH_TABLE, kind)
 
     @property
     def matcher_keys(self) -> str:
         """How the keys of its matchers begin."""
         return f"matcher/{self._own}/"
 
-    def changes(self) -> Changes[Progress]:
-        """Of its progress."""
+    def progress(self) -> Record[Progress]:
+        return self._progress("standing-progress/", self._own)
 
-        async def load() -> tuple[Progress, int]:
-            held = await value_or_none(self.definitions.table, self._progress)
-            if held is None:
-                raise NoStandingQueriesError(self.definitions.scope, self.found.stream)
-            return _decoded(held.value, Progress), held.version
+    def past(self, group: str) -> Record[Progress]:
+        """How far a group is that is led through the past; there is none if it isn't, or no more."""
+        return self._progress(f"standing-past/{self._own}/", group)
 
-        async def store(progress: Progress, version: int) -> int:
-            return await self.definitions.table.put(self._progress, msgspec.msgpack.encode(progress), version)
-
-        return Changes(Progress(), load, store, f"the progress of the standing queries of {self.found.stream}")
-
-    async def begin(self, progress: Progress) -> None:
-        """Store the first progress."""
-        await self.definitions.table.put(self._progress, msgspec.msgpack.encode(progress), ABSENT)
+    def _progress(self, prefix: str, name: str) -> Record[Progress]:
+        scope, stream = self.definitions.scope, self.found.stream
+        kind = Kind(
+            "the progress of the standing queries of",
+            scope,
+            lambda name: "delete them, and create them again: `nadi search standing delete`",
+            lambda name: NoStandingQueriesError(scope, stream),
+            lambda name, value: msgspec.msgpack.decode(value, type=Progress),
+            msgspec.msgpack.encode,
+            prefix,
+        )
+        return Record(self.definitions.table, kind, name, waits=True)
 
     async def queries(self) -> list[StandingQuery]:
-        """All that are kept, in order of their names; also such as aren't added yet, or won't be, or are removed."""
-        return [one.query for one in await self.kept()]
-
-    async def kept(self) -> list[Kept]:
-        """As `queries`; ProtocolError if one can't be read, for nobody matches without it."""
+        """All that are kept, in order of their names; also such as aren't added yet, or won't be, or are removed.
+        ProtocolError if one can't be read, for nobody matches without it."""
         found, unreadable = await self.sorted_out()
         for one in unreadable:
             raise ProtocolError(one.problem)
         return found
 
-    async def sorted_out(self) -> tuple[list[Kept], list[Unreadable]]:
+    async def sorted_out(self) -> tuple[list[StandingQuery], list[Unreadable]]:
         """As `queries`, and those that can't be read."""
-        prefix = f"standing-query/{self._own}/".encode()
-        versions: dict[str, int] = {}
-
-        async def entries() -> AsyncIterator[tuple[str, bytes]]:
-            async for one in self.definitions.versions(prefix):
-                name = one.key.decode(errors="replace")
-                versions[name] = one.version
-                yield name, one.value
-
-        found, unreadable = await sorted_out(entries(), self._read)
-        return [Kept(query, versions[name]) for name, query in found.items()], unreadable
-
-    async def remove_unreadable(self, names: Iterable[str]) -> None:
-        """Remove those that can't be read and have one of these names."""
-        unreadable = {one.name for one in (await self.sorted_out())[1]}
-        for name in unreadable.intersection(names):
-            await self.definitions.table.remove(self._key(name))
-
-    def _read(self, name: str, value: bytes) -> StandingQuery:
-        scope, stream = self.definitions.scope, self.found.stream
-        return read_record(
-            lambda: named(msgspec.msgpack.decode(value, type=StandingQuery), "name", name),
-            f"the standing query {name} of {scope}/{stream}",
-            f"remove it: `nadi search standing remove {scope} {stream} {name}`",
-        )
+        found, unreadable = await self._catalog.all()
+        return [*found.values()], unreadable
 
     async def put(self, queries: Sequence[StandingQuery]) -> None:
-        """Store some, `SEARCH_RECORDS_AT_ONCE` at most: all or none. AlreadyExistsError if a name is taken."""
-        entries = tuple(TableEntry(self._key(one.name), ABSENT, msgspec.msgpack.encode(one)) for one in queries)
-        asked = wire.UpdateTableEntries(0, self.definitions.table.segment, "", entries)
-        try:
-            await self._stores.ask(asked, wire.TableEntriesUpdated, repeat=False)
-        except ConditionFailedError:
-            known = {one.name for one in await self.queries()}
-            name = next((one.name for one in queries if one.name in known), queries[0].name)
-            raise AlreadyExistsError("a standing query", name) from None
+        """Store some, `SEARCH_RECORDS_AT_ONCE` at most."""
+        await self._catalog.put_all({one.key: one for one in queries})
 
-    async def forget(self, kept: Sequence[Kept]) -> None:
-        """Remove records, but none that another has put there instead."""
-        for first in range(0, len(kept), SEARCH_RECORDS_AT_ONCE):
-            some = kept[first : first + SEARCH_RECORDS_AT_ONCE]
-            try:
-                await self._remove([TableKey(self._key(one.query.name), one.version) for one in some])
-            except ConditionFailedError:  # one is gone, or another's
-                for one in some:
-                    with suppress(ConditionFailedError):
-                        await self._remove([TableKey(self._key(one.query.name), one.version)])
-
-    async def _remove(self, keys: Sequence[TableKey]) -> None:
-        asked = wire.RemoveTableKeys(0, self.definitions.table.segment, "", tuple(keys))
-        repeat = all(key.version == ANY_VERSION for key in keys)
-        await self._stores.ask(asked, wire.TableKeysRemoved, repeat=repeat)
-
-    async def past(self, group: str) -> tuple[Past, int] | None:
-        """How far a group is that is led through the past, and the version of that; None if it isn't, or no more."""
-        held = await value_or_none(self.definitions.table, self._past(group))
-        return None if held is None else (_decoded(held.value, Past), held.version)
-
-    async def set_past(self, group: str, past: Past, version: int = ABSENT) -> int:
-        """In place of that version; OvertakenError if another leads the group."""
-        try:
-            return await self.definitions.table.put(self._past(group), msgspec.msgpack.encode(past), version)
-        except ConditionFailedError:
-            raise OvertakenError("another matcher leads these queries through the past") from None
-
-    async def end_past(self, group: str) -> None:
-        await self.definitions.table.remove(self._past(group))
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Remove the records of queries."""
+        await self._catalog.delete_all(keys)
 
     async def drop(self) -> None:
         """Remove all but the set itself."""
-        await self.definitions.table.remove(self._progress)
-        for prefix in (f"standing-query/{self._own}/".encode(), f"standing-past/{self._own}/".encode()):
-            keys = [TableKey(prefix + one.key, ANY_VERSION) async for one in self.definitions.versions(prefix)]
-            for first in range(0, len(keys), SEARCH_RECORDS_AT_ONCE):
-                await self._remove(keys[first : first + SEARCH_RECORDS_AT_ONCE])
+        await self.progress().delete()
+        for kind in ("standing-query", "standing-past"):
+            await self.definitions.forget_all(f"{kind}/{self._own}/")
+
+    def outputs(self, part: str) -> Outputs:
+        """For hits. part: "live" for the live stream, or a group that catches up: each counts its own."""
+        scope, stream = self.definitions.scope, self.found.stream
+        return Outputs(self._manager, scope, stream, self.found.hits, f"{self.found.id}/{part}")
+
+    async def write(self, outputs: Outputs, matched: Sequence[Matched]) -> None:
+        """Store hits; NotFoundError if there is no stream for them."""
+        try:
+            await outputs.write({one.segment_id: one.hits for one in matched})
+        except StreamNotFoundError as error:
+            raise NotFoundError(
+                f"the stream for hits, {self.found.hits}, is gone: make it again, and start the matcher again"
+            ) from error
 
     async def check_stream(self, progress: Progress) -> None:
         """StreamRemadeError if the stream was deleted, and made anew under its name, since the set was made."""
-        scope, stream = self.definitions.scope, self.found.stream
-        error = await what_became_of(self._stores, segment_name(scope, stream, max(progress.places)))
-        if isinstance(error, StreamRemadeError):
-            raise StreamRemadeError(
-                scope,
-                stream,
-                f"its standing queries are the old one's. Drop them (`nadi search standing drop {scope} {stream}`; "
-                "their hits stay), and make a set for the new one",
-            )
-
-    @property
-    def _progress(self) -> bytes:
-        return f"standing-progress/{self._own}".encode()
-
-    def _past(self, group: str) -> bytes:
-        return f"standing-past/{self._own}/{group}".encode()
-
-    def _key(self, name: str) -> bytes:
-        return f"standing-query/{self._own}/{name}".encode()
+        with suppress(StreamNotFoundError):
+            await check_same(self._stores, self.definitions.scope, self.found.stream, progress.segments, REMADE)
 
 
-async def set_of(definitions: Definitions, stream: str) -> QuerySet | None:
-    """The set of a stream, if it has one; ProtocolError if that can't be read."""
-    held = await value_or_none(definitions.table, set_key(stream))
-    return None if held is None else _read_set(definitions.scope, stream, held.value)
+REMADE = (
+    "its standing queries are the old one's. Delete them (`nadi search standing delete`; their hits stay), and make a "
+    "set for the new one"
+)
 
 
-async def sets_of(definitions: Definitions) -> tuple[dict[str, QuerySet], list[Unreadable]]:
-    """The sets of all streams of the scope, by stream; and those that can't be read."""
-    entries = definitions.named_entries("standing/")
-    return await sorted_out(entries, lambda stream, value: _read_set(definitions.scope, stream, value))
+def sets_of(definitions: Definitions) -> Catalog[QuerySet]:
+    """The sets of a scope, by their streams."""
+    scope = definitions.scope
+    kind = Kind(
+        "the set of standing queries of",
+        scope,
+        f"delete it: `nadi search standing delete {scope} {{}}`".format,
+        partial(NoStandingQueriesError, scope),
+        lambda name, value: named(msgspec.msgpack.decode(value, type=QuerySet), "stream", name),
+        msgspec.msgpack.encode,
+        "standing/",
+    )
+    return Catalog(definitions.stores, scope, SEARCH_TABLE, kind)
 
 
 async def drop_unreadable(definitions: Definitions, stream: str) -> None:
     """Remove a set that can't be read, with all that belongs to the stream's sets."""
-    held = await value_or_none(definitions.table, set_key(stream))
     for kind in ("standing-progress", "standing-query", "standing-past", "matcher"):
         await definitions.forget_all(f"{kind}/{stream}/")
-    if held is not None:
-        await definitions.table.remove(set_key(stream), held.version)
-
-
-def _read_set(scope: str, stream: str, value: bytes) -> QuerySet:
-    return read_record(
-        lambda: named(msgspec.msgpack.decode(value, type=QuerySet), "stream", stream),
-        f"the set of standing queries of {scope}/{stream}",
-        f"drop it: `nadi search standing drop {scope} {stream}`",
-    )
-
-
-def set_key(stream: str) -> bytes:
-    return f"standing/{stream}".encode()
-
-
-def _decoded(value: bytes, kind: type[_Record]) -> _Record:
-    return read_record(
-        lambda: msgspec.msgpack.decode(value, type=kind),
-        "the progress of a stream's standing queries",
-        "drop them, and make them anew: `nadi search standing drop`",
-    )
+    await sets_of(definitions).delete(stream)

@@ -33,10 +33,11 @@ from typing import Any
 
 import msgspec
 
-from nadi.client.aio import ABSENT, ByteStreamWriter, StreamManager
-from nadi.client.tables.table import value_or_none
-from nadi.errors import ConditionFailedError, ConflictError, InvalidArgumentError, NadiError, NotFoundError
+from nadi.client.aio import ByteStreamWriter, StreamManager
+from nadi.client.tables.catalog import Catalog, Unreadable
+from nadi.errors import ConflictError, InvalidArgumentError, NadiError
 from nadi.limits import MIB, SPARK_MIRRORED_BYTES
+from nadi.spark.ledger import ledger
 
 _LENGTH = struct.Struct(">I")
 
@@ -79,7 +80,6 @@ def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
             files[file.path] = data
 
 
-TABLE = "spark-checkpoints"
 _READ_BYTES = 8 * MIB
 
 _OFFSET_LINE = re.compile(r"(?:[^{:]*:)?(\{.*\})")
@@ -110,19 +110,19 @@ class CheckpointMirror:
     def __init__(self, manager: StreamManager, scope: str, name: str, folder: str) -> None:
         self._manager, self._scope, self._name = manager, scope, name
         self._folder = Path(folder.removeprefix("file://").removeprefix("file:"))
-        self._table = manager.table(scope, TABLE)
+        self._mirrors = _mirrors(manager, scope)
+        self._record = self._mirrors.record(name)
         self._known: dict[str, tuple[int, int]] = {}  # by path: size and time of change
         self._writer: ByteStreamWriter | None = None
         self.is_own = False  # the folder is this query's, as far as it tells
         self._start = 0
-        self._version = ABSENT
 
     async def begin(self) -> None:
         """Mirror a batch that was planned just before the query was killed; InvalidArgumentError if the folder is not a
         query's, ConflictError as `keep`."""
         query_id, batch = self._query_id(), self._last_batch()
-        held = await value_or_none(self._table, self._name.encode())
-        if held is not None and self._checked(held.value, query_id, batch).batch < batch:
+        kept = await self._record.find()
+        if kept is not None and self._checked(kept, query_id, batch).batch < batch:
             await self.keep()
 
     async def keep(self, end: Mapping[str, Any] | None = None) -> None:
@@ -152,12 +152,10 @@ class CheckpointMirror:
             at = round(time.time() * 1000)
             planned = self._planned(batch)
             kept = Mirrored(self._name, query_id, batch, planned, len(now), size, at, self._start, writer.tell())
-            try:
-                self._version = await self._table.put(self._name.encode(), msgspec.json.encode(kept), self._version)
-            except ConditionFailedError as error:
+            if not await self._record.replace(kept):
                 raise ConflictError(
                     f"another query mirrors its checkpoint as {self._name!r}: give each its own 'mirror_name'"
-                ) from error
+                )
             if is_whole:
                 await writer.truncate_before(self._start)
         self._known = now
@@ -165,18 +163,15 @@ class CheckpointMirror:
     # --- inside -----------------------------------------------------------------------------
 
     async def _open(self, query_id: str, batch: int) -> ByteStreamWriter:
-        await self._table.create()
-        held = await self._table.get(self._name.encode())
-        if held is not None:
-            self._checked(held.value, query_id, batch)
-            self._version = held.version
+        await self._mirrors.prepare()
+        if (kept := await self._record.find()) is not None:
+            self._checked(kept, query_id, batch)
         await self._manager.create_stream(self._scope, stream_of(self._name))
         self._writer = await self._manager.create_byte_writer(self._scope, stream_of(self._name))
         return self._writer
 
-    def _checked(self, value: bytes, query_id: str, batch: int) -> Mirrored:
+    def _checked(self, kept: Mirrored, query_id: str, batch: int) -> Mirrored:
         """What is kept under the name, unless the folder was left behind by it: it may have gone on elsewhere."""
-        kept = msgspec.json.decode(value, type=Mirrored)
         if kept.query_id != query_id or kept.batch > batch or kept.planned != self._planned(kept.batch):
             is_other = "another " if kept.query_id == query_id and kept.batch <= batch else ""
             raise ConflictError(
@@ -251,24 +246,20 @@ class CheckpointMirror:
         return found
 
 
-async def all_mirrored(manager: StreamManager, scope: str) -> list[Mirrored]:
-    """What is kept in a scope, by name."""
-    prefix = stream_of("")
-    names = [name.removeprefix(prefix) for name in await manager.list_streams(scope) if name.startswith(prefix)]
-    table, found = manager.table(scope, TABLE), []
-    for name in sorted(names):
-        held = await value_or_none(table, name.encode())
-        if held is not None:
-            found.append(msgspec.json.decode(held.value, type=Mirrored))
-    return found
+def _mirrors(manager: StreamManager, scope: str) -> Catalog[Mirrored]:
+    return ledger(manager, scope, "mirrored checkpoint", "checkpoint/", Mirrored)
+
+
+async def all_mirrored(manager: StreamManager, scope: str) -> tuple[list[Mirrored], list[Unreadable]]:
+    """What is kept in a scope, by name; and the records that can't be read."""
+    streams = set(await manager.list_streams(scope))
+    kept, unreadable = await _mirrors(manager, scope).all()
+    return [one for name, one in kept.items() if stream_of(name) in streams], unreadable
 
 
 async def mirrored(manager: StreamManager, scope: str, name: str) -> Mirrored:
     """What is kept under that name; NotFoundError if there is nothing."""
-    held = await value_or_none(manager.table(scope, TABLE), name.encode())
-    if held is None:
-        raise NotFoundError(f"no checkpoint is mirrored as {name!r} in scope {scope}")
-    return msgspec.json.decode(held.value, type=Mirrored)
+    return await _mirrors(manager, scope).get(name)
 
 
 async def restore(manager: StreamManager, scope: str, name: str, folder: str) -> Mirrored:

@@ -15,11 +15,7 @@ from enum import Enum
 import msgspec
 
 from nadi.client.aio import StreamManager
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import Table, value_or_none
-from nadi.errors import ConflictError
-
-TABLE = "spark-handovers"
+from nadi.spark.ledger import ledger
 
 
 class State(Enum):
@@ -73,55 +69,46 @@ class HandoverRecord:
     """What is known of the handover by the query `old` of a stream."""
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, old: str) -> None:
-        self.old = old
-        self._table: Table = manager.table(scope, TABLE)
-        self._keys = {what: f"{stream}/{old}/{what}".encode() for what in ("handover", "old", "new")}
+        self.old, name = old, f"{stream}/{old}"
+        self._handover = ledger(manager, scope, "the handover by", "handover/", Handover).record(name)
+        self._old = ledger(manager, scope, "the place of", "handover-old/", OldPlace).record(name)
+        self._new = ledger(manager, scope, "the place of what follows", "handover-new/", NewPlace).record(name)
 
     async def read(self) -> Handover | None:
         """The handover as it stands, if there is one."""
-        held = await value_or_none(self._table, self._keys["handover"])
-        return None if held is None else msgspec.json.decode(held.value, type=Handover)
+        return await self._handover.find()
 
     async def begin(self, wanted: Handover) -> Handover:
         """Make the record, in place of an abandoned one; what stands there now."""
-        await self._table.create()
 
-        async def make(value: bytes | None) -> tuple[bytes | None, Handover]:
-            found = None if value is None else msgspec.json.decode(value, type=Handover)
-            if found is not None and (found.state is not State.ABANDONED or found.new == wanted.new):
-                return None, found
-            return msgspec.json.encode(wanted), wanted
+        def made(stored: Handover | None) -> Handover | None:
+            is_free = stored is None or (stored.state is State.ABANDONED and stored.new != wanted.new)
+            return wanted if is_free else None
 
-        found = await change_value(self._table, self._keys["handover"], self._what, make)
-        if found is wanted:  # marks of an abandoned one would be of another trial stream
-            await self._table.put(self._keys["new"], msgspec.json.encode(NewPlace(wanted.start)))
-        return found
+        stored = await self._handover.put(made)
+        assert stored is not None, "there is one now"
+        if stored is wanted:  # marks of an abandoned one would be of another trial stream
+            await self.tell(NewPlace(wanted.start))
+        return stored
 
     async def change(self, how: Callable[[Handover], Handover]) -> Handover:
         """Change what stands there; as it stands then. how: gives its argument itself to leave it."""
 
-        async def make(value: bytes | None) -> tuple[bytes | None, Handover]:
-            if value is None:
-                raise ConflictError(f"{self._what} is gone: its table {TABLE} was deleted")
-            found = msgspec.json.decode(value, type=Handover)
-            wanted = how(found)
-            return (None if wanted is found else msgspec.json.encode(wanted)), wanted
+        def made(stored: Handover) -> Handover | None:
+            wanted = how(stored)
+            return None if wanted is stored else wanted
 
-        return await change_value(self._table, self._keys["handover"], self._what, make)
+        return await self._handover.change(made)
 
     async def old_place(self) -> OldPlace | None:
-        held = await value_or_none(self._table, self._keys["old"])
-        return None if held is None else msgspec.json.decode(held.value, type=OldPlace)
+        return await self._old.find()
 
     async def new_place(self) -> NewPlace | None:
-        held = await value_or_none(self._table, self._keys["new"])
-        return None if held is None else msgspec.json.decode(held.value, type=NewPlace)
+        return await self._new.find()
 
     async def tell(self, place: OldPlace | NewPlace) -> None:
         """Told by the query itself, which is the only one to do so."""
-        key = self._keys["old" if isinstance(place, OldPlace) else "new"]
-        await self._table.put(key, msgspec.json.encode(place))
-
-    @property
-    def _what(self) -> str:
-        return f"the handover by the query {self.old}"
+        if isinstance(place, OldPlace):
+            await self._old.put(lambda _: place)
+        else:
+            await self._new.put(lambda _: place)

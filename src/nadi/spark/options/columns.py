@@ -1,5 +1,5 @@
-"""Which columns a read has: the options `columns` and `metadata`. Spark has a program of its own find out, so
-nothing is imported here that takes time."""
+"""Which columns a read has: the options `columns` and `metadata`; and the refusal of tables. Spark has a program of its
+own find out, so nothing is imported here that takes time."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "StreamInfo": "head_stream_cut string, tail_stream_cut string",
     "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
 }
+
+NO_TABLES = (
+    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
+    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
+    "SELECT * FROM t WITH (scope = …)"
+)
+
+
+def refuse_tables(given: Mapping[str, str]) -> None:
+    """InvalidArgumentError for what Spark hands over when a table is made."""
+    if {"provider", "owner"} <= given.keys():
+        raise InvalidArgumentError(NO_TABLES)
 
 
 def named_schema(options: Mapping[str, str]) -> str | None:

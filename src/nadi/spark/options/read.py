@@ -23,19 +23,13 @@ from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
-from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS, SPARK_STREAMS
+from nadi.limits import MIB, NAME_MAX_CHARS, PREFIXED_NAME_MAX_CHARS, SPARK_STREAMS
 from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee
 from nadi.model.streamcut import StreamCut
 from nadi.naming import USUAL, USUAL_UNIT, check_name, is_number
-from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
-from nadi.spark.options.columns import METADATA_SCHEMAS, columns_of, event_time_unit
-from nadi.spark.options.names import checked
-from nadi.spark.options.table import Format, Use
-from nadi.spark.options.value_format import value_options_of
-from nadi.spark.options.values import delivery_of, flag, needed, number
-from nadi.spark.options.where import Where, connection_of
-
-_WAYS = ("stream", "streams", "stream_pattern", "stream_tag")
+from nadi.spark.options.columns import columns_of, event_time_unit
+from nadi.spark.options.given import Given, Where
+from nadi.spark.options.table import CHOICES, Format, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +55,20 @@ class Several:
 
 def several_of(options: Mapping[str, str]) -> Several | None:
     """What the options say of several streams; None if they are about one."""
-    given = [name for name in _WAYS if name in options]
-    if len(given) > 1:
-        raise InvalidArgumentError(f"the options {given[0]!r} and {given[1]!r} exclude each other")
-    if not given or given[0] == "stream":
+    if "streams" in options:
+        return Several(names=_names(options["streams"]))
+    if "stream_tag" in options:
+        return Several(tag=options["stream_tag"])
+    pattern = options.get("stream_pattern")
+    if pattern is None:
         return None
-    way, text = given[0], options[given[0]]
-    if not text.strip():
-        raise InvalidArgumentError(f"the option {way!r} is empty: it says which streams are read")
-    if way == "streams":
-        return Several(names=_names(text))
-    if way == "stream_tag":
-        return Several(tag=text)
     try:
-        re.compile(text)
+        re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"the option 'stream_pattern' is {text[:60]!r}, which is no regular expression: {error}"
+            f"the option 'stream_pattern' is {pattern[:60]!r}, which is no regular expression: {error}"
         ) from None
-    return Several(pattern=text)
+    return Several(pattern=pattern)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -101,13 +90,29 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+_DELAY = re.compile(r"([0-9]{1,9}) ?(ms|s|m|min|h|d)", re.ASCII)
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_QUARTER_S = 900.0  # as Spark's source for Kafka has it
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """max_bytes, max_events: of a batch; max_segment_bytes: of one segment in a batch; None means no limit. With
+    min_events, a batch waits until there are so many, or max_delay_s have passed since the one before."""
+
+    max_bytes: int | None = None
+    max_events: int | None = None
+    max_segment_bytes: int | None = None
+    min_events: int | None = None
+    max_delay_s: float = _QUARTER_S
+
+
+NO_LIMITS = Admission()
+
+
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
-AUTO, ALWAYS, NEVER = "auto", "always", "never"  # of the option `direct`
+AUTO, ALWAYS, NEVER = CHOICES["direct"]
 Place = StreamCut | str | int
-_OF_EVENTS = (  # which a read of metadata has none of
-    *("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys", "direct", "on_damage", "ordered"),
-    *("max_partitions", "min_partition_bytes"),
-)
 _EVENT_TIMES = {"start": "startingEventTime", "end": "endingEventTime"}
 _MS = re.compile(r"-?\d{5,18}")
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
@@ -161,17 +166,16 @@ class ReadOptions(Where):
     @classmethod
     def from_spark(cls, given: Mapping[str, str], use: Use = Use.READ, format_: Format = Format.NADI) -> ReadOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
-        options = checked(given, use, format_)
-        metadata = _metadata(options, format_)
-        scope = check_name("scope", needed(options, "scope"))
+        options = Given.checked(given, use, format_)
+        metadata = options.choice("metadata") or None
+        scope = check_name("scope", options.needed("scope"))
         several = several_of(options)
         if several is not None:
             stream = ""
-            _check_goes_with_several(options)
         elif metadata == "Streams":
             stream = options.get("stream", "")
         else:
-            stream = check_name("stream", needed(options, "stream"))
+            stream = check_name("stream", options.needed("stream"))
         starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
         start = None if starts else _border(options, "start", scope, stream)
         if (
@@ -183,7 +187,7 @@ class ReadOptions(Where):
         ):
             start = TAIL
         return cls(
-            controller=connection_of(options),
+            controller=options.connection(),
             scope=scope,
             stream=stream,
             start=start,
@@ -191,26 +195,26 @@ class ReadOptions(Where):
             several=several,
             starts=starts,
             ends=ends,
-            slice_name=_slice_name(options),
+            slice_name=_name(options, "slice"),
             routing_keys=_routing_keys(options),
             metadata=metadata,
-            on_damage=_on_damage(options),
-            direct=_direct(options),
-            skip_truncated=_skips_truncated(options),
-            admission=admission_of(options),
-            group_id=_group_id(options, several),
-            starts_at_group=_starts_at_group(options),
+            on_damage=SKIP if options.choice("on_damage") == SKIP else RAISE,
+            direct=options.choice("direct"),
+            skip_truncated=options.flag("skip_truncated") or not options.flag("failOnDataLoss"),
+            admission=_admission(options),
+            group_id=_name(options, "groupid", "reader group", PREFIXED_NAME_MAX_CHARS),
+            starts_at_group=bool(options.choice("startAt")),
             output=_output(options, scope),
-            columns=(columns := _columns(options, metadata)),
+            columns=(columns := USUAL if metadata else columns_of(options)),
             event_time_unit=event_time_unit(options, columns),
-            value=value_options_of(options),
-            ordered=flag(options, "ordered", True) if "ordered" in options else None,
-            handover=_query_name(options, "handover", several),
-            replay_of=_query_name(options, "replay_of", several),
+            value=options.value(),
+            ordered=options.flag("ordered") if "ordered" in options else None,
+            handover=_name(options, "handover", "query"),
+            replay_of=_name(options, "replay_of", "query"),
             mirror=_mirror(options),
             delivery=_delivery(options),
-            max_partitions=number(options, "max_partitions", 16, 1, 10_000),
-            min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
+            max_partitions=options.count("max_partitions"),
+            min_partition_bytes=options.count("min_partition_bytes"),
         )
 
     def of_stream(self, stream: str) -> ReadOptions:
@@ -219,13 +223,6 @@ class ReadOptions(Where):
             return self
         start, end = self.starts.get(stream, self.start), self.ends.get(stream, self.end)
         return replace(self, stream=stream, several=None, start=start, end=end, starts={}, ends={})
-
-
-def _check_goes_with_several(options: Mapping[str, str]) -> None:
-    way = next(name for name in ("streams", "stream_pattern", "stream_tag") if name in options)
-    for other in ("slice", "metadata"):
-        if other in options:
-            raise InvalidArgumentError(f"the options {way!r} and {other!r} exclude each other: name one 'stream'")
 
 
 def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several | None) -> dict[str, Place]:
@@ -254,78 +251,22 @@ def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several
     return {}
 
 
-def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
-    text = options.get("metadata")
-    if text is None:
-        return None
-    if text not in METADATA_SCHEMAS:
-        raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA_SCHEMAS)}")
-    for other in (*_OF_EVENTS, *_TIMESTAMPS.values(), *_EVENT_TIMES.values()):
-        if other.lower() in options and format_ is Format.NADI:
-            raise InvalidArgumentError(f"the options 'metadata' and {other!r} exclude each other")
-    return text
-
-
-def _skips_truncated(options: Mapping[str, str]) -> bool:
-    if "failondataloss" not in options:
-        return flag(options, "skip_truncated", False)
-    if "skip_truncated" in options:
-        raise InvalidArgumentError("the options 'skip_truncated' and 'failOnDataLoss' exclude each other")
-    return not flag(options, "failondataloss", True)
-
-
-def _group_id(options: Mapping[str, str], several: Several | None) -> str | None:
-    name = options.get("groupid")
-    if name is None:
-        return None
-    if several is not None and not several.names:
-        way = "stream_pattern" if several.tag is None else "stream_tag"
-        raise InvalidArgumentError(
-            f"the options 'groupId' and {way!r} exclude each other: a reader group's streams are named, with 'streams'"
-        )
-    return check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
-
-
-def _starts_at_group(options: Mapping[str, str]) -> bool:
-    text = options.get("startat")
-    if text is None:
-        return False
-    if text.lower() != "last-committed":
-        raise InvalidArgumentError(f"the option 'startAt' is {text[:40]!r}: it must be last-committed")
-    if "groupid" not in options:
-        raise InvalidArgumentError("the option 'startAt' needs 'groupId': its group knows what was committed")
-    for other in ("start", "start_stream_cut", "slice", _TIMESTAMPS["start"], _EVENT_TIMES["start"]):
-        if other.lower() in options:
-            raise InvalidArgumentError(f"the options 'startAt' and {other!r} exclude each other")
-    return True
+def _name(options: Given, option: str, kind: str = "", most_chars: int = NAME_MAX_CHARS) -> str | None:
+    return check_name(kind or option, options[option], max_chars=most_chars) if option in options else None
 
 
 def _output(options: Mapping[str, str], scope: str) -> tuple[str, str] | None:
     text = options.get("output")
     if text is None:
         return None
-    if "groupid" not in options:
-        raise InvalidArgumentError("the option 'output' needs 'groupId': what was read is noted beside that group")
     before, slash, name = text.rpartition("/")
     return check_name("scope", before) if slash else scope, check_name("stream", name)
 
 
-def _query_name(options: Mapping[str, str], option: str, several: Several | None) -> str | None:
-    """The name of a query that another takes over from."""
-    name = options.get(option)
-    if name is None:
-        return None
-    if several is not None:
-        raise InvalidArgumentError(f"the option {option!r} is for queries of one stream: name it with 'stream'")
-    if {"handover", "replay_of"} <= options.keys():
-        raise InvalidArgumentError("the options 'handover' and 'replay_of' exclude each other")
-    return check_name("query", name)
-
-
 def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
-    if "mirror_checkpoint" not in options and "mirror_name" not in options:
+    if "mirror_checkpoint" not in options:
         return None
-    folder, name = needed(options, "mirror_checkpoint"), needed(options, "mirror_name")
+    folder, name = options["mirror_checkpoint"], options["mirror_name"]
     scheme, colon, _ = folder.partition(":")
     if colon and scheme != "file":
         raise InvalidArgumentError(
@@ -334,8 +275,8 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     return check_name("mirror", name), folder
 
 
-def _delivery(options: Mapping[str, str]) -> Guarantee:
-    delivery = delivery_of(options)
+def _delivery(options: Given) -> Guarantee:
+    delivery = options.delivery()
     if delivery == AT_LEAST_ONCE:
         raise InvalidArgumentError(
             "the option 'delivery' of a read is exactly-once, where each event is in one batch, or at-most-once, where "
@@ -350,16 +291,6 @@ def _delivery(options: Mapping[str, str]) -> Guarantee:
             if other in options:
                 raise InvalidArgumentError(f"the options 'delivery' as at-most-once and {other!r} exclude each other")
     return delivery
-
-
-def _slice_name(options: Mapping[str, str]) -> str | None:
-    name = options.get("slice")
-    if name is None:
-        return None
-    for other in ("start", "end", "start_stream_cut", "end_stream_cut", *_TIMESTAMPS.values(), *_EVENT_TIMES.values()):
-        if other.lower() in options:
-            raise InvalidArgumentError(f"the options 'slice' and {other!r} exclude each other")
-    return check_name("slice", name)
 
 
 def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -379,47 +310,16 @@ def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(keys)
 
 
-def _on_damage(options: Mapping[str, str]) -> OnDamage:
-    text = options.get("on_damage", RAISE).lower()
-    if text == RAISE:
-        return RAISE
-    if text == SKIP:
-        return SKIP
-    raise InvalidArgumentError(f"the option 'on_damage' is {text!r}: it must be {RAISE!r} or {SKIP!r}")
-
-
-def _columns(options: Mapping[str, str], metadata: str | None) -> tuple[str, ...]:
-    if metadata is not None and "columns" in options:
-        raise InvalidArgumentError("the options 'metadata' and 'columns' exclude each other")
-    return columns_of(options)
-
-
-def _direct(options: Mapping[str, str]) -> str:
-    text = options.get("direct", AUTO).lower()
-    if text not in (AUTO, ALWAYS, NEVER):
-        raise InvalidArgumentError(f"the option 'direct' is {text[:40]!r}: it must be {AUTO}, {ALWAYS} or {NEVER}")
-    return text
-
-
 def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
     """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
-    long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
+    timestamp, by_event_time = _TIMESTAMPS[name], _EVENT_TIMES[name]
     if timestamp.lower() in options:
-        for other in (name, long_name):
-            if other in options:
-                raise InvalidArgumentError(f"the options {timestamp!r} and {other!r} exclude each other")
         return _moment(timestamp, options[timestamp.lower()])
-    by_event_time = _EVENT_TIMES[name]
     if by_event_time.lower() in options:
-        for other in (name, long_name):
-            if other in options:
-                raise InvalidArgumentError(f"the options {by_event_time!r} and {other!r} exclude each other")
         return _event_place(by_event_time, options[by_event_time.lower()])
     text = options.get(name)
     if text is None:
-        return _cut(options, long_name, scope, stream)
-    if long_name in options:
-        raise InvalidArgumentError(f"the options {name!r} and {long_name!r} exclude each other")
+        return _cut(options, f"{name}_stream_cut", scope, stream)
     return text.lower() if text.lower() in (HEAD, TAIL) else text
 
 
@@ -453,3 +353,25 @@ def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> Stre
         raise InvalidStreamCutError(f"the option {name!r} is none of {', '.join(_PLACES)}, and {error}") from None
     check_cut(cut, scope, stream)
     return cut
+
+
+def _admission(options: Given) -> Admission:
+    most, least = options.number("maxOffsetsPerTrigger"), options.number("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise InvalidArgumentError(
+            f"the option 'minOffsetsPerTrigger' is {least:,}, more than 'maxOffsetsPerTrigger', {most:,}"
+        )
+    size, of_segment = options.number("approx_bytes_per_trigger"), options.number("maxBytesPerSegment")
+    return Admission(size, most, of_segment, least, _delay_s(options))
+
+
+def _delay_s(options: Mapping[str, str]) -> float:
+    text = options.get("maxtriggerdelay")
+    if text is None:
+        return _QUARTER_S
+    match = _DELAY.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgumentError(
+            f"the option 'maxTriggerDelay' is {text[:40]!r}: it must be a time such as 500ms, 30s, 15m, 2h"
+        )
+    return int(match[1]) * _UNITS_S[match[2]]

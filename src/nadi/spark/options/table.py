@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from nadi.limits import SCHEMA_MAX_VERSIONS, STREAM_MAX_SEGMENTS, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
+
 
 class Use(Enum):
     """What options are given to; the values are Spark's names for it."""
@@ -229,6 +231,70 @@ OPTIONS: tuple[Option, ...] = (
     _pravegas("default_retention_duration_milliseconds", _WRITES, "for how long it keeps events", "forever"),
     _pravegas("default_retention_size_bytes", _WRITES, "how much it keeps", "everything"),
 )
+_START = ("start", "start_stream_cut", "startingTimestamp", "startingEventTime")
+_END = ("end", "end_stream_cut", "endingTimestamp", "endingEventTime")
+_SEVERAL = ("streams", "stream_pattern", "stream_tag")
+_BY_BYTES, _BY_EVENTS = (f"default_segment_target_rate_{what}_per_sec" for what in ("bytes", "events"))
+_OF_EVENTS = ("slice", "routing_keys", "direct", "on_damage", "ordered", "max_partitions", "min_partition_bytes")
+EXCLUDED = {  # beside an option
+    "stream": _SEVERAL,
+    "streams": ("stream_pattern", "stream_tag", "slice", "metadata"),
+    "stream_pattern": ("stream_tag", "slice", "metadata"),
+    "stream_tag": ("slice", "metadata"),
+    "auth_user": ("auth_token",),
+    "start": ("start_stream_cut",),
+    "end": ("end_stream_cut",),
+    "startingTimestamp": ("start", "start_stream_cut", "startingEventTime"),
+    "endingTimestamp": ("end", "end_stream_cut", "endingEventTime"),
+    "startingEventTime": ("start", "start_stream_cut"),
+    "endingEventTime": ("end", "end_stream_cut"),
+    "slice": (*_START, *_END),
+    "metadata": (*_START, *_END, *_OF_EVENTS, "columns", "value_format"),  # which has no events
+    "groupId": ("stream_pattern", "stream_tag"),
+    "startAt": ("slice", *_START),
+    "skip_truncated": ("failOnDataLoss",),
+    "handover": ("replay_of", *_SEVERAL),
+    "replay_of": _SEVERAL,
+    "delivery": ("exactly_once",),
+    _BY_BYTES: (_BY_EVENTS,),
+    "default_retention_duration_milliseconds": ("default_retention_size_bytes",),
+}
+NEEDED = {  # by an option
+    "auth_user": "auth_password",
+    "auth_password": "auth_user",
+    "startAt": "groupId",
+    "output": "groupId",
+    "maxTriggerDelay": "minOffsetsPerTrigger",
+    "mirror_checkpoint": "mirror_name",
+    "mirror_name": "mirror_checkpoint",
+    "txnAppId": "txnVersion",
+    "txnVersion": "txnAppId",
+}
+CHOICES = {
+    "metadata": ("Streams", "StreamInfo", "StreamCuts"),
+    "direct": ("auto", "always", "never"),
+    "on_damage": ("raise", "skip"),
+    "startAt": ("last-committed",),
+    "save_mode": ("append", "errorifexists", "ignore"),
+}
+NUMBERS = {  # the least and the most
+    "approx_bytes_per_trigger": (1, 1 << 50),
+    "maxBytesPerSegment": (1, 1 << 50),
+    "maxOffsetsPerTrigger": (1, 1 << 40),
+    "minOffsetsPerTrigger": (1, 1 << 40),
+    "value_version": (1, SCHEMA_MAX_VERSIONS),
+    "max_partitions": (1, 10_000),
+    "min_partition_bytes": (1, 1 << 40),
+    "txnVersion": (0, (1 << 63) - 1),
+    "transaction_timeout_ms": (TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
+    "transaction_status_poll_interval_ms": (1, 60_000),
+    "default_num_segments": (1, STREAM_MAX_SEGMENTS),
+    "default_scale_factor": (2, STREAM_MAX_SEGMENTS),
+    _BY_BYTES: (1024, 1 << 40),
+    _BY_EVENTS: (1, (1 << 31) - 1),
+    "default_retention_duration_milliseconds": (1, 1 << 50),
+    "default_retention_size_bytes": (1, 1 << 60),
+}
 BY_KEY = {name.lower(): option for option in OPTIONS for name in (option.name, *option.also)}
 
 

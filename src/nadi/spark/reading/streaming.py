@@ -29,10 +29,9 @@ from nadi.naming import parse_segment_name
 from nadi.spark.checkpoints.mirror import CheckpointMirror
 from nadi.spark.connections import Client, batch_of_task, client_of
 from nadi.spark.intents import Claims
-from nadi.spark.options.admission import NO_LIMITS
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import NO_LIMITS, ReadOptions
 from nadi.spark.reading.direct import read_pieces
-from nadi.spark.reading.query.notes import TABLE, BatchNotes
+from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
 from nadi.spark.reading.tasks import PiecesPartition, partitions_of
@@ -109,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if partition.claim is not None:
             client = client_of(options.controller)
-            claims = Claims(client.manager, options.scope, TABLE, f"group {options.group_id}")
+            claims = Claims(client.manager, options.scope, f"group {options.group_id}")
             if not client.run(claims.task(*partition.claim)):
                 return  # an attempt before this one may have handed them out
         batch = batch_of_task()

@@ -14,13 +14,13 @@ from nadi.client import StreamManager
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import begin_task, manager_of
-from nadi.spark.options.names import checked
+from nadi.spark.options.given import Given
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
-    from nadi.lake.parts import UnionSplit
+    from nadi.lake.united import UnionSplit
 
 SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
@@ -104,7 +104,7 @@ class _Wanted:
     """What is to be read."""
 
     def __init__(self, given: Mapping[str, str], format_: Format) -> None:
-        found = checked(given, Use.READ, format_)
+        found = Given.checked(given, Use.READ, format_)
         for name in found:
             if name not in _WITH_UNION:
                 raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")

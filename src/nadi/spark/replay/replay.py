@@ -15,7 +15,7 @@ from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.naming import check_name
 from nadi.spark.connections import client_of
 from nadi.spark.handover.record import Handover, State
-from nadi.spark.options.where import connection_of
+from nadi.spark.options.given import Given
 from nadi.spark.replay.comparison import Comparison, KeyOf
 from nadi.spark.replay.takeover import Behind, Takeover
 
@@ -55,7 +55,7 @@ class Replay:
         self._checkpoint, self._start = checkpoint, start
         self._read, self._write = dict(read or {}), dict(write or {})
         scope = check_name("scope", given.get("scope", ""))
-        self._client = client_of(connection_of(given))
+        self._client = client_of(Given(given).connection())
         self._takeover = Takeover(
             self._client.manager, scope, stream, old=old, new=new, output=output, trial=trial or f"{output}-{new}"
         )

@@ -21,7 +21,7 @@ from nadi.errors import InvalidArgumentError, NadiError
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.naming import VALUE
 from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
-from nadi.spark.intents import TABLE, Claims, SinkRecord, abort_all, application, commit_all
+from nadi.spark.intents import Claims, SinkRecord, abort_all, application, commit_all
 from nadi.spark.options.columns import TYPES
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.modes import BatchPlan, drop_former
@@ -132,7 +132,7 @@ async def _is_first(client: Client, options: WriteOptions, run: str) -> bool:
         batch = batch_of_task()
         assert batch is not None, "a task of a streaming query has its id"
         name, number = batch
-    claims = Claims(client.manager, options.scope, TABLE, f"{name}/{options.stream}")
+    claims = Claims(client.manager, options.scope, f"{name}/{options.stream}")
     return await claims.batch(number, run) and await claims.task(number, run)
 
 
@@ -142,7 +142,7 @@ def _events(
     """The events of batches that have any, and their keys."""
     encode = None
     if options.target is not None:
-        from nadi.client.values.encoding import encoder  # and the format's library: most writes do without
+        from nadi.client.values.parser import encoder  # and the format's library: most writes do without
 
         encode = encoder(options.target)
     for batch in batches:
@@ -152,7 +152,7 @@ def _events(
         if events.null_count:
             raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
         keys = None if columns.routing_key is None else batch.column(columns.routing_key)
-        yield events.cast(pa.binary()) if encode is None else encode(events), keys
+        yield events.cast(pa.binary()) if encode is None else pa.array(encode(events), pa.binary()), keys
 
 
 async def _begin(client: Client, options: WriteOptions) -> Transaction:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice, StreamCuts, slices_between
+from nadi.errors import InvalidArgumentError
 from nadi.limits import (
     EVENT_TIME_MAX,
     EVENT_TIME_MIN,
@@ -34,7 +35,7 @@ from nadi.naming import segment_name
 from nadi.web.bodies import Batch, EventSeen
 from nadi.web.reading.lanes import NO_TIME, Came, Lanes
 from nadi.web.reading.payloads import pause_s, seen
-from nadi.web.reading.times import BY_ARRIVAL, BY_EVENT_TIME, CutTimes, clock_by, first_ms, is_indexed
+from nadi.web.reading.times import BY_ARRIVAL, BY_EVENT_TIME, CutTimes, clock_by, event_time_of, first_ms, is_indexed
 from nadi.wire.moments import ARRIVAL, earliest_of
 
 _PAUSE_S = 1.0  # of watching: a longer one is cut down to this, where pauses are jumped over
@@ -57,6 +58,36 @@ class Playing:
     skips_pauses: bool = False
     to_ms: int | None = None
     event_time: EventTime | None = None
+
+
+async def stretch_of(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    name: str | None,
+    start: str | None,
+    end: str | None,
+    from_ms: int | None,
+    to_ms: int | None,
+    by: str | None,
+    speed: float = 1.0,
+    skips_pauses: bool = False,
+) -> Playing:
+    """The stretch of a named slice, or from one place to another, head and tail if left out. by: as in
+    `event_time_of`. InvalidArgumentError, or a NotFoundError."""
+    event_time = await event_time_of(manager, scope, stream, by)
+    if name:
+        if start or end:
+            raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
+        named = await manager.slices(scope).get(name)
+        if named.stream != stream:
+            raise InvalidArgumentError(f"slice {scope}/{name} is one of the stream {named.stream}: ask for that")
+        first, last = named.start, named.end
+    else:
+        cuts = manager.cuts(scope, stream)
+        first, last = await asyncio.gather(cuts.named(start or "head"), cuts.named(end or "tail", end=True))
+    return Playing(first, last, from_ms, speed, skips_pauses, to_ms, event_time)
 
 
 async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, None]:

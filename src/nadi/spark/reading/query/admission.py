@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from nadi.client.places.cuts import SegmentSlice
-from nadi.spark.options.admission import Admission
+from nadi.spark.options.read import Admission
 
 _Key = TypeVar("_Key", int, str)
 Take = Callable[[str, SegmentSlice, int], Awaitable[tuple[int, SegmentSlice]]]

@@ -14,17 +14,14 @@ from typing import Any
 
 import msgspec
 
-from nadi.client.aio import StreamManager, Table
-from nadi.client.tables.change import change_value
-from nadi.client.tables.table import value_or_none
-from nadi.errors import ConditionFailedError, ConflictError, InvalidArgumentError
+from nadi.client.aio import StreamManager
+from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.spark.intents import SinkRecord
+from nadi.spark.ledger import ledger
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.query.offsets import Offsets
-
-TABLE = "spark-sources"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -45,29 +42,26 @@ class BatchNotes:
         assert options.group_id is not None, "'output' needs it"
         self._manager, self._options = manager, options
         self._output, self._group = options.output, options.group_id
-        self._table: Table = manager.table(options.scope, TABLE)
+        self._note = ledger(manager, options.scope, "the note of group", "source/", Note).record(self._group)
 
     async def write(self, query: str, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
         """Note the batch that this task is of; ConflictError if another query has taken this one's place, or the one
         before it wrote something since this one was planned."""
         mine = Note(query, batch, self._output_text, start, end)
 
-        async def noted(value: bytes | None) -> tuple[bytes | None, None]:
-            if value is None:
-                await self._table.create()
-            else:
-                found = msgspec.json.decode(value, type=Note)
-                if found == mine or (found.query == query and found.batch > batch):
-                    return None, None
-                if found.query != query and found.output == mine.output:
-                    await self._take_place(found, mine)
-            return msgspec.json.encode(mine), None
+        async def noted(stored: Note | None) -> Note | None:
+            if stored is not None:
+                if stored == mine or (stored.query == query and stored.batch > batch):
+                    return None
+                if stored.query != query and stored.output == mine.output:
+                    await self._take_place(stored, mine)
+            return mine
 
-        await change_value(self._table, self._group.encode(), f"the note of group {self._group}", noted)
+        await self._note.put(noted)
 
     async def last(self) -> dict[str, StreamCut]:
         """Where the output of the query that noted last ends, by stream; nothing if none did."""
-        note = await self._read()
+        note = await self._note.find()
         if note is None:
             return {}
         if note.output != self._output_text:
@@ -79,28 +73,19 @@ class BatchNotes:
 
     async def first(self, end: Offsets) -> Offsets | None:
         """Where the first batch of the query that noted last began, if that ended there; None otherwise."""
-        note = await self._read()
+        note = await self._note.find()
         if note is None or note.batch or note.output != self._output_text or Offsets.from_json(note.end) != end:
             return None
         return Offsets.from_json(note.start)
 
-    async def forget(self, version: int) -> None:
-        """Remove the note of that version, unless there is another by now: its group was deleted."""
-        try:
-            await self._table.remove(self._group.encode(), version)
-        except ConditionFailedError:
-            return
+    async def forget(self) -> None:
+        """Remove the note as it was read, unless there is another by now: its group was deleted."""
+        await self._note.delete_read()
 
-    async def version(self) -> int | None:
-        """Of the note; None if there is none."""
-        held = await value_or_none(self._table, self._group.encode())
-        return None if held is None else held.version
+    async def is_there(self) -> bool:
+        return await self._note.find() is not None
 
     # --- inside -----------------------------------------------------------------------------
-
-    async def _read(self) -> Note | None:
-        held = await value_or_none(self._table, self._group.encode())
-        return None if held is None else msgspec.json.decode(held.value, type=Note)
 
     @property
     def _output_text(self) -> str:

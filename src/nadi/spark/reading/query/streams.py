@@ -51,8 +51,7 @@ from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.handover.planning import NewQuery, OldQuery
-from nadi.spark.options.admission import NO_LIMITS, Admission
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.read import NO_LIMITS, Admission, ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
 from nadi.spark.reading.query.group import QueryGroup
@@ -357,12 +356,12 @@ class QueryStreams:
         if self._options.output is None:
             return await self._group.position()
         notes = BatchNotes(self._manager, self._options)
-        version = await notes.version()
+        has_note = await notes.is_there()
         position = await self._group.position()
         if position:
             return await notes.last() or position
-        if version is not None:  # whoever deletes the group wants to start anew
-            await notes.forget(version)
+        if has_note:  # whoever deletes the group wants to start anew
+            await notes.forget()
         return {}
 
     async def _look(self) -> None:

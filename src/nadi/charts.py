@@ -1,0 +1,232 @@
+"""Charts of a stream's segments over time: key range up, time across, shade for the mean rate of what each took.
+
+As text, for a terminal or a log; or drawn by matplotlib, as SVG, PNG or PDF.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nadi.errors import InvalidArgumentError
+from nadi.model.reports import SegmentReport
+from nadi.naming import segment_epoch, segment_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".svg", ".png", ".pdf")
+SHADES = " ░▒▓█"
+GONE, ACROSS, UP = "·", "─", "│"
+_LABEL_CHARS = 6
+_NAMED_UP_TO = 40  # segments; with more, their names would cover the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A segment's keys and times (ms since 1970), and its mean rate. Until gone_ms, what it took was truncated."""
+
+    segment_id: int
+    low: float
+    high: float
+    start_ms: int
+    end_ms: int
+    gone_ms: int
+    bytes_per_s: float
+
+
+def spans_of(reports: Iterable[SegmentReport], now_ms: int, since_ms: int = 0) -> list[Span]:
+    """The segments that took events after since_ms, each cut off there, in the order of their ids.
+
+    Where within a segment's life its head lies is reckoned as if it had been written evenly.
+
+    >>> (span,) = spans_of([SegmentReport(7, 0.0, 1.0, 1_000, None, 2_000, 8_000)], now_ms=5_000)
+    >>> span.end_ms, span.gone_ms, span.bytes_per_s
+    (5000, 2000, 2000.0)
+    """
+    spans = []
+    for report in reports:
+        end_ms = now_ms if report.replaced_ms is None else report.replaced_ms
+        lasted_ms = end_ms - report.created_ms
+        if end_ms <= since_ms or lasted_ms <= 0:
+            continue
+        gone = report.start_offset / report.end_offset if report.end_offset else 0.0
+        rate = report.end_offset / (lasted_ms / 1000)
+        start_ms, gone_ms = max(report.created_ms, since_ms), report.created_ms + round(gone * lasted_ms)
+        spans.append(Span(report.segment_id, report.low, report.high, start_ms, end_ms, gone_ms, rate))
+    return spans
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """A rate for people.
+
+    >>> rate_text(0), rate_text(1_530), rate_text(2_000_000)
+    ('0 B/s', '1.5 KB/s', '2 MB/s')
+    """
+    for unit, factor in (("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3)):
+        if bytes_per_s >= factor:
+            rate = bytes_per_s / factor
+            return f"{rate:.2g} {unit}" if rate < 10 else f"{rate:.0f} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def name_of(segment_id: int) -> str:
+    """A segment's number and epoch, as its name has them.
+
+    >>> name_of((2 << 32) | 5)
+    '5.#epoch.2'
+    """
+    return f"{segment_number(segment_id)}.#epoch.{segment_epoch(segment_id)}"
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Which span each cell shows, by row (highest keys first) and column; None where there is none."""
+
+    cells: list[list[Span | None]]
+    start_ms: int
+    end_ms: int
+
+    def time_of(self, column: int) -> float:
+        """The time in the middle of a column, in ms."""
+        return self.start_ms + (column + 0.5) * (self.end_ms - self.start_ms) / len(self.cells[0])
+
+
+def grid(spans: Sequence[Span], columns: int, rows: int) -> Grid:
+    """Spread the spans over cells: each cell shows what is in its middle."""
+    start_ms, end_ms = min(span.start_ms for span in spans), max(span.end_ms for span in spans)
+    made = Grid([[None] * columns for _ in range(rows)], start_ms, end_ms)
+    a_column = (end_ms - start_ms) / columns
+    for span in sorted(spans, key=lambda span: span.start_ms - span.end_ms):  # the shortest last: not drawn over
+        first = max(0, round((span.start_ms - start_ms) / a_column))
+        last = min(columns, max(first + 1, round((span.end_ms - start_ms) / a_column)))
+        for row in range(rows):
+            if span.low <= 1 - (row + 0.5) / rows < span.high:
+                made.cells[row][first:last] = [span] * (last - first)
+    return made
+
+
+def picture(spans: Sequence[Span], columns: int = 80, rows: int = 16) -> str:
+    """Lines with the key range up and time across; `columns` and `rows` are those of the field without its labels.
+
+    >>> left, right = Span(1, 0, 0.5, 2000, 4000, 0, 9e3), Span(2, 0.5, 1, 2000, 4000, 0, 1e3)
+    >>> print(picture([Span(0, 0, 1, 0, 2000, 1000, 4e3), left, right], 12, 4).splitlines()[1])
+     0.75 ···▒▒▒│░░░░░
+    """
+    if not spans:
+        return "No segment took events in that time."
+    field = grid(spans, columns, rows)
+    most = max(span.bytes_per_s for span in spans)
+    lines = []
+    for row, cells in enumerate(field.cells):
+        label = f"{1 - row / rows:.2f}" if row % max(1, rows // 4) == 0 else ""
+        lines.append(f"{label:>{_LABEL_CHARS - 1}} " + "".join(_sign(field, row, i, most) for i in range(len(cells))))
+    lines.append(f"{'0.00':>{_LABEL_CHARS - 1}} " + "└" + "─" * (columns - 1))
+    lines.append(" " * _LABEL_CHARS + _times(field, columns))
+    lines.append(_legend(spans, most))
+    return "\n".join(lines)
+
+
+def _sign(field: Grid, row: int, column: int, most: float) -> str:
+    span = field.cells[row][column]
+    if span is None:
+        return " "
+    if column and (before := field.cells[row][column - 1]) is not None and before is not span:
+        return UP
+    if row and (above := field.cells[row - 1][column]) is not None and above is not span:
+        return ACROSS
+    if field.time_of(column) < span.gone_ms:
+        return GONE
+    if not span.bytes_per_s:
+        return SHADES[0]
+    return SHADES[min(len(SHADES) - 1, 1 + int((len(SHADES) - 1) * span.bytes_per_s / most * 0.999))]
+
+
+def _times(field: Grid, columns: int) -> str:
+    """Local times under the field: its start, and its end if there is room."""
+    day = "" if field.end_ms - field.start_ms < 24 * 3_600_000 else "%Y-%m-%d "
+    first, last = (
+        time.strftime(f"{day}%H:%M:%S", time.localtime(at_ms / 1000)) for at_ms in (field.start_ms, field.end_ms)
+    )
+    return f"{first}{last:>{columns - len(first)}}" if columns >= len(first) + len(last) + 1 else first
+
+
+def _legend(spans: Sequence[Span], most: float) -> str:
+    steps = len(SHADES) - 1
+    shades = "  ".join(f"{SHADES[i + 1]} to {rate_text(most * (i + 1) / steps)}" for i in range(steps)) if most else ""
+    gone = f"  {GONE} truncated" if any(span.gone_ms > span.start_ms for span in spans) else ""
+    return f"{len(spans):,} segments  {shades}{gone}".rstrip()
+
+
+# --- drawn ----------------------------------------------------------------------------------------
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that can't be written, before anything is asked of a server."""
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidArgumentError(f"a picture is a file ending in {', '.join(FORMATS)}, not {path.name}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgumentError(f"there is no folder {path.absolute().parent} for the picture: create it first")
+    _check_matplotlib()
+
+
+def _check_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InvalidArgumentError("pictures need matplotlib: pip install 'nadi[pictures]'") from None
+
+
+def save(spans: Sequence[Span], path: Path, title: str) -> None:
+    """Write the picture to a file of one of FORMATS."""
+    check_file(path)
+    drawn(spans, title).savefig(path, dpi=150)
+
+
+def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12, 6)) -> Figure:
+    """The picture; InvalidArgumentError if matplotlib isn't installed."""
+    _check_matplotlib()
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import PatchCollection
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=size_in, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(title=title, ylabel="routing key's position", ylim=(0, 1), xlabel="time (UTC); hatched: truncated")
+    scale, colours = Normalize(0, max((span.bytes_per_s for span in spans), default=0.0) or 1.0), colormaps["viridis_r"]
+    kept, gone = [], []
+    for span in spans:
+        start, head, end = _days(span.start_ms), _days(_head(span)), _days(span.end_ms)
+        height = span.high - span.low
+        gone.append(Rectangle((start, span.low), head - start, height))
+        kept.append(Rectangle((head, span.low), end - head, height, facecolor=colours(scale(span.bytes_per_s))))
+        if len(spans) <= _NAMED_UP_TO:
+            middle = (start + end) / 2, (span.low + span.high) / 2
+            axes.text(*middle, str(segment_number(span.segment_id)), ha="center", va="center", clip_on=True)
+    axes.add_collection(PatchCollection(kept, match_original=True, edgecolor="white", linewidth=0.5))
+    axes.add_collection(PatchCollection(gone, facecolor="none", edgecolor="grey", hatch="///", linewidth=0.5))
+    if spans:
+        axes.set_xlim(_days(min(span.start_ms for span in spans)), _days(max(span.end_ms for span in spans)))
+    axes.xaxis_date()
+    bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, label="mean rate of the segment")
+    bar.ax.yaxis.set_major_formatter(lambda rate, _: rate_text(rate))
+    return figure
+
+
+def _head(span: Span) -> int:
+    """Where the truncated part ends, in ms."""
+    return min(max(span.gone_ms, span.start_ms), span.end_ms)
+
+
+def _days(ms: int) -> float:
+    """What matplotlib counts dates in."""
+    return ms / 86_400_000

@@ -1,1 +1,0 @@
-"""Commands of what follows streams and makes something of them: functions and lakes."""

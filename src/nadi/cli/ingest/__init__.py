@@ -1,1 +1,0 @@
-"""Commands that write what comes from elsewhere into streams."""

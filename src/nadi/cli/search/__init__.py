@@ -1,1 +1,0 @@
-"""`nadi search`: `indexes` for full-text search, `standing` for queries that wait for events."""

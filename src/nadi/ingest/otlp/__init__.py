@@ -1,1 +1,0 @@
-"""OpenTelemetry's log records, as OTLP over HTTP carries them."""

@@ -1,0 +1,403 @@
+"""A processor: a function of one's own that gets each event of a stream, run by any number of workers.
+
+>>> from nadi.process import Processor, run
+>>> def warm(event):
+...     if float(event.data) > 30:
+...         yield "warm", event.data
+>>> run(Processor("home", "degrees", "warm", warm, output="alarms"))  # doctest: +SKIP
+
+Positions are one record of all workers, in the table `_process` of the scope. An event is handled again after a kill,
+but what it made is in the output once (`outputs`), if the handler makes the same of the same event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.backoff import Backoff
+from nadi.client.aio import StreamManager
+from nadi.client.control.security import Credentials
+from nadi.client.manager.streams import stores_of
+from nadi.client.numbered.writer import NumberedEvent
+from nadi.client.tables.catalog import Catalog, Kind
+from nadi.defaults import DEFAULT_URI
+from nadi.errors import (
+    ConflictError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    NadiError,
+    NotFoundError,
+    StreamNotFoundError,
+)
+from nadi.limits import MAX_EVENT_BYTES, PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S, PROCESS_RECORD_S
+from nadi.model.keyspace import key_position
+from nadi.model.streamcut import StreamCut
+from nadi.naming import PROCESS_TABLE, check_name, segment_name
+from nadi.process.dead_letters import DeadLetter
+from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
+from nadi.process.members import Member, Members, live_members
+from nadi.process.outputs import Outputs
+from nadi.process.running import in_thread, run_program, until
+from nadi.process.worker import BatchLimits, Taken, Worker
+
+Output = tuple[str, bytes]  # routing key, event
+
+
+class Event(NamedTuple):
+    """An event, and where it is: `segment` as "scope/stream/segment", `offset` in bytes."""
+
+    data: bytes
+    segment: str
+    offset: int
+
+
+Returned = Output | Iterable[Output] | None
+Handler = Callable[[Event], Returned | Awaitable[Returned]]
+"""A function, a generator function or a coroutine function."""
+
+
+class ProcessorStoppedError(NadiError):
+    """An event can't be handled, and there is no stream for dead letters: mend the handler, or name one."""
+
+    def __init__(self, name: str, event: Event, attempts: int, error: Exception) -> None:
+        super().__init__(
+            f"processor {name} stopped at {event.segment}@{event.offset} after {attempts} attempts "
+            f"({type(error).__name__}: {error}): mend it and run it again, or give it a stream for dead letters"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What handles the events of `scope`/`stream`. name: of its positions; another name begins anew.
+
+    handle: gets an event, in a thread unless it is a coroutine function; it may return what goes to `output`: a pair of
+    a routing key and an event, or several. What it raises is tried again, `retries` times with growing pauses of
+    `retry_first_s` and more; then the event goes to `dead_letters`, or the processor stops there. A call has no time
+    limit: one that hangs keeps its segment from other workers. output, dead_letters: `stream` of the same scope, or
+    `scope/stream`. start: where a new processor begins: head, tail, a time or a bookmark.
+    """
+
+    scope: str
+    stream: str
+    name: str
+    handle: Handler
+    output: str | None = None
+    dead_letters: str | None = None
+    start: str = "head"
+    retries: int = 5
+    retry_first_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        for kind, name in (("scope", self.scope), ("stream", self.stream), ("processor", self.name)):
+            check_name(kind, name)
+        if not callable(self.handle):
+            raise InvalidArgumentError(f"the handler is {self.handle!r}: it must be a function of an event")
+        for option, least in (("retries", self.retries), ("retry_first_s", self.retry_first_s)):
+            if not isinstance(least, int if option == "retries" else int | float) or least < 0:
+                raise InvalidArgumentError(f"{option} is a number from 0 on, not {least!r}")
+        for to in filter(None, (self.output, self.dead_letters)):
+            scope, _, stream = self.full_name(to).partition("/")
+            check_name("scope", scope)
+            check_name("stream", stream)
+        if self.full_name(self.stream) in map(self.full_name, filter(None, (self.output, self.dead_letters))):
+            raise InvalidArgumentError("what it makes would go to the stream itself: it would never end")
+
+    def full_name(self, stream: str) -> str:
+        return stream if "/" in stream else f"{self.scope}/{stream}"
+
+
+class Positions(SegmentPositions, frozen=True):
+    """How far a processor is. run: another id each time it begins anew, of what its workers write. events,
+    dead_letters: so far. is_stopped: its workers end."""
+
+    run: str = ""
+    events: int = 0
+    dead_letters: int = 0
+    is_stopped: bool = False
+
+    def advanced(self, steps: Iterable[tuple[int, int, int]], events: int, letters: int) -> Positions:
+        """With the events of each segment, from an offset up to another. OvertakenError."""
+        segments = {segment: replace(self.at(segment, start), reached=end) for segment, start, end in steps}
+        return replace(
+            self,
+            segments=self.segments | segments,
+            events=self.events + events,
+            dead_letters=self.dead_letters + letters,
+        )
+
+
+def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
+    """The positions of a scope's processors, by `stream/name`."""
+    kind = Kind(
+        "the positions of processor",
+        scope,
+        lambda name: "delete them (`nadi.process.delete`), and begin anew",
+        lambda name: NotFoundError(f"there is no processor {scope}/{name}: it was never run, or was deleted"),
+        lambda name, value: msgspec.msgpack.decode(value, type=Positions),
+        msgspec.msgpack.encode,
+        "positions/",
+    )
+    return Catalog(stores_of(manager), scope, PROCESS_TABLE, kind)
+
+
+class ProcessorWorker(Worker[Positions]):
+    """One worker of a processor whose record of positions is there."""
+
+    remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
+
+    def __init__(self, manager: StreamManager, processor: Processor, run: str) -> None:
+        scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
+        super().__init__(
+            manager,
+            scope,
+            stream,
+            processors_of(manager, scope).record(name, waits=True),
+            Members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(name)),
+            BatchLimits(PROCESS_BATCH_BYTES, PROCESS_BATCH_EVENTS, PROCESS_BATCH_S),
+            logging.getLogger(f"nadi.process.{processor.name}"),
+        )
+        self._processor, self._run, self._name = processor, run, f"processor {scope}/{name}"
+        self._output, self._letters = (
+            Outputs(manager, scope, stream, processor.full_name(to), f"{processor.name}/{run}/{kind}") if to else None
+            for kind, to in (("output", processor.output), ("dead", processor.dead_letters))
+        )
+
+    async def _check(self) -> bool:
+        return not (await self._positions.get()).is_stopped
+
+    def _close(self) -> None:
+        for outputs in (self._output, self._letters):
+            if outputs is not None:
+                outputs.close()
+
+    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
+        """Each second, and before it ends early, what is done is recorded: handlers may be slow."""
+        loop, done = asyncio.get_running_loop(), _Done()
+        until = loop.time() + PROCESS_RECORD_S
+        try:
+            for followed, blocks in batch:
+                segment_id = followed.reach.segment_id
+                name = segment_name(self._scope, self._stream, segment_id)
+                events = [
+                    Event(bytes(data), name, offset)
+                    for block in blocks
+                    for data, offset in zip(block.events(), block.offsets().tolist(), strict=True)
+                ]
+                ends = [*(event.offset for event in events[1:]), blocks[-1].offset + blocks[-1].size_bytes]
+                at = 0
+                while at < len(events) and not stop.is_set():
+                    seconds = max(0.0, until - loop.time())
+                    async for outcome in self._outcomes(events[at:], stop, seconds):
+                        done.add(segment_id, events[at], ends[at], outcome)
+                        at += 1
+                    if loop.time() >= until:
+                        await self._record(done)
+                        done, until = _Done(), loop.time() + PROCESS_RECORD_S
+        finally:
+            await self._record(done)
+
+    async def _record(self, done: _Done) -> None:
+        if not done.steps:
+            return
+        if self._output is not None:
+            await self._output.write(done.made)
+        if self._letters is not None:
+            await self._letters.set_aside(done.letters)
+        steps = [(segment, *step) for segment, step in done.steps.items()]
+
+        def advanced(newest: Positions) -> Positions:
+            if newest.run != self._run:
+                raise ConflictError(f"{self._name} was deleted and begun anew meanwhile: this worker ends")
+            return newest.advanced(steps, done.events, len(done.letters))
+
+        await self._positions.change(advanced)
+        self._count(done.events)
+
+    async def _outcomes(
+        self, events: Sequence[Event], stop: asyncio.Event, seconds: float
+    ) -> AsyncIterator[list[Output] | DeadLetter]:
+        """What becomes of each event, in order, of as many as are handled in so many seconds, or until `stop` is set;
+        one that fails is tried again before the next is handled."""
+        processor, at, attempts, backoff = self._processor, 0, 0, Backoff(first_s=self._processor.retry_first_s)
+        until = time.monotonic() + seconds
+        while at < len(events) and not stop.is_set() and (at == 0 or time.monotonic() < until):
+            made, error = await self._called(events[at:] if not attempts else events[at : at + 1], stop, until)
+            for outputs in made:
+                if outputs and self._output is None:
+                    raise InvalidArgumentError(f"{self._name} returned outputs, and has no `output`: name a stream")
+                yield outputs
+            if made:
+                at, attempts, backoff = at + len(made), 0, Backoff(first_s=processor.retry_first_s)
+            if error is None:
+                continue
+            attempts, event = attempts + 1, events[at]
+            self._error = f"{type(error).__name__}: {error}"
+            self._log.warning("event %s@%d, attempt %d: %s", event.segment, event.offset, attempts, self._error)
+            if attempts <= processor.retries:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), backoff.take())
+                continue
+            if processor.dead_letters is None:
+                raise ProcessorStoppedError(processor.name, event, attempts, error) from error
+            yield DeadLetter(
+                by=f"processor {processor.name}",
+                segment=event.segment,
+                offset=event.offset,
+                reason=str(error),
+                data=event.data,
+                kind="raised",
+                error=type(error).__name__,
+                attempts=attempts,
+            )
+            at, attempts = at + 1, 0
+
+    async def _called(
+        self, events: Sequence[Event], stop: asyncio.Event, until: float
+    ) -> tuple[list[list[Output]], Exception | None]:
+        """What the handler made of each event, as far as it came, and what it raised for the next."""
+        handle = self._processor.handle
+        if not inspect.iscoroutinefunction(handle):
+            return await in_thread(partial(_called, handle, events, stop, until))
+        made: list[list[Output]] = []
+        for event in events:
+            try:
+                made.append(_outputs(await handle(event)))
+            except Exception as error:
+                return made, error
+            if stop.is_set() or time.monotonic() >= until:
+                break
+        return made, None
+
+
+class _Done:
+    """What was handled since the last record."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, tuple[int, int]] = {}  # by segment: from an offset up to another
+        self.made: dict[int, list[list[NumberedEvent]]] = {}
+        self.letters: list[DeadLetter] = []
+        self.events = 0
+
+    def add(self, segment_id: int, event: Event, end: int, outcome: list[Output] | DeadLetter) -> None:
+        start, _ = self.steps.get(segment_id, (event.offset, end))
+        self.steps[segment_id] = start, end
+        self.events += 1
+        if isinstance(outcome, DeadLetter):
+            self.letters.append(outcome)
+        elif outcome:
+            numbered = [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
+            self.made.setdefault(segment_id, []).append(numbered)
+
+
+def _called(
+    handle: Handler, events: Sequence[Event], stop: asyncio.Event, until: float
+) -> tuple[list[list[Output]], Exception | None]:
+    made: list[list[Output]] = []
+    for event in events:
+        try:
+            made.append(_outputs(handle(event)))
+        except Exception as error:
+            return made, error
+        if stop.is_set() or time.monotonic() >= until:
+            break
+    return made, None
+
+
+def _outputs(result: Any) -> list[Output]:
+    """InvalidArgumentError, EventTooLargeError: that is no output."""
+    outputs: list[Any] = [result] if isinstance(result, tuple) and len(result) == 2 else list(result or ())
+    for output in outputs:
+        match output:
+            case (str(), bytes() as data):
+                if len(data) > MAX_EVENT_BYTES:
+                    raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
+            case _:
+                raise InvalidArgumentError(
+                    f"a handler returns pairs of a routing key and an event, (str, bytes), not {output!r:.80}"
+                )
+    return outputs
+
+
+def _member_keys(name: str) -> str:
+    return f"worker/{name}/"
+
+
+def run(
+    processor: Processor,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Run a worker until Ctrl-C or SIGTERM, `stop`, or all of a sealed stream is handled. Any number of workers may
+    run, on any machines: they share the segments. ProcessorStoppedError at an event that is given up."""
+    run_program(lambda manager, stop: serve(processor, manager, stop=stop), controller_uri, credentials, trust_store)
+
+
+async def serve(processor: Processor, manager: StreamManager, *, stop: asyncio.Event | None = None) -> None:
+    """Run a worker with a client of `nadi.client.aio`, until `stop` is set; see `run`."""
+    await until(stop, partial(_serve, processor, manager))
+
+
+async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Event) -> None:
+    for stream in (processor.stream, processor.output, processor.dead_letters):
+        if stream is not None:
+            await manager.stream_info(*processor.full_name(stream).split("/"))  # or its error
+    catalog, name = processors_of(manager, processor.scope), f"{processor.stream}/{processor.name}"
+    record = catalog.record(name)
+    if await record.find() is None:
+        cut = await manager.cuts(processor.scope, processor.stream).named(processor.start)
+        found = await reaches(stores_of(manager), processor.scope, cut)
+        await catalog.prepare()
+        first = replace(Positions.started(found), run=uuid4().hex)
+        await record.put(lambda held: held or first)
+    else:
+        with suppress(StreamNotFoundError):
+            await check_same(
+                stores_of(manager), processor.scope, processor.stream, record.newest.segments, ProcessorWorker.remedy
+            )
+        if record.newest.is_stopped:
+            await record.change(partial(replace, is_stopped=False))
+    await ProcessorWorker(manager, processor, record.newest.run).run(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a processor is: `reached` is the cut before which all is handled; behind_bytes: from there to the tail,
+    None where that can't be told; workers: those that said something in the last ten seconds."""
+
+    positions: Positions
+    reached: StreamCut
+    behind_bytes: int | None
+    workers: tuple[Member, ...]
+
+
+async def status(manager: StreamManager, scope: str, stream: str, name: str) -> Status:
+    """NotFoundError if there is no such processor."""
+    positions = await processors_of(manager, scope).get(f"{stream}/{name}")
+    reached = StreamCut(scope, stream, positions.positions())
+    workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
+    return Status(positions, reached, await behind_bytes(manager, reached), tuple(workers))
+
+
+async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:
+    """Have a processor's workers end; `run` goes on where they were."""
+    await processors_of(manager, scope).change(f"{stream}/{name}", partial(replace, is_stopped=True))
+
+
+async def delete(manager: StreamManager, scope: str, stream: str, name: str) -> bool:
+    """Forget how far a processor is, so that its workers end; return False if there is none."""
+    return await processors_of(manager, scope).delete(f"{stream}/{name}")
