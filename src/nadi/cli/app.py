@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from nadi import __version__
-from nadi.cli.printing import failure, say
+from nadi.cli.printing import INTERRUPTED, failure, say
 
 # Also what is empty by default.
 _MAY_BE_EMPTY = {"key", "secondary", "value", "prefix", "primary", "first", "last", "note", "grep"}
@@ -154,6 +154,8 @@ def main() -> None:
         sys.exit(2)  # as for an option that is wrong
     try:
         app()
+    except KeyboardInterrupt:  # between two commands' own handlers, or once more
+        sys.exit(INTERRUPTED)
     except OSError as error:  # standard output that takes no more, say
         failure(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what it still holds
