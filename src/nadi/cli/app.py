@@ -154,7 +154,7 @@ def main() -> None:
         sys.exit(2)  # as for an option that is wrong
     try:
         app()
-    except KeyboardInterrupt:  # between two commands' own handlers, or once more
+    except KeyboardInterrupt:  # outside a command's own handler, or once more
         sys.exit(INTERRUPTED)
     except OSError as error:  # standard output that takes no more, say
         failure(error)
