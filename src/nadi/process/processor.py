@@ -50,7 +50,7 @@ from nadi.process.dead_letters import DeadLetter
 from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
 from nadi.process.members import Member, Members, live_members
 from nadi.process.outputs import Outputs
-from nadi.process.running import in_thread, run_program, until
+from nadi.process.running import in_daemon_thread, run_program, until
 from nadi.process.worker import BatchLimits, Taken, Worker
 
 Output = tuple[str, bytes]  # routing key, event
@@ -270,7 +270,7 @@ class ProcessorWorker(Worker[Positions]):
         """What the handler made of each event, as far as it came, and what it raised for the next."""
         handle = self._processor.handle
         if not inspect.iscoroutinefunction(handle):
-            return await in_thread(partial(_called, handle, events, stop, until))
+            return await in_daemon_thread(partial(_called, handle, events, stop, until))
         made: list[list[Output]] = []
         for event in events:
             try:

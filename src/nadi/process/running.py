@@ -41,8 +41,8 @@ def run_program(
     asyncio.run(working())
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """Return what it returns. The thread ends with the process: a call that hangs keeps no program from its end."""
+async def in_daemon_thread(call: Callable[[], T]) -> T:
+    """Return the call's result. Unlike an executor's thread, this one ends with the process, even if the call hangs."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
