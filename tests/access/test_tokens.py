@@ -68,17 +68,6 @@ def test_what_a_token_permits() -> None:
     assert not key.check(key.issue("_system", "_tables", UPDATE)).permits("_system/_tables/scopes", Act.READ)
 
 
-def test_its_end() -> None:
-    time = Time()
-    key = TokenKey(SECRET, 600, time)
-    token = key.issue("s", "t", READ)
-    time.now = NOW + 599.9
-    key.check(token)
-    time.now = NOW + 600
-    with pytest.raises(TokenExpiredError):
-        key.check(token)
-
-
 def test_its_end_after_the_wall_clock_was_set() -> None:
     """What holds for 600 s holds for no more, and a token of a time still to come not at all: there is another."""
     wall, steady = Time(), Time()
