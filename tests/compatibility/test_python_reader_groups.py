@@ -16,13 +16,6 @@ pytestmark = pytest.mark.compatibility
 STREAM = "stream"
 
 
-@pytest.fixture
-def client(official: Callable[[], Official], scope: str) -> Official:
-    client = official()
-    client.manager.create_scope(scope)
-    return client
-
-
 def written(client: Official, scope: str, start: int, end: int, stream: str = STREAM) -> list[str]:
     writer = client.manager.create_writer(scope, stream, max_inflight_events=50)
     events = numbered(start, end)
