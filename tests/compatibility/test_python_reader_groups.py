@@ -8,8 +8,7 @@ import pytest
 
 import nadi
 from tests.compatibility.conftest import Official
-from tests.compatibility.events import by_key, numbered, texts
-from tests.compatibility.scaling import merge_all, merge_first, split_first
+from tests.compatibility.events import by_key, merge_all, merge_first, numbered, split_first, texts
 
 pytestmark = pytest.mark.compatibility
 

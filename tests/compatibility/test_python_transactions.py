@@ -10,9 +10,8 @@ import pytest
 
 import nadi
 from tests.compatibility.conftest import Official
-from tests.compatibility.events import by_key, numbered, texts
+from tests.compatibility.events import by_key, merge_all, numbered, read_all, split_first, texts
 from tests.compatibility.official_python import OfficialError
-from tests.compatibility.scaling import merge_all, read_all, split_first
 
 pytestmark = pytest.mark.compatibility
 
