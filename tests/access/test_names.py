@@ -65,18 +65,13 @@ STREAM_NAMES = {
         _STREAM + "s_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
         (READ, UPDATE, None, None, UPDATE, UPDATE),
     ),
-    "_bookmarks_kvtable": Promise(
-        _STREAM + "_bookmarks_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
-    "_schemas_kvtable": Promise(
-        _STREAM + "_schemas_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
-    "_streamtables_kvtable": Promise(
-        _STREAM + "_streamtables_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
+    **{
+        name: Promise(
+            _STREAM + name, READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+            (READ, UPDATE, None, None, UPDATE, None),
+        )
+        for name in ("_bookmarks_kvtable", "_schemas_kvtable", "_streamtables_kvtable")
+    },
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
 CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))

@@ -5,10 +5,13 @@ The three lists hold every public error and every command: one that is added mus
 
 from __future__ import annotations
 
+import pickle
+
 import grpc
 import pytest
 
 from nadi import errors as e
+from nadi.search import IndexNotFoundError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.decoder import Decoder
@@ -18,6 +21,7 @@ from nadi.wire.rpc.codes import CODES, code_of, kind_of
 S = "scope/stream/0.#epoch.0"
 W = bytes(16)
 AT = 12
+KINDS = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.NadiError)]
 
 SAME: list[e.NadiError] = [  # with the same attributes
     e.SegmentNotFoundError(S),
@@ -159,9 +163,27 @@ def test_an_answer_is_no_error(kind: type[wire.Command]) -> None:
     assert error_of(kind(*fields)) is None
 
 
-# --- as gRPC codes --------------------------------------------------------------------------------------
+# --- between processes, as those of a pool do -----------------------------------------------------------------
 
-KINDS = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.NadiError)]
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_is_the_same_in_another_process(kind: type[e.NadiError]) -> None:
+    error = kind.__new__(kind)
+    error.args = ("its words",)
+    error.__dict__["value"] = 5
+    made = pickle.loads(pickle.dumps(error))
+    assert (type(made), made.args, made.__dict__, str(made)) == (kind, error.args, error.__dict__, "its words")
+
+
+@pytest.mark.parametrize(
+    "error", [e.StreamNotFoundError("home", "logs"), IndexNotFoundError("home", "logs"), e.TruncatedError(S, 5, 9)]
+)
+def test_an_error_is_raised_in_another_process_as_it_was(error: e.NadiError) -> None:
+    made = pickle.loads(pickle.dumps(error))
+    assert (type(made), str(made), made.__dict__) == (type(error), str(error), error.__dict__)
+
+
+# --- as gRPC codes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
