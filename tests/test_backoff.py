@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from nadi.backoff import Backoff, Tries
@@ -11,25 +9,22 @@ from nadi.errors import ContentionError
 from nadi.limits import CHANGE_LONGEST_PAUSE_S, CHANGE_TRIES
 
 
-def test_pauses_grow_up_to_the_longest_and_begin_anew() -> None:
+async def test_pauses_grow_up_to_the_longest_and_begin_anew() -> None:
     slept: list[float] = []
     fresh: list[bool] = []
 
     async def sleep(pause_s: float) -> None:
         slept.append(pause_s)
 
-    async def run() -> None:
-        backoff = Backoff(first_s=0.5, longest_s=10.0, growth=4.0, sleep=sleep)
-        for _ in range(4):
-            fresh.append(backoff.is_fresh)
-            await backoff.pause()
-        backoff.at_most(3.0)
-        await backoff.pause()
-        backoff.reset()
+    backoff = Backoff(first_s=0.5, longest_s=10.0, growth=4.0, sleep=sleep)
+    for _ in range(4):
         fresh.append(backoff.is_fresh)
         await backoff.pause()
-
-    asyncio.run(run())
+    backoff.at_most(3.0)
+    await backoff.pause()
+    backoff.reset()
+    fresh.append(backoff.is_fresh)
+    await backoff.pause()
     assert slept == [0.5, 2.0, 8.0, 10.0, 3.0, 0.5]
     assert fresh == [True, False, False, False, True]
 
@@ -40,20 +35,17 @@ def test_chance_spreads_pauses_and_not_their_growth() -> None:
     assert [backoff.take() for _ in range(3)] == [0.0, 1.0, 1.0]
 
 
-def test_a_change_that_is_always_lost_is_given_up() -> None:
+async def test_a_change_that_is_always_lost_is_given_up() -> None:
     slept: list[float] = []
 
     async def sleep(pause_s: float) -> None:
         slept.append(pause_s)
 
-    async def run() -> None:
-        tries = Tries("the record", sleep=sleep, chance=lambda: 1.0)
-        for _ in range(CHANGE_TRIES - 1):
-            await tries.lost()
-        with pytest.raises(ContentionError, match=f"^the record was changed by others before each of {CHANGE_TRIES}"):
-            await tries.lost()
-
-    asyncio.run(run())
+    tries = Tries("the record", sleep=sleep, chance=lambda: 1.0)
+    for _ in range(CHANGE_TRIES - 1):
+        await tries.lost()
+    with pytest.raises(ContentionError, match=f"^the record was changed by others before each of {CHANGE_TRIES}"):
+        await tries.lost()
     assert len(slept) == CHANGE_TRIES - 2, "not after the first"
     assert slept == sorted(slept)
     assert slept[-1] == CHANGE_LONGEST_PAUSE_S

@@ -40,21 +40,14 @@ def test_the_examples_of_reader_groups(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_the_examples_of_stream_cuts(tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "stream-cuts.md").read_text(), re.DOTALL)
-    assert len(examples) > 5
-    with nadi.embedded(tmp_path) as server:
-        program = "\n".join(examples).replace("tcp://127.0.0.1:9090", server.controller_uri)
-        exec(compile(program, "stream-cuts.md", "exec"), {})
-
-
-def test_the_examples_of_event_time(tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "event-time.md").read_text(), re.DOTALL)
-    assert len(examples) > 3
+@pytest.mark.parametrize(("guide", "least"), [("stream-cuts.md", 5), ("event-time.md", 3)])
+def test_the_examples_of_cuts_and_times(guide: str, least: int, tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / guide).read_text(), re.DOTALL)
+    assert len(examples) > least
     limits = {"NADI_LIMITS": "log_file_bytes=16777216,watermark_period_s=0.2"}
     with nadi.embedded(tmp_path, environment=limits) as server:
         program = "\n".join(examples).replace("tcp://127.0.0.1:9090", server.controller_uri)
-        exec(compile(program, "event-time.md", "exec"), {})
+        exec(compile(program, guide, "exec"), {})
 
 
 @pytest.mark.timeout(900)  # many commands are processes

@@ -107,15 +107,6 @@ async def test_what_a_step_uses_is_left_if_it(fails: bool) -> None:
     assert done == []
 
 
-async def test_a_step_that_fails_fails(caplog: pytest.LogCaptureFixture) -> None:
-    async def fails() -> None:
-        raise ValueError("so")
-
-    with pytest.raises(ValueError, match="so"):
-        await end_within(1.0, "it", fails)
-    assert not caplog.records
-
-
 async def test_a_step_that_an_earlier_one_has_cancelled_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     door = asyncio.create_task(never())
 
@@ -287,18 +278,35 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
+SO = pytest.raises(DataFolderError, match=r"^so$")
+KILLED = pytest.raises(UnavailableError, match="was killed")
+ODD = pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py")
+LATE = pytest.raises(RequestTimeoutError, match="not ready within 3 s")
+
+
 @pytest.mark.parametrize(
-    ("says", "error"),
+    ("says", "error", "stop_s", "timeout_s"),
     [
-        pytest.param(SAYS, pytest.raises(DataFolderError, match=r"^so$"), id="with an error"),
-        pytest.param("os.close(1)", pytest.raises(UnavailableError, match="was killed"), id="and closes its output"),
+        pytest.param(SAYS, SO, 0.5, 60.0, id="with an error"),
+        pytest.param(SAYS.replace(r"\n", r"\nmore"), SO, 0.5, 20.0, id="with an error and half a line"),
+        pytest.param("os.close(1)", KILLED, 0.5, 60.0, id="and closes its output"),
+        pytest.param("os.write(1, b'hello\\n')", ODD, 600.0, 60.0, id="and prints a text"),
+        pytest.param("os.write(1, b'null\\n')", ODD, 600.0, 60.0, id="and prints null"),
+        pytest.param("os.write(1, b'\\xff\\n')", ODD, 600.0, 60.0, id="and prints no text"),
+        pytest.param("", LATE, 600.0, 3.0, id="and says nothing"),
+        pytest.param("os.write(1, b'{')", LATE, 600.0, 3.0, id="and says half a line"),
     ],
 )
 def test_a_server_that_fails_to_start_and_stays_is_killed(
-    says: str, error: pytest.RaisesExc[NadiError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    says: str,
+    error: pytest.RaisesExc[NadiError],
+    stop_s: float,
+    timeout_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with error:
-        _start_that_fails_and_stays(tmp_path, monkeypatch, says, 0.5)
+        _start_that_fails_and_stays(tmp_path, monkeypatch, says, stop_s, timeout_s)
     assert _is_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -319,35 +327,6 @@ def test_a_server_that_fails_to_start_is_killed_with_who_is_interrupted(
     assert _is_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize(
-    "printed", [r"hello\n", r"\n", r"{}\n", r"null\n", r"\xff\n"], ids=["text", "nothing", "{}", "null", "no text"]
-)
-def test_a_server_that_prints_something_else_is_told_and_killed(
-    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py"):
-        _start_that_fails_and_stays(tmp_path, monkeypatch, f"os.write(1, b'{printed}')", 600.0)
-    assert _is_gone(int((tmp_path / "pid").read_text()))
-
-
-@pytest.mark.parametrize("more", [r"more", r"more\n"])
-def test_what_is_printed_after_where_it_listens_harms_nothing(
-    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = SAYS.replace(r"\n", rf"\n{more}")
-    with pytest.raises(DataFolderError, match=r"^so$"):
-        _start_that_fails_and_stays(tmp_path, monkeypatch, said, 0.5, timeout_s=20.0)
-
-
-@pytest.mark.parametrize("says", ["", "os.write(1, b'{')"], ids=["nothing", "half a line"])
-def test_a_server_that_does_not_say_where_it_listens_in_time_is_killed(
-    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(RequestTimeoutError, match="not ready within 3 s"):
-        _start_that_fails_and_stays(tmp_path, monkeypatch, says, 600.0, timeout_s=3.0)
-    assert _is_gone(int((tmp_path / "pid").read_text()))
-
-
 def test_a_folder_whose_name_is_no_text_is_one_like_others(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff\xfe")
     with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
@@ -355,16 +334,12 @@ def test_a_folder_whose_name_is_no_text_is_one_like_others(tmp_path: Path) -> No
         manager.create_stream("home", "meters")
         with manager.create_writer("home", "meters") as writer:
             writer.write_event(b"kept", routing_key="a")
+        with pytest.raises(DataFolderError, match="is in use by another server"):
+            nadi.embedded(folder)
         server.kill()
     with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
         end = manager.stream_info("home", "meters").tail
         assert [bytes(event.data) for event in manager.read_events("home", "meters", end=end)] == [b"kept"]
-
-
-def test_what_is_wrong_with_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"\xff\xfe")
-    with nadi.embedded(folder), pytest.raises(DataFolderError, match="is in use by another server"):
-        nadi.embedded(folder)
 
 
 def test_a_folder_whose_name_is_too_long_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum, Flag, auto
 from operator import attrgetter
 from pathlib import Path
@@ -80,7 +80,7 @@ _KINDS = {"int": Kind.NUMBER, "bool": Kind.SWITCH, "dict": Kind.TEXTS}  # by the
 _TYPES = {Kind.TEXT: str, Kind.NUMBER: int, Kind.SIZE: int, Kind.SWITCH: bool, Kind.TEXTS: dict}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option. name: of the field; key: of the command line and of a file. default_text: what holds without a
     value, if the default doesn't say it. variable: of the environment. modes: the servers it is for. needs: names of
@@ -90,15 +90,15 @@ class Option:
     key: str
     kind: Kind
     default: Any
-    default_text: str
     help: str
-    variable: str
-    panel: str
-    least: int | None
-    most: int | None
-    choices: tuple[str, ...]
-    modes: Mode
-    needs: tuple[str, ...]
+    default_text: str = ""
+    variable: str = ""
+    panel: str = ""
+    least: int | None = None
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    modes: Mode = Mode.ALL
+    needs: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
@@ -109,29 +109,9 @@ class Option:
         return f"{self.kind.value}{limits}"
 
 
-def _option(
-    default: Any,
-    help: str,
-    *,
-    key: str = "",
-    kind: Kind | None = None,
-    default_text: str = "",
-    variable: str = "",
-    panel: str = "",
-    least: int | None = None,
-    most: int | None = None,
-    choices: tuple[str, ...] = (),
-    modes: Mode = Mode.ALL,
-    needs: tuple[str, ...] = (),
-) -> Any:
-    def option(of: Field[Any]) -> Option:
-        declared = _KINDS.get(str(of.type).partition("[")[0].partition(" ")[0], Kind.TEXT)
-        return Option(
-            of.name, key or of.name.replace("_", "-"), kind or declared, default, default_text, help, variable, panel,
-            least, most, choices, modes, needs,
-        )  # fmt: skip
-
-    metadata = {"option": option}
+def _option(default: Any, help: str, **more: Any) -> Any:
+    """A field with its option; more: fields of `Option`, of which name, key and kind follow from the field."""
+    metadata = {"option": {"default": default, "help": help, **more}}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     )
@@ -426,9 +406,7 @@ class ServerConfig:
         if self.log_max_bytes is not None:
             from nadi.limits import LOG_FILE_BYTES, RUN_FILE_BYTES  # here, for it raises where NADI_LIMITS is wrong
 
-            least = 2 * (
-                LOG_FILE_BYTES + RUN_FILE_BYTES
-            )  # below it, writers would wait for files that are being filled
+            least = 2 * (LOG_FILE_BYTES + RUN_FILE_BYTES)  # else writers would wait for files that are being filled
             if self.log_max_bytes < least:
                 log_max = name(OPTIONS["log_max_bytes"])
                 raise InvalidArgumentError(f"{log_max} can't be {self.log_max_bytes:,}: it is at least {least:,}")
@@ -440,7 +418,13 @@ class ServerConfig:
 
 
 def _options_of(kind: type) -> dict[str, Option]:
-    return {one.name: one.metadata["option"](one) for one in fields(kind) if "option" in one.metadata}
+    found = {}
+    for one in fields(kind):
+        if "option" in one.metadata:
+            declared = _KINDS.get(str(one.type).partition("[")[0].partition(" ")[0], Kind.TEXT)
+            own = {"name": one.name, "key": one.name.replace("_", "-"), "kind": declared}
+            found[one.name] = Option(**own | one.metadata["option"])
+    return found
 
 
 _SECURITY_OPTIONS = _options_of(ServerSecurity)

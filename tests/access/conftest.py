@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.access import passwords
-
 
 @pytest.fixture(autouse=True)
 def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_LOG_COST", 4)
-    monkeypatch.setattr(passwords, "_PARALLEL", 1)
+    monkeypatch.setattr("nadi.access.users._LOG_COST", 4)
+    monkeypatch.setattr("nadi.access.users._PARALLEL", 1)

@@ -12,9 +12,8 @@ from typing import Any
 import trustme
 
 import nadi
-from nadi.access.passwords import hash_password
 from nadi.access.permissions import Permissions
-from nadi.access.users import User, write_users
+from nadi.access.users import User, hash_password, write_users
 from nadi.standalone import EmbeddedServer, ServerSecurity
 
 PASSWORD = "correct horse"

@@ -21,7 +21,7 @@ from nadi.wire.rpc.service import METHODS
 from tests.segmentstore.harness import connect, open_store
 
 from .support import PASSWORD, guarded, user, users_file
-from .test_rpc_table import KEY, OPERATION, Asker, over_grpc, request_for
+from .test_rpc_table import KEY, OPERATION, asking, request_for
 from .test_store_tokens import commands
 
 READ, UPDATE = Permission.READ, Permission.READ_UPDATE
@@ -65,18 +65,13 @@ STREAM_NAMES = {
         _STREAM + "s_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
         (READ, UPDATE, None, None, UPDATE, UPDATE),
     ),
-    "_bookmarks_kvtable": Promise(
-        _STREAM + "_bookmarks_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
-    "_schemas_kvtable": Promise(
-        _STREAM + "_schemas_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
-    "_streamtables_kvtable": Promise(
-        _STREAM + "_streamtables_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
-        (READ, UPDATE, None, None, UPDATE, None),
-    ),
+    **{
+        name: Promise(
+            _STREAM + name, READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+            (READ, UPDATE, None, None, UPDATE, None),
+        )
+        for name in ("_bookmarks_kvtable", "_schemas_kvtable", "_streamtables_kvtable")
+    },
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
 CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
@@ -181,7 +176,7 @@ def needed(rpc: str, operation: int | None, held: Promise) -> _Tokens:
     # all of them are one kind, as the test above has it
     + [(home, [name for of, name in UNKNOWN if of == home][::5]) for home in sorted({home for home, _ in UNKNOWN})],
 )
-def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
+async def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
     """Nobody has more than what the name stands for gives, not even who may do everything, and rights on the
     neighbours give nothing."""
     held = promise(scope, names[0])
@@ -193,7 +188,7 @@ def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
     }
     levels = {"reader": READ, "owner": UPDATE, "neighbour": Permission.NONE, "root": UPDATE}
 
-    async def test(asker: Asker) -> None:
+    async with asking(tmp_path, **grants) as asker:
         for rpc in sorted(LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}):
             for name, (request, operation) in ((of, asked) for of in names for asked in requests(rpc, scope, of)):
                 need, given = needed(rpc, operation, held)
@@ -210,10 +205,8 @@ def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
                         assert streams.pop(f"{scope}/{name}") is given, (rpc, operation, who)
                         assert set(streams) == ({"home/s_kvtable"} if who == "root" and name == "s" else set())
 
-    over_grpc(tmp_path, test, grants)
 
-
-def test_who_may_create(tmp_path: Path) -> None:
+async def test_who_may_create(tmp_path: Path) -> None:
     grants = {
         "reader": "prn::/scope:*,READ",
         "all-streams": "prn::/scope:home/*,READ_UPDATE;prn::/scope:_system/*,READ_UPDATE",
@@ -221,7 +214,7 @@ def test_who_may_create(tmp_path: Path) -> None:
         "root": "prn::*,READ_UPDATE",
     }
 
-    async def test(asker: Asker) -> None:
+    async with asking(tmp_path, **grants) as asker:
         await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
         for scope, name in (*NAMES, *UNKNOWN):
             request = request_for("createStream", name)
@@ -242,12 +235,10 @@ def test_who_may_create(tmp_path: Path) -> None:
             for who in grants:
                 assert (await asker.code(rpc, request, who))[0] == "PERMISSION_DENIED", (rpc, who)
 
-    over_grpc(tmp_path, test, grants)
-
 
 @pytest.mark.parametrize("rpc", ["createReaderGroup", "updateReaderGroup"])
-def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path, rpc: str) -> None:
-    async def test(asker: Asker) -> None:
+async def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path, rpc: str) -> None:
+    async with asking(tmp_path, some="prn::/scope:home,READ;prn::/scope:home/stream:mine,READ") as asker:
         await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
         for name in ("mine", "other"):
             await asker.ask("createStream", request_for("createStream", name), "root")
@@ -262,12 +253,6 @@ def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path, rpc: 
             assert codes == ["OK", "PERMISSION_DENIED", "PERMISSION_DENIED"], "its lag tells how long they are"
         subscribers = await asker.ask("listSubscribers", pb.StreamInfo(scope="home", stream="other"), "root")
         assert list(subscribers.subscribers) == []
-
-    over_grpc(
-        tmp_path,
-        test,
-        {"root": "prn::*,READ_UPDATE", "some": "prn::/scope:home,READ;prn::/scope:home/stream:mine,READ"},
-    )
 
 
 # --- the segment store -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +139,12 @@ class Asker:
 
 
 @asynccontextmanager
-async def asking(folder: Path, grants: dict[str, str] | None = None) -> AsyncIterator[Asker]:
+async def asking(folder: Path, **grants: str) -> AsyncIterator[Asker]:
+    """grants: of users besides root; those of GRANTS if none are given."""
     store = CountingStore()
     controller = new_controller(store)
     await controller.start()
-    gate = Gate(users_file(folder, grants))
+    gate = Gate(users_file(folder, {"root": GRANTS["root"], **grants} if grants else None))
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_controller(server, controller, ControllerAccess(gate, KEY))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -186,21 +187,13 @@ async def prepare(asker: Asker) -> None:
         assert (await asker.ask("createStream", config, "root")).status == pb.CreateStreamStatus.SUCCESS
 
 
-def over_grpc(folder: Path, test: Callable[[Asker], Awaitable[None]], grants: dict[str, str] | None = None) -> None:
-    async def main() -> None:
-        async with asking(folder, grants) as asker:
-            await test(asker)
-
-    asyncio.run(main())
-
-
 def test_every_rpc_has_a_rule_and_an_expectation() -> None:
     assert set(RULES) == {*METHODS, *OWN_METHODS, *SCALER_METHODS}
     assert set(EXPECTED) == set(EVERY)
 
 
-def test_every_rpc_by_everybody(tmp_path: Path) -> None:
-    async def test(asker: Asker) -> None:
+async def test_every_rpc_by_everybody(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asker:
         await prepare(asker)
         for rpc, (kind, permission, _) in EXPECTED.items():
             for user in (None, "unknown", "wrong", *GRANTS):
@@ -227,23 +220,19 @@ def test_every_rpc_by_everybody(tmp_path: Path) -> None:
                 assert (there[0], there[1].replace("meters", "absent")) == absent, "it tells what exists"
                 assert asker.store.count == before, f"{rpc} looked something up for {user}"
 
-    over_grpc(tmp_path, test)
-
 
 @pytest.mark.parametrize("user", ["reader", "writer"])
-def test_what_a_user_may_do_works(tmp_path: Path, user: str) -> None:
-    async def test(asker: Asker) -> None:
+async def test_what_a_user_may_do_works(tmp_path: Path, user: str) -> None:
+    async with asking(tmp_path) as asker:
         await prepare(asker)
         for rpc, (kind, permission, _) in EXPECTED.items():
             if kind != "none" and LEVELS[HELD[user].get(kind, "")] >= LEVELS[permission]:
                 code, details = await asker.code(rpc, request_for(rpc, "absent"), user)
                 assert code not in ("UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"), (rpc, user, details)
 
-    over_grpc(tmp_path, test)
 
-
-def test_tokens_in_replies(tmp_path: Path) -> None:
-    async def test(asker: Asker) -> None:
+async def test_tokens_in_replies(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asker:
         await prepare(asker)
         for rpc, (_, _, token) in EXPECTED.items():
             if "delegationToken" not in EVERY[rpc][1].DESCRIPTOR.fields_by_name or rpc.endswith("KeyValueTable"):
@@ -260,14 +249,12 @@ def test_tokens_in_replies(tmp_path: Path) -> None:
                 names = ["meters", "meters_kvtable"] if rpc == "getDelegationToken" else ["meters"]
                 assert KEY.check(text).streams == {f"home/{name}": Permission[token] for name in names}, rpc
 
-    over_grpc(tmp_path, test)
-
 
 OPERATION = pb.StreamInfo.AccessOperation
 
 
-def test_the_access_operation_decides(tmp_path: Path) -> None:
-    async def test(asker: Asker) -> None:
+async def test_the_access_operation_decides(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asker:
         await prepare(asker)
 
         def info(operation: Any, stream: str = "meters") -> Any:
@@ -297,10 +284,8 @@ def test_the_access_operation_decides(tmp_path: Path) -> None:
         ):
             assert (await asker.ask(rpc, request, "reader")).delegationToken == ""
 
-    over_grpc(tmp_path, test)
 
-
-def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.limits.LIST_PAGE", 2)  # so that whole pages are hidden
     names = [f"s{n}" for n in range(9)]
 
@@ -314,7 +299,8 @@ def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.Monk
             found += page
             request.continuationToken.CopyFrom(reply.continuationToken)
 
-    async def test(asker: Asker) -> None:
+    grants = "prn::/,READ;prn::/scope:home,READ;prn::/scope:home/stream:s3,READ;prn::/scope:home/stream:s7,READ"
+    async with asking(tmp_path, some=grants) as asker:
         for scope in ("home", "den", *names):
             await asker.ask("createScope", pb.ScopeInfo(scope=scope), "root")
         for name in names:
@@ -335,11 +321,10 @@ def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.Monk
             assert set(found) <= {"s3", "s7", "_MARKs3", "_MARKs7"}
         assert await pages(asker, "listScopes", pb.ScopesRequest(), "scopes", "some") == ["home"]
 
-    grants = "prn::/,READ;prn::/scope:home,READ;prn::/scope:home/stream:s3,READ;prn::/scope:home/stream:s7,READ"
-    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "some": grants})
 
-
-def test_malformed_credentials_harm_their_own_request_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_credentials_harm_their_own_request_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     wrong = (
         "",
         "Basic",
@@ -352,7 +337,7 @@ def test_malformed_credentials_harm_their_own_request_only(tmp_path: Path, caplo
         "x",
     )
 
-    async def test(asker: Asker) -> None:
+    async with asking(tmp_path) as asker:
         await prepare(asker)
         failed = asker.gate.failed_logins
         for header in wrong:
@@ -362,31 +347,25 @@ def test_malformed_credentials_harm_their_own_request_only(tmp_path: Path, caplo
         assert (await asker.code("listScopes", pb.ScopesRequest(), "root", "secret-guess"))[0] == "UNAUTHENTICATED"
         assert asker.gate.failed_logins >= failed + len(wrong) - 1
         assert (await asker.code("listScopes", pb.ScopesRequest(), "root"))[0] == "OK"
-
-    over_grpc(tmp_path, test)
     assert "failed logins" in caplog.text
     assert "secret-guess" not in caplog.text
     assert PASSWORD not in caplog.text
 
 
-def test_names_that_are_none_reach_no_other_resource(tmp_path: Path) -> None:
-    async def test(asker: Asker) -> None:
+async def test_names_that_are_none_reach_no_other_resource(tmp_path: Path) -> None:
+    async with asking(tmp_path, one="prn::/scope:home/stream:meters/*,READ_UPDATE") as asker:
         await prepare(asker)
         for scope, stream in (("home/stream:meters", "x"), ("other/../home", "meters"), ("*", "*"), ("", "")):
             request = pb.StreamInfo(scope=scope, stream=stream)
             code, _ = await asker.code("getDelegationToken", request, "one")
             assert code == "PERMISSION_DENIED"
 
-    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "one": "prn::/scope:home/stream:meters/*,READ_UPDATE"})
 
-
-def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(RULES, "createScope")
 
-    async def test(asker: Asker) -> None:
+    async with asking(tmp_path) as asker:
         assert (await asker.code("createScope", pb.ScopeInfo(scope="x"), "root"))[0] == "PERMISSION_DENIED"
-
-    over_grpc(tmp_path, test)
 
 
 @pytest.mark.parametrize(

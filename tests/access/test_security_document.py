@@ -189,14 +189,10 @@ def test_what_java_asks_for_to_use_a_table(server: tuple[EmbeddedServer, Path]) 
     assert not asyncio.run(ask("nadi"))
 
 
-def test_what_sparks_sink_and_bookmarks_ask_for(server: tuple[EmbeddedServer, Path]) -> None:
+def test_what_sparks_sink_asks_for(server: tuple[EmbeddedServer, Path]) -> None:
     running, settings = server
     stream, record = f"{SCOPE}/stream:T,READ_UPDATE", f"{SCOPE}/stream:{TABLE}_kvtable"
-    bookmarks = f"{SCOPE}/stream:T,READ;{SCOPE}/stream:_bookmarks_kvtable"
-    users = {
-        "sink": f"{stream};{record},READ_UPDATE", "none": stream, "looks": f"{stream};{record},READ",
-        "marks": f"{bookmarks},READ_UPDATE;{SCOPE},READ", "finds": f"{bookmarks},READ",
-    }  # fmt: skip
+    users = {"sink": f"{stream};{record},READ_UPDATE", "none": stream, "looks": f"{stream};{record},READ"}
     users_file(settings, {"root": "prn::*,READ_UPDATE", **users})
     with Manager(running.controller_uri, credentials=user("root")) as root:
         prepared(root)
@@ -213,11 +209,3 @@ def test_what_sparks_sink_and_bookmarks_ask_for(server: tuple[EmbeddedServer, Pa
         with pytest.raises(PermissionDeniedError):
             asyncio.run(commit(name))
     asyncio.run(commit("sink"))
-    with (
-        Manager(running.controller_uri, credentials=user("marks")) as marks,
-        Manager(running.controller_uri, credentials=user("finds")) as finds,
-    ):
-        with pytest.raises(PermissionDeniedError):
-            finds.bookmarks("home").create("noon", finds.cuts("home", "T").tail())
-        made = marks.bookmarks("home").create("noon", marks.cuts("home", "T").tail())
-        assert finds.bookmarks("home").get("noon") == made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -10,6 +11,7 @@ import ssl
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ from nadi.wire.codec import encode
 from tests.support.decoder import Decoder
 from tests.support.waiting import until
 
-from .support import PASSWORD, Certificate, certificate, guarded, user, users_file
+from .support import GRANTS, PASSWORD, Certificate, certificate, guarded, user, users_file
 
 
 @pytest.fixture(scope="module")
@@ -54,50 +56,35 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plain")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Iterator[EmbeddedServer]:
+    """A server with the users of GRANTS, and the scope `home`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NADI_LIMITS", "log_file_bytes=16777216,watermark_period_s=0.2")
+        with guarded(folder) as server, connected(server, "root") as manager:
+            manager.create_scope("home")
+            yield server
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory, tls: Certificate) -> Iterator[EmbeddedServer]:
+    """The same over TLS, with REST."""
+    with (
+        guarded(tmp_path_factory.mktemp("secure"), tls=tls, rest_port=0) as server,
+        connected(server, "root", tls) as manager,
+    ):
+        manager.create_scope("home")
+        yield server
+
+
 def connected(server: EmbeddedServer, name: str, tls: Certificate | None = None) -> nadi.StreamManager:
     """A client of that user."""
     return nadi.StreamManager(server.controller_uri, credentials=user(name), trust_store=tls.authority if tls else None)
-
-
-def test_rest_speaks_tls_and_asks_who_comes(tmp_path: Path, tls: Certificate) -> None:
-    trusted = ssl.create_default_context(cafile=tls.authority)
-    with guarded(tmp_path, tls=tls, rest_port=0) as server, httpx.Client(verify=trusted, timeout=60) as rest:
-        scopes = f"{server.rest_uri}/v1/scopes"
-        assert scopes.startswith("https://")
-        assert rest.get(f"{server.rest_uri}/ping").status_code == 200
-        assert rest.get(scopes).status_code == 401
-        assert rest.post(scopes, json={"scopeName": "home"}, auth=("reader", PASSWORD)).status_code == 403
-        assert rest.post(scopes, json={"scopeName": "home"}, auth=("root", PASSWORD)).status_code == 201
-        assert rest.get(scopes, auth=("reader", PASSWORD)).json() == {"scopes": [{"scopeName": "home"}]}
-        plain = scopes.replace("https", "http")
-        with pytest.raises(httpx.TransportError):
-            httpx.get(plain)
-
-
-def test_structures_with_users(tmp_path: Path) -> None:
-    """Byte streams, tables and shared state show tokens for their segments, as everything else does."""
-    config = nadi.client.KeyValueTableConfiguration(primary_key_bytes=4)
-    with guarded(tmp_path) as server:
-        with connected(server, "root") as manager:
-            manager.create_scope("home")
-            for stream in ("bytes", "state"):
-                manager.create_stream("home", stream, 1)
-            manager.create_key_value_table("home", "table", config)
-        with connected(server, "writer") as manager:
-            with manager.create_byte_writer("home", "bytes") as writer:
-                writer.write(b"x" * 1000)
-            assert manager.create_byte_reader("home", "bytes").read(1000) == b"x" * 1000
-            manager.shared_counter("home", "state").add(3)
-            assert manager.shared_counter("home", "state").value == 3
-            manager.key_value_table("home", "table").put(b"key.", b"value")
-            found = manager.key_value_table("home", "table").get(b"key.")
-            assert found is not None
-            assert found.value == b"value"
-        with connected(server, "stranger") as manager:
-            with pytest.raises(PermissionDeniedError):
-                manager.create_byte_reader("home", "bytes").read(1)
-            with pytest.raises(PermissionDeniedError):
-                manager.key_value_table("home", "table").get(b"key.")
 
 
 # --- starting ---------------------------------------------------------------------------------------
@@ -160,54 +147,125 @@ def test_the_signing_key_stays(tmp_path: Path) -> None:
 # --- who is let in ----------------------------------------------------------------------------------
 
 
-def test_what_each_user_may_do_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with guarded(tmp_path) as server:
-        uri = server.controller_uri
-        with nadi.StreamManager(uri, credentials=user("root")) as root:
-            root.create_scope("home")
-            root.create_stream("home", "meters", 2)
-        with nadi.StreamManager(uri, credentials=user("writer")) as writer:
-            with writer.create_writer("home", "meters") as output:
-                output.write_batch([b"a", b"b"], "k")
-                output.write_event(b"L" * (9 << 20), "k")
-            with writer.create_transaction_writer("home", "meters").begin_txn() as txn:
-                txn.write_event(b"c", "k")
-                txn.write_event(b"M" * (9 << 20), "k")
-            txn_writer = writer.create_transaction_writer("home", "meters")
-            assert txn_writer.get_txn(txn.txn_id).status() in ("COMMITTING", "COMMITTED")
-            table = writer.table("home", "notes")
-            assert table.create()
-            table.put(b"k", b"v")
-            until(lambda: txn.status() == "COMMITTED")
-            tail = writer.stream_info("home", "meters").tail
+def test_what_each_user_may_do_with_the_client(plain: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(plain, "root") as root:
+        root.create_stream("home", "meters", 2)
+    with connected(plain, "writer") as writer:
+        with writer.create_writer("home", "meters") as output:
+            output.write_batch([b"a", b"b"], "k")
+            output.write_event(b"L" * (9 << 20), "k")
+        with writer.create_transaction_writer("home", "meters").begin_txn() as txn:
+            txn.write_event(b"c", "k")
+            txn.write_event(b"M" * (9 << 20), "k")
+        txn_writer = writer.create_transaction_writer("home", "meters")
+        assert txn_writer.get_txn(txn.txn_id).status() in ("COMMITTING", "COMMITTED")
+        table = writer.table("home", "notes")
+        assert table.create()
+        table.put(b"k", b"v")
+        until(lambda: txn.status() == "COMMITTED")
+        tail = writer.stream_info("home", "meters").tail
+        with pytest.raises(PermissionDeniedError):
+            writer.create_scope("mine")
+        made = writer.bookmarks("home").create("noon", tail)
+    monkeypatch.setenv("pravega_client_auth_method", "Basic")
+    monkeypatch.setenv("pravega_client_auth_username", "reader")
+    monkeypatch.setenv("pravega_client_auth_password", user("reader").password)
+    with nadi.StreamManager(plain.controller_uri) as reader:
+        events = [event.data[:1] for event in reader.read_events("home", "meters", end=tail)]
+        assert events == [b"a", b"b", b"L", b"c", b"M"]
+        assert reader.list_scopes() == ["home"]
+        with pytest.raises(PermissionDeniedError):
+            reader.create_writer("home", "meters").write_event(b"x", "k").result(60)
+        with pytest.raises(PermissionDeniedError):
+            reader.table("home", "notes").put(b"k", b"w")
+        value = reader.table("home", "notes").get(b"k")
+        assert value is not None
+        assert value.value == b"v"
+        assert reader.bookmarks("home").list() == [made]
+        assert reader.cuts("home", "meters").named("noon") == made.cut
+        with pytest.raises(PermissionDeniedError):
+            reader.bookmarks("home").delete("noon")
+    with connected(plain, "stranger") as stranger:
+        for stream in ("meters", "absent"):
             with pytest.raises(PermissionDeniedError):
-                writer.create_scope("mine")
-        monkeypatch.setenv("pravega_client_auth_method", "Basic")
-        monkeypatch.setenv("pravega_client_auth_username", "reader")
-        monkeypatch.setenv("pravega_client_auth_password", user("reader").password)
-        with nadi.StreamManager(uri) as reader:
-            events = [event.data[:1] for event in reader.read_events("home", "meters", end=tail)]
-            assert events == [b"a", b"b", b"L", b"c", b"M"]
-            assert reader.list_scopes() == ["home"]
-            with pytest.raises(PermissionDeniedError):
-                reader.create_writer("home", "meters").write_event(b"x", "k").result(60)
-            with pytest.raises(PermissionDeniedError):
-                reader.table("home", "notes").put(b"k", b"w")
-            value = reader.table("home", "notes").get(b"k")
-            assert value is not None
-            assert value.value == b"v"
-        with nadi.StreamManager(uri, credentials=user("stranger")) as stranger:
-            for stream in ("meters", "absent"):
-                with pytest.raises(PermissionDeniedError):
-                    stranger.stream_info("home", stream)
-        with (
-            nadi.StreamManager(uri, credentials=nadi.Basic("root", "no")) as wrong,
-            pytest.raises(NotAuthenticatedError),
-        ):
-            wrong.list_scopes()
-        monkeypatch.delenv("pravega_client_auth_method")
-        with nadi.StreamManager(uri) as nobody, pytest.raises(NotAuthenticatedError):
-            nobody.list_scopes()
+                stranger.stream_info("home", stream)
+        with pytest.raises(PermissionDeniedError):
+            stranger.bookmarks("home").list()
+    wrong = nadi.StreamManager(plain.controller_uri, credentials=nadi.Basic("root", "no"))
+    with wrong, pytest.raises(NotAuthenticatedError):
+        wrong.list_scopes()
+    monkeypatch.delenv("pravega_client_auth_method")
+    with nadi.StreamManager(plain.controller_uri) as nobody, pytest.raises(NotAuthenticatedError):
+        nobody.list_scopes()
+
+
+def test_structures_with_users(plain: EmbeddedServer) -> None:
+    """Byte streams, tables, shared state and index streams show tokens for their segments, as everything else does."""
+    with connected(plain, "root") as manager:
+        for stream in ("bytes", "state", "index"):
+            manager.create_stream("home", stream, 1)
+        manager.create_key_value_table("home", "table", nadi.client.KeyValueTableConfiguration(primary_key_bytes=4))
+    with connected(plain, "writer") as manager:
+        with manager.create_byte_writer("home", "bytes") as writer:
+            writer.write(b"x" * 1000)
+        assert manager.create_byte_reader("home", "bytes").read(1000) == b"x" * 1000
+        manager.shared_counter("home", "state").add(3)
+        assert manager.shared_counter("home", "state").value == 3
+        manager.key_value_table("home", "table").put(b"key.", b"value")
+        found = manager.key_value_table("home", "table").get(b"key.")
+        assert found is not None
+        assert found.value == b"value"
+        with manager.create_index_writer("home", "index", ["t"]) as index:
+            for t in range(3):
+                index.append({"t": t})
+    with connected(plain, "reader") as manager:
+        reader = manager.create_index_reader("home", "index")
+        assert reader.search("t", 2) == 2 * 4096
+        assert [record.value("t") for record in reader.read()] == [0, 1, 2]
+        with pytest.raises(PermissionDeniedError), manager.create_index_writer("home", "index", ["t"]) as refused:
+            refused.append({"t": 3})
+    with connected(plain, "stranger") as manager:
+        with pytest.raises(PermissionDeniedError):
+            manager.create_byte_reader("home", "bytes").read(1)
+        with pytest.raises(PermissionDeniedError):
+            manager.key_value_table("home", "table").get(b"key.")
+        with pytest.raises(PermissionDeniedError):
+            manager.create_index_reader("home", "index").first()
+
+
+def test_times_are_noted_by_who_may_write_and_read_by_who_may_read(plain: EmbeddedServer) -> None:
+    with connected(plain, "root") as manager:
+        manager.create_stream("home", "timed")
+    with connected(plain, "writer") as manager, manager.create_writer("home", "timed") as writer:
+        writer.write_event(b"event")
+        writer.note_time(10).result(60)
+    with connected(plain, "reader") as manager:
+        cuts = manager.cuts("home", "timed")
+        until(lambda: cuts.after_event_time(10) is not None)
+        with manager.create_reader("home", "timed", end=cuts.after_event_time(10)) as reader:
+            assert reader.current_time_window() == nadi.client.TimeWindow(None, 10)
+    with connected(plain, "stranger") as manager, pytest.raises(PermissionDeniedError):
+        manager.cuts("home", "timed").after_event_time(10)
+
+
+def test_retention_by_event_time_reads_what_users_protect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=16777216,retention_period_s=0.5,retention_settle_s=1")
+    with guarded(tmp_path) as server, connected(server, "root") as manager:
+        manager.create_scope("home")
+        policy = nadi.client.RetentionPolicy.by_time(1_000, by_event_time=True)
+        manager.create_stream("home", "meters", retention=policy, event_time="at")
+        with manager.create_writer("home", "meters") as writer:
+            for second in range(20_000):
+                writer.write_event(b'{"at": %d}' % second)
+        until(lambda: manager.kept("home", "meters").size_bytes == 0)
+
+
+def test_a_users_file_that_changes_under_a_server(plain: EmbeddedServer, folder: Path) -> None:
+    with connected(plain, "new") as manager:
+        with pytest.raises(NotAuthenticatedError):
+            manager.list_scopes()
+        users_file(folder / "settings", {**GRANTS, "new": "prn::*,READ_UPDATE"})
+        assert manager.create_scope("of-new")
 
 
 def test_bearer_tokens_with_a_whole_server(tmp_path: Path) -> None:
@@ -409,97 +467,64 @@ def test_host_names_and_trust(tmp_path: Path) -> None:
         nadi.StreamManager(uri, trust_store=tmp_path / "missing").close()
 
 
+def test_rest_speaks_tls_and_asks_who_comes(secure: EmbeddedServer, tls: Certificate) -> None:
+    trusted = ssl.create_default_context(cafile=tls.authority)
+    with httpx.Client(verify=trusted, timeout=60) as rest:
+        scopes = f"{secure.rest_uri}/v1/scopes"
+        assert scopes.startswith("https://")
+        assert rest.get(f"{secure.rest_uri}/ping").status_code == 200
+        assert rest.get(scopes).status_code == 401
+        assert rest.post(scopes, json={"scopeName": "more"}, auth=("reader", PASSWORD)).status_code == 403
+        assert rest.post(scopes, json={"scopeName": "more"}, auth=("root", PASSWORD)).status_code == 201
+        assert rest.get(scopes, auth=("reader", PASSWORD)).json() == {"scopes": [{"scopeName": "home"}]}
+        with pytest.raises(httpx.TransportError):
+            httpx.get(scopes.replace("https", "http"))
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_old_versions_are_refused(tmp_path: Path, tls: Certificate, version: ssl.TLSVersion) -> None:
-    security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
-    with nadi.embedded(tmp_path, security=security) as server:
-        for port in (server.store_address[1], int(server.controller_uri.rpartition(":")[2])):
-            context = ssl.create_default_context(cafile=str(tls.authority))
-            context.set_ciphers("ALL:@SECLEVEL=0")
-            context.minimum_version = ssl.TLSVersion.TLSv1
-            context.maximum_version = version
-            with socket.create_connection(("127.0.0.1", port), 60) as plain:
-                if version is ssl.TLSVersion.TLSv1_1:
-                    with pytest.raises((ssl.SSLError, ConnectionError)):
-                        context.wrap_socket(plain, server_hostname="localhost")
-                else:
-                    with context.wrap_socket(plain, server_hostname="localhost") as sealed:
-                        assert sealed.version() == version.name.replace("_", ".")
+def test_old_versions_are_refused(secure: EmbeddedServer, tls: Certificate, version: ssl.TLSVersion) -> None:
+    grpc_port = int(secure.controller_uri.rpartition(":")[2])
+    for port in (secure.store_address[1], grpc_port):
+        context = ssl.create_default_context(cafile=str(tls.authority))
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = version
+        with socket.create_connection(("127.0.0.1", port), 60) as plain:
+            if version is ssl.TLSVersion.TLSv1_1:
+                with pytest.raises((ssl.SSLError, ConnectionError)):
+                    context.wrap_socket(plain, server_hostname="localhost")
+            else:
+                with context.wrap_socket(plain, server_hostname="localhost") as sealed:
+                    assert sealed.version() == version.name.replace("_", ".")
+                    assert sealed.selected_alpn_protocol() == ("h2" if port == grpc_port else None)
 
 
-def test_bytes_that_are_no_tls_harm_their_own_connection_only(tmp_path: Path, tls: Certificate) -> None:
-    with guarded(tmp_path, tls=tls) as server, connected(server, "root", tls) as manager:
-        manager.create_scope("home")
+def test_bytes_that_are_no_tls_harm_their_own_connection_only(secure: EmbeddedServer, tls: Certificate) -> None:
+    with connected(secure, "root", tls) as manager:
         manager.create_stream("home", "meters")
         writer = manager.create_writer("home", "meters")
         writer.write_event(b"a").result(60)
         for junk in (encode(wire.Hello(17, 5)), os.urandom(5000), b""):
-            with socket.create_connection(server.store_address, 60) as peer:
+            with socket.create_connection(secure.store_address, 60) as peer:
                 peer.sendall(junk)
                 peer.shutdown(socket.SHUT_WR)
-                try:
+                with contextlib.suppress(ConnectionError):
                     while peer.recv(1 << 16):
                         pass
-                except ConnectionError:
-                    pass
         writer.write_event(b"b").result(60)
         tail = manager.stream_info("home", "meters").tail
         assert [event.data for event in manager.read_events("home", "meters", end=tail)] == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate, loop: str) -> None:
+@pytest.mark.uvloop
+async def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate) -> None:
     """A peer that asks for far more than it reads: the server holds back, and every byte arrives in the end."""
-    import uvloop
-
     size = 12 << 20
     wanted = 64 << 20
     payload = random.Random(1).randbytes(1 << 20)
     security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
-
-    async def main() -> None:
-        server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, security=security))
-        async with server:
-            uri = server.controller_uri
-            async with aio.StreamManager(uri, trust_store=tls.authority) as manager:
-                await manager.create_scope("home")
-                await manager.create_stream("home", "meters")
-                writer = await manager.create_writer("home", "meters")
-                for _ in range(size >> 20):
-                    await writer.write(payload, "k")
-                await writer.flush(60)
-                tail = (await manager.stream_info("home", "meters")).tail
-                count = 0
-                async for event in manager.read_events("home", "meters", end=tail):
-                    assert event.data == payload
-                    count += 1
-                assert count == size >> 20
-            context = ssl.create_default_context(cafile=str(tls.authority))
-            host, port = server.store_address
-            reader, peer = await asyncio.open_connection(host, port, ssl=context)
-            peer.write(encode(wire.Hello(17, 5)))
-            segment = "home/meters/0.#epoch.0"
-            asked = wanted // (1 << 20)
-            offsets = [(number % (size >> 20)) << 20 for number in range(asked)]
-            for number, offset in enumerate(offsets):
-                peer.write(encode(wire.ReadSegment(segment, offset, 1 << 20, "", number)))
-            await peer.drain()
-            connection = await held_back(server)
-            assert connection._transport is not None
-            assert connection._transport.get_write_buffer_size() < CONNECTION_UNSENT_BYTES
-            decoder, got = Decoder(), dict.fromkeys(range(asked), 0)
-            whole = (b"\0\0\0\0" + len(payload).to_bytes(4, "big") + payload) * (size >> 20)
-            answered = 0
-            while answered < asked:
-                for command in decoder.receive(await asyncio.wait_for(reader.read(1 << 18), 60)):
-                    if isinstance(command, wire.SegmentRead):
-                        answered += 1
-                        got[command.request_id] = len(command.data)
-                        start = command.offset
-                        assert bytes(command.data) == whole[start : start + len(command.data)]
-            assert all(got.values())
-            peer.close()
 
     async def held_back(server: Server) -> Connection:
         """The server's connection, once it writes no more because its peer doesn't read."""
@@ -510,27 +535,44 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
                         return connection
                 await asyncio.sleep(0.01)
 
-    if loop == "uvloop":
-        uvloop.run(main())
-    else:
-        asyncio.run(main())
-
-
-def test_grpc_over_tls_offers_http2(tmp_path: Path, tls: Certificate) -> None:
-    with guarded(tmp_path, tls=tls) as server:
-        port = int(server.controller_uri.rpartition(":")[2])
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, security=security))
+    async with server:
+        uri = server.controller_uri
+        async with aio.StreamManager(uri, trust_store=tls.authority) as manager:
+            await manager.create_scope("home")
+            await manager.create_stream("home", "meters")
+            writer = await manager.create_writer("home", "meters")
+            for _ in range(size >> 20):
+                await writer.write(payload, "k")
+            await writer.flush(60)
+            tail = (await manager.stream_info("home", "meters")).tail
+            count = 0
+            async for event in manager.read_events("home", "meters", end=tail):
+                assert event.data == payload
+                count += 1
+            assert count == size >> 20
         context = ssl.create_default_context(cafile=str(tls.authority))
-        context.set_alpn_protocols(["h2"])
-        with (
-            socket.create_connection(("127.0.0.1", port), 60) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as sealed,
-        ):
-            assert sealed.selected_alpn_protocol() == "h2"
-
-
-def test_a_users_file_that_changes_under_a_server(tmp_path: Path) -> None:
-    with guarded(tmp_path) as server, nadi.StreamManager(server.controller_uri, credentials=user("new")) as manager:
-        with pytest.raises(NotAuthenticatedError):
-            manager.list_scopes()
-        users_file(tmp_path / "settings", {"new": "prn::*,READ_UPDATE"})
-        assert manager.create_scope("home")
+        host, port = server.store_address
+        reader, peer = await asyncio.open_connection(host, port, ssl=context)
+        peer.write(encode(wire.Hello(17, 5)))
+        segment = "home/meters/0.#epoch.0"
+        asked = wanted // (1 << 20)
+        offsets = [(number % (size >> 20)) << 20 for number in range(asked)]
+        for number, offset in enumerate(offsets):
+            peer.write(encode(wire.ReadSegment(segment, offset, 1 << 20, "", number)))
+        await peer.drain()
+        connection = await held_back(server)
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < CONNECTION_UNSENT_BYTES
+        decoder, got = Decoder(), dict.fromkeys(range(asked), 0)
+        whole = (b"\0\0\0\0" + len(payload).to_bytes(4, "big") + payload) * (size >> 20)
+        answered = 0
+        while answered < asked:
+            for command in decoder.receive(await asyncio.wait_for(reader.read(1 << 18), 60)):
+                if isinstance(command, wire.SegmentRead):
+                    answered += 1
+                    got[command.request_id] = len(command.data)
+                    start = command.offset
+                    assert bytes(command.data) == whole[start : start + len(command.data)]
+        assert all(got.values())
+        peer.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,14 +17,13 @@ from nadi.naming import transient_segment_name
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import CODES
-from nadi.wire.fields import AttributeUpdate, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
 SEGMENT = "home/meters/0.#epoch.0"
 TABLE = "home/table_kvtable/0.#epoch.0"
 READ, UPDATE = Permission.READ, Permission.READ_UPDATE
 REFUSED, EXPIRED = 0, 1
-FOR_THE_SERVER = {wire.CreateSegment, wire.DeleteSegment, wire.UpdateSegmentPolicy, wire.MergeSegmentsBatch}
 
 
 class Time:
@@ -46,18 +44,16 @@ class World:
         return self.key.issue(scope, stream, permission)
 
 
-def with_store(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        time = Time()
-        key = TokenKey(b"k" * 64, 600, time, time)
-        async with open_store(folder, tokens=key) as (store, peer):
-            made = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
-            assert isinstance(made, wire.SegmentCreated)
-            made = await peer.ask(wire.CreateTableSegment(2, TABLE, key.master()))
-            assert isinstance(made, wire.SegmentCreated)
-            await test(World(store, peer, key, time))
-
-    asyncio.run(main())
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    time = Time()
+    key = TokenKey(b"k" * 64, 600, time, time)
+    async with open_store(tmp_path, tokens=key) as (store, peer):
+        made = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
+        assert isinstance(made, wire.SegmentCreated)
+        made = await peer.ask(wire.CreateTableSegment(2, TABLE, key.master()))
+        assert isinstance(made, wire.SegmentCreated)
+        yield World(store, peer, key, time)
 
 
 def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any]:
@@ -100,193 +96,149 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
     ]
 
 
-def test_every_command_with_a_token_is_in_the_table(tmp_path: Path) -> None:
+async def test_every_command_with_a_token_is_in_the_table(world: World) -> None:
     admin = {wire.FlushToStorage}
     with_tokens = {kind for kind in CODES.values() if "token" in get_type_hints(kind)} - admin
     assert with_tokens == set(ACTS)
     assert {type(command) for command in commands("")} | {wire.UpdateTableToFreeRoom} == set(ACTS)
 
-    async def test(world: World) -> None:
-        assert set(world.store._service._handlers) <= set(ACTS)
-
-    with_store(tmp_path, test)
+    assert set(world.store._service._handlers) <= set(ACTS)
 
 
-def test_every_command_without_a_right_token(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        ended = world.token()
-        ended_table = world.token(stream="table")
-        world.time.now += 600
-        wrong = {
-            "": REFUSED,
-            "a.b.c": REFUSED,
-            TokenKey(b"x" * 64, now_s=world.time).issue("home", "meters", UPDATE): REFUSED,
-            world.token(stream="other"): REFUSED,
-            world.token(scope="other"): REFUSED,
-            ended: EXPIRED,
-            ended_table: EXPIRED,
-        }
-        for token, code in wrong.items():
-            for segment, table in ((SEGMENT, TABLE), ("home/absent/0.#epoch.0", "home/absent_kvtable/0.#epoch.0")):
-                for command in commands(token, segment, table):
-                    reply = await world.peer.ask(command)
-                    assert reply == wire.AuthTokenCheckFailed(7, "", code), (type(command), token, reply)
-        info = await world.peer.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
-        assert info.exists
-        assert not info.is_sealed
-
-    with_store(tmp_path, test)
+async def test_every_command_without_a_right_token(world: World) -> None:
+    ended = world.token()
+    ended_table = world.token(stream="table")
+    world.time.now += 600
+    wrong = {
+        "": REFUSED,
+        "a.b.c": REFUSED,
+        TokenKey(b"x" * 64, now_s=world.time).issue("home", "meters", UPDATE): REFUSED,
+        world.token(stream="other"): REFUSED,
+        world.token(scope="other"): REFUSED,
+        ended: EXPIRED,
+        ended_table: EXPIRED,
+    }
+    for token, code in wrong.items():
+        for segment, table in ((SEGMENT, TABLE), ("home/absent/0.#epoch.0", "home/absent_kvtable/0.#epoch.0")):
+            for command in commands(token, segment, table):
+                reply = await world.peer.ask(command)
+                assert reply == wire.AuthTokenCheckFailed(7, "", code), (type(command), token, reply)
+    info = await world.peer.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
+    assert info.exists
+    assert not info.is_sealed
 
 
-def test_every_command_with_a_token_to_read(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        for command in commands(world.token(READ)):
-            if TABLE in dict(acts_of(command)):
-                command = msgspec.structs.replace(command, token=world.token(READ, stream="table_kvtable"))
-            if isinstance(command, wire.ReadSegment):
-                continue  # it would wait at the tail
-            reply = await world.peer.ask(command)
-            refused = isinstance(reply, wire.AuthTokenCheckFailed)
-            assert refused is (token_permission(type(command)) is UPDATE), (command, reply)
-
-    with_store(tmp_path, test)
+async def test_every_command_with_a_token_to_read(world: World) -> None:
+    for command in commands(world.token(READ)):
+        if TABLE in dict(acts_of(command)):
+            command = msgspec.structs.replace(command, token=world.token(READ, stream="table_kvtable"))
+        if isinstance(command, wire.ReadSegment):
+            continue  # it would wait at the tail
+        reply = await world.peer.ask(command)
+        refused = isinstance(reply, wire.AuthTokenCheckFailed)
+        assert refused is (token_permission(type(command)) is UPDATE), (command, reply)
 
 
-def test_every_command_with_a_token_to_write(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        setup = await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
-        assert isinstance(setup, wire.AppendSetup)
-        assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
-        for command in commands(world.token()):
-            if TABLE in dict(acts_of(command)):  # as Java has it
-                token = world.key.issue("home", "table", UPDATE, "table_kvtable")
-                command = msgspec.structs.replace(command, token=token)
-            reply = await world.peer.ask(command)
-            assert isinstance(reply, wire.AuthTokenCheckFailed) is (type(command) in FOR_THE_SERVER), command
-
-    with_store(tmp_path, test)
+async def test_a_merge_needs_both_ends(world: World) -> None:
+    theirs = "home/diary/0.#epoch.0"
+    await world.peer.ask(wire.CreateSegment(3, theirs, 0, 0, world.key.master()))
+    for command in (
+        wire.MergeSegments(7, SEGMENT, theirs, world.token()),
+        wire.MergeSegments(7, theirs, SEGMENT, world.token()),
+        wire.MergeSegmentsBatch(7, SEGMENT, (SEGMENT + "#transaction.x", theirs), world.token()),
+    ):
+        assert await world.peer.ask(command) == wire.AuthTokenCheckFailed(7, "", REFUSED)
 
 
-def test_a_merge_needs_both_ends(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        theirs = "home/diary/0.#epoch.0"
-        await world.peer.ask(wire.CreateSegment(3, theirs, 0, 0, world.key.master()))
-        for command in (
-            wire.MergeSegments(7, SEGMENT, theirs, world.token()),
-            wire.MergeSegments(7, theirs, SEGMENT, world.token()),
-            wire.MergeSegmentsBatch(7, SEGMENT, (SEGMENT + "#transaction.x", theirs), world.token()),
-        ):
-            assert await world.peer.ask(command) == wire.AuthTokenCheckFailed(7, "", REFUSED)
-
-    with_store(tmp_path, test)
-
-
-def test_a_session_that_outlives_its_token(tmp_path: Path) -> None:
+async def test_a_session_that_outlives_its_token(world: World) -> None:
     """What came before the end is stored and acknowledged; what comes after is refused, and the connection ends."""
 
-    async def test(world: World) -> None:
-        peer = world.peer
-        assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
-        data = frame_events([b"x"])
-        world.time.now += 599
-        for number in (1, 2):
-            peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
-        assert [(await peer.receive()).event_number for _ in range(2)] == [1, 2]
-        world.time.now += 1
-        for number in (3, 4):
-            peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
-        assert await peer.receive() == wire.AuthTokenCheckFailed(9, "", EXPIRED)
-        try:
-            while True:
-                assert isinstance(await peer.receive(), wire.AuthTokenCheckFailed)
-        except ConnectionError:
-            pass  # the connection has ended
-        again = await connect(world.store.address)
-        setup = await again.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
-        assert setup.last_event_number == 2
-        info = await again.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
-        assert info.write_offset == 2 * len(data)
-        again.close()
-
-    with_store(tmp_path, test)
+    peer = world.peer
+    assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
+    data = frame_events([b"x"])
+    world.time.now += 599
+    for number in (1, 2):
+        peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
+    assert [(await peer.receive()).event_number for _ in range(2)] == [1, 2]
+    world.time.now += 1
+    for number in (3, 4):
+        peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
+    assert await peer.receive() == wire.AuthTokenCheckFailed(9, "", EXPIRED)
+    try:
+        while True:
+            assert isinstance(await peer.receive(), wire.AuthTokenCheckFailed)
+    except ConnectionError:
+        pass  # the connection has ended
+    again = await connect(world.store.address)
+    setup = await again.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
+    assert setup.last_event_number == 2
+    info = await again.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
+    assert info.write_offset == 2 * len(data)
+    again.close()
 
 
-def test_a_token_that_was_good_ends(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        token = world.token(READ)
-        look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
-        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
-        world.time.now += 600
-        assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
-        read = wire.ReadSegment(SEGMENT, 0, 100, token, 8)
-        assert await world.peer.ask(read) == wire.AuthTokenCheckFailed(8, "", EXPIRED)
-
-    with_store(tmp_path, test)
+async def test_a_token_that_was_good_ends(world: World) -> None:
+    token = world.token(READ)
+    look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    world.time.now += 600
+    assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+    read = wire.ReadSegment(SEGMENT, 0, 100, token, 8)
+    assert await world.peer.ask(read) == wire.AuthTokenCheckFailed(8, "", EXPIRED)
 
 
 @pytest.mark.parametrize("step_s", [86_400, -86_400])
-def test_a_wall_clock_that_is_set_ends_no_token_and_prolongs_none(tmp_path: Path, step_s: int) -> None:
-    async def test(world: World) -> None:
-        world.key.now_s = lambda: world.time.now + world.step_s
-        token = world.token()
-        look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
-        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
-        assert isinstance(await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, token)), wire.AppendSetup)
-        world.step_s = step_s
-        world.time.now += 599
-        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
-        assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
-        world.time.now += 1
-        assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
-        assert isinstance(await world.peer.append([b"x"], 2), wire.AuthTokenCheckFailed)
-
-    with_store(tmp_path, test)
+async def test_a_wall_clock_that_is_set_ends_no_token_and_prolongs_none(world: World, step_s: int) -> None:
+    world.key.now_s = lambda: world.time.now + world.step_s
+    token = world.token()
+    look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    assert isinstance(await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, token)), wire.AppendSetup)
+    world.step_s = step_s
+    world.time.now += 599
+    assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+    assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
+    world.time.now += 1
+    assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+    assert isinstance(await world.peer.append([b"x"], 2), wire.AuthTokenCheckFailed)
 
 
-def test_a_refused_setup_leaves_no_session(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = world.peer
-        assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
-        refused = await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token(READ)))
-        assert refused == wire.AuthTokenCheckFailed(7, "", REFUSED)
-        data = frame_events([b"x"])
-        peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, 1, 9))
-        assert await peer.closed()
-
-    with_store(tmp_path, test)
+async def test_a_refused_setup_leaves_no_session(world: World) -> None:
+    peer = world.peer
+    assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
+    refused = await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token(READ)))
+    assert refused == wire.AuthTokenCheckFailed(7, "", REFUSED)
+    data = frame_events([b"x"])
+    peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, 1, 9))
+    assert await peer.closed()
 
 
-def test_a_wrong_token_harms_its_own_request_only(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        peer = world.peer
-        strange = ["x" * 60_000, "é" * 20_000, "..", "\x00", "[" * 60_000]
-        peer.send(*(wire.GetStreamSegmentInfo(n, SEGMENT, token) for n, token in enumerate(strange)))
-        peer.send(wire.GetStreamSegmentInfo(99, SEGMENT, world.token(READ)))
-        for number in range(len(strange)):
-            assert await peer.receive() == wire.AuthTokenCheckFailed(number, "", REFUSED)
-        assert (await peer.receive()).request_id == 99
-
-    with_store(tmp_path, test)
+async def test_a_wrong_token_harms_its_own_request_only(world: World) -> None:
+    peer = world.peer
+    strange = ["x" * 60_000, "é" * 20_000, "..", "\x00", "[" * 60_000]
+    peer.send(*(wire.GetStreamSegmentInfo(n, SEGMENT, token) for n, token in enumerate(strange)))
+    peer.send(wire.GetStreamSegmentInfo(99, SEGMENT, world.token(READ)))
+    for number in range(len(strange)):
+        assert await peer.receive() == wire.AuthTokenCheckFailed(number, "", REFUSED)
+    assert (await peer.receive()).request_id == 99
 
 
-def test_the_door_inside_the_process_checks_as_well(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        reply = await world.store.exchange(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
-        assert reply == wire.AuthTokenCheckFailed(1, "", REFUSED)
-
-    with_store(tmp_path, test)
+async def test_the_door_inside_the_process_checks_as_well(world: World) -> None:
+    reply = await world.store.exchange(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+    assert reply == wire.AuthTokenCheckFailed(1, "", REFUSED)
 
 
-def test_tokens_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _three_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.server.service.TOKENS_KEPT", 3)
 
-    async def test(world: World) -> None:
-        for number in range(10):
-            world.time.now += 1
-            await world.peer.ask(wire.GetStreamSegmentInfo(number, SEGMENT, world.token()))
-        assert len(world.store._service.access._good) <= 3
 
-    with_store(tmp_path, test)
+@pytest.mark.usefixtures("_three_tokens")
+async def test_tokens_kept_are_bounded(world: World) -> None:
+    for number in range(10):
+        world.time.now += 1
+        await world.peer.ask(wire.GetStreamSegmentInfo(number, SEGMENT, world.token()))
+    assert len(world.store._service.access._good) <= 3
 
 
 async def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
@@ -294,3 +246,38 @@ async def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
         for token in ("", "nonsense"):
             reply = await peer.ask(wire.GetStreamSegmentInfo(1, SEGMENT, token))
             assert isinstance(reply, wire.NoSuchSegment)
+
+
+# --- what a full disk keeps aside for freeing room is the controller's to use --------------------------------
+
+OF_THE_RESERVE = ["home/table_kvtable/0.#epoch.0", "home/_RGgroup_kvtable/0.#epoch.0", "_system/_tables/work"]
+
+
+def to_free_room(table: str, token: str = "") -> wire.UpdateTableToFreeRoom:
+    return wire.UpdateTableToFreeRoom(7, table, token, (TableEntry(b"k", NO_VERSION, b"v"),), True)
+
+
+@pytest.mark.parametrize("table", OF_THE_RESERVE)
+async def test_no_connection_brings_it_where_nobody_is_asked_who_he_is(tmp_path: Path, table: str) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        peer.send(to_free_room(table))
+        with pytest.raises(ConnectionResetError):
+            await peer.receive()
+        look = wire.ReadTable(8, table, "", (TableKey(b"k"),))
+        other = await connect(store.address)
+        assert isinstance(await other.ask(look), wire.NoSuchSegment)
+        other.close()
+        assert isinstance(await store.exchange(to_free_room(table)), wire.TableEntriesUpdated), "the controller may"
+
+
+@pytest.mark.parametrize("table", OF_THE_RESERVE)
+async def test_no_token_but_the_servers_own_is_for_it(tmp_path: Path, table: str) -> None:
+    key = TokenKey(b"k" * 64)
+    async with open_store(tmp_path, tokens=key) as (store, peer):
+        scope, name, _ = table.split("/", 2)
+        mine = key.issue(scope, name, Permission.READ_UPDATE)
+        assert isinstance(await store.exchange(to_free_room(table, mine)), wire.AuthTokenCheckFailed)
+        assert isinstance(await store.exchange(to_free_room(table, key.master())), wire.TableEntriesUpdated)
+        peer.send(to_free_room(table, key.master()))  # nor by the network
+        with pytest.raises(ConnectionResetError):
+            await peer.receive()

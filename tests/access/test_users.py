@@ -8,7 +8,8 @@ import gc
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from typer.testing import CliRunner
 
 from nadi.access import gate as gate_module
 from nadi.access.gate import Gate
-from nadi.access.passwords import hash_password, is_password
 from nadi.access.permissions import Permission, Permissions
-from nadi.access.users import User, read_users, write_users
+from nadi.access.users import User, hash_password, is_password, read_users, write_users
 from nadi.cli.app import app
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 
@@ -30,15 +30,13 @@ def basic(user: str, password: str = PASSWORD) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def with_gate(path: Path, test: Callable[[Gate], Awaitable[None]]) -> None:
-    async def main() -> None:
-        gate = Gate(path)
-        try:
-            await test(gate)
-        finally:
-            gate.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def gate_of(path: Path) -> AsyncIterator[Gate]:
+    gate = Gate(path)
+    try:
+        yield gate
+    finally:
+        gate.close()
 
 
 def test_passwords() -> None:
@@ -79,10 +77,10 @@ def test_the_file_round_trip(tmp_path: Path) -> None:
     assert password_hash() not in repr(users["ann"])
 
 
-def test_changes_are_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_are_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = users_file(tmp_path, {"ann": "prn::/,READ", "bob": "prn::/,READ"})
 
-    async def test(gate: Gate) -> None:
+    async with gate_of(path) as gate:
         await gate.authorized(basic("ann"), "prn::/", Permission.READ)
         with pytest.raises(PermissionDeniedError):
             await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
@@ -98,12 +96,10 @@ def test_changes_are_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         with pytest.raises(PermissionDeniedError):
             await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
         assert (gate.failed_logins, gate.refusals) == (1, 2)
-
-    with_gate(path, test)
     assert "the users stay as they were" in caplog.text
 
 
-def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = 0
 
     def counted(password: str, kept: str) -> bool:
@@ -113,7 +109,7 @@ def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gate_module, "is_password", counted)
 
-    async def test(gate: Gate) -> None:
+    async with gate_of(users_file(tmp_path, {"ann": "prn::/,READ"})) as gate:
         await asyncio.gather(*(gate.caller(basic("ann")) for _ in range(20)))
         await gate.caller(basic("ann"))
         assert checks == 1
@@ -121,23 +117,6 @@ def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(NotAuthenticatedError):
                 await gate.caller(basic("ann", "wrong"))
         assert checks == 3
-
-    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
-
-
-def test_logins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "LOGINS_WAITING", 6)  # half of them of one address
-
-    async def test(gate: Gate) -> None:
-        found = await asyncio.gather(
-            *(gate.caller(basic("ann", f"guess {n}")) for n in range(10)), return_exceptions=True
-        )
-        kinds = [type(error) for error in found]
-        assert kinds.count(NotAuthenticatedError) == 3
-        assert kinds.count(UnavailableError) == 7
-        assert (await gate.caller(basic("ann"))).name == "ann"
-
-    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
 
 
 def slow_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -153,12 +132,12 @@ def slow_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return checked
 
 
-def test_who_guesses_makes_others_wait_for_no_more_than_a_check(
+async def test_who_guesses_makes_others_wait_for_no_more_than_a_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = slow_checks(monkeypatch)
 
-    async def test(gate: Gate) -> None:
+    async with gate_of(users_file(tmp_path, {"ann": "prn::/,READ"})) as gate:
         flood = [asyncio.create_task(gate.caller(basic("ann", f"guess {n}"), f"10.0.0.1:{n}")) for n in range(200)]
         await asyncio.sleep(0)
         assert (await gate.caller(basic("ann"), "10.0.0.2:7")).name == "ann"
@@ -168,15 +147,13 @@ def test_who_guesses_makes_others_wait_for_no_more_than_a_check(
         with pytest.raises(UnavailableError, match="logins are crowded"):
             await asyncio.gather(*(gate.caller(basic("ann", f"more {n}"), "10.0.0.1:1") for n in range(200)))
 
-    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
 
-
-def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
+async def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checked = slow_checks(monkeypatch)
 
-    async def test(gate: Gate) -> None:
+    async with gate_of(users_file(tmp_path, {"ann": "prn::/,READ"})) as gate:
         for pause_s in (0.0, 0.001, 0.02):
             asked = [asyncio.create_task(gate.caller(basic("ann", f"{pause_s} {n}"), "a:1")) for n in range(20)]
             last = asyncio.create_task(gate.caller(basic("ann", f"{pause_s} 19"), "b:1"))
@@ -199,18 +176,17 @@ def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
 
     gc.collect()
     caplog.clear()  # what earlier tests left
-    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
     assert "never retrieved" not in caplog.text
 
 
-def test_who_kept_their_password_stays_known_when_the_file_changes(
+async def test_who_kept_their_password_stays_known_when_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = slow_checks(monkeypatch)
     grants = {"ann": "prn::/,READ", "bob": "prn::/,READ"}
     path = users_file(tmp_path, grants)
 
-    async def test(gate: Gate) -> None:
+    async with gate_of(path) as gate:
         for name in grants:
             await gate.authorized(basic(name), "prn::/", Permission.READ)
         users = read_users(path)
@@ -225,8 +201,6 @@ def test_who_kept_their_password_stays_known_when_the_file_changes(
         assert len(checked) == 2
         await gate.caller(basic("bob"))
         assert len(checked) == 3, "a changed password is asked for again"
-
-    with_gate(path, test)
 
 
 def test_nadi_passwd(tmp_path: Path) -> None:

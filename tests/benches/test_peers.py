@@ -1,10 +1,10 @@
-"""`script/bench peers` in its smallest form: every work of nadi's, works that fail, and who is left out."""
+"""`script/bench peers` in its smallest form: every work of nadi's, works that fail, and what counts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import peer_environments, peers
+from bench import peer_environments, peer_program, peers
 from bench.__main__ import main
 from bench.kafka.jars import Missing
 from bench.part import ROOT
 from bench.peer_environments import NotInstallableError, python_of
+from bench.peer_program import Pace
 from bench.peer_runs import PeerUnderTest, WorkFailed, measure
 from bench.peer_servers import kafka_server
-from bench.peer_table import WORKS
+from bench.peer_table import WORKS, Failure, Row, value_of
+from bench.peer_work import END, KEYS, SMALL, WARM, Acked, Figures
+from tests.support.clocks import OnlySleeps
 
+TAIL = Row("tail, p50", "tail", "p50", "ms")
 NADI, BATCH, PRAVEGA, NATS, KAFKA = peers.PEERS
 MEASURED = {  # the parts of a work's figures
     "write-100": {"events", "mb"},
@@ -174,7 +178,97 @@ def test_options_without_effect_are_refused(
     assert word in capsys.readouterr().err
 
 
-def test_peers_and_works_are_chosen_by_name() -> None:
-    assert peers.chosen(["kafka", "nadi"]) == ([NADI, KAFKA], list(WORKS))
-    assert peers.chosen(["tail"]) == (list(peers.PEERS), ["tail"])
-    assert peers.chosen(["pravega", "tail", "read"]) == ([PRAVEGA], ["tail", "read"])
+# --- a peer's program, with a peer in memory, and the cells of the table -------------------------------------
+
+CLOCK = OnlySleeps()
+
+
+@pytest.fixture
+def own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_program, "time", CLOCK)
+
+
+class InMemory:
+    """Acknowledges each event once it has slept; loses the acknowledgement of `lost` of them."""
+
+    def __init__(self, slow_s: float = 0.0, lost: int = 0) -> None:
+        self._slow_s, self._lost = slow_s, lost
+        self.events: list[tuple[str, bytes]] = []
+        self.warm: set[str] = set()
+
+    def prepare(self) -> None: ...
+
+    def write(self, size: int, go_on: Callable[[int], bool]) -> None: ...
+
+    def round_trips(self, size: int, count: int) -> list[float]:
+        return [1.0] * 50 + [0.001] * (count - 50)
+
+    def read(self, count: int) -> None: ...
+
+    def write_steadily(
+        self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
+    ) -> None:
+        self.warm |= set(keys)
+        for number, wait in enumerate(waits):
+            if wait:
+                CLOCK.sleep(wait)
+            sent = CLOCK.perf_counter()
+            self.events.append((keys[number % len(keys)], event()))
+            if self._slow_s:
+                CLOCK.sleep(self._slow_s)
+            if acked is not None and number >= self._lost:
+                acked(sent)
+
+    def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
+        begin()
+        assert not all([take(WARM) for _ in KEYS] + [take(event) for _, event in self.events])
+
+
+def acknowledged(peer: InMemory, pace: Pace, warm_s: float = 0.0) -> Figures:
+    return peer_program._acknowledged(peer, KEYS, SMALL, pace, warm_s)
+
+
+@pytest.mark.usefixtures("own_clock")
+def test_a_rate_that_is_not_kept_ends_after_twice_the_time() -> None:
+    peer = InMemory(slow_s=0.01)
+    began = CLOCK.perf_counter()
+    found = acknowledged(peer, Pace(1_000, 0.3))
+    assert 0.5 < CLOCK.perf_counter() - began < 2
+    assert found["share"] < 0.2
+    assert found["p50"] >= 10
+    assert 10 <= len(peer.events) <= 61
+
+
+@pytest.mark.usefixtures("own_clock")
+def test_an_acknowledgement_that_never_comes_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="40 events were written, and 39 acknowledged"):
+        acknowledged(InMemory(lost=1), Pace(400, 0.1))
+
+
+@pytest.mark.usefixtures("own_clock")
+def test_a_tail_has_times_of_writing_and_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+    peer = InMemory()
+    found = peer_program._write_tail(peer, 0.05)
+    assert 0.4 < found["share"] < 1.01
+    *written, (_, last) = peer.events
+    assert len(written) == 4_000
+    assert last == END
+    stamps = [int.from_bytes(event[:8], "big") for _, event in written]
+    assert stamps == sorted(stamps)
+    assert 0.39e9 < stamps[-1] - stamps[0] < 0.81e9
+    read = peer_program._read_tail(peer, 0.05)
+    assert capsys.readouterr().out == "reading\n"
+    assert 0 < read["p50"] <= read["p99"] < 1_000
+
+
+def test_who_keeps_less_than_nine_tenths_of_a_rate_is_overloaded() -> None:
+    assert value_of(TAIL, {"tail": [{"p50": 1.0, "share": 0.9}]}) == 1.0
+    assert value_of(TAIL, {"tail": [{"p50": 1.0, "share": 0.89}]}) == "overloaded"
+    runs = [{"p50": 1.0, "share": 0.5}, {"p50": 3.0, "share": 1.0}, {"p50": 2.0, "share": 0.95}]
+    assert value_of(TAIL, {"tail": runs}) == 2.0, "the median of the shares counts, too"
+
+
+def test_works_that_fail_or_are_not_done_have_no_figure() -> None:
+    assert value_of(TAIL, {"tail": Failure("it ended")}) == "failed"
+    assert value_of(TAIL, {}) is None
+    assert value_of(TAIL, {"tail": [{"p99": 3.0}]}) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.limits.given import override
+from nadi.limits import override
 
 
 @pytest.mark.parametrize(

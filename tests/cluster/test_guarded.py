@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nadi.access import passwords
 from nadi.errors import NotAuthenticatedError, PermissionDeniedError
 from tests.access.support import PASSWORD, certificate, users_file
 
@@ -21,8 +20,8 @@ pytestmark = pytest.mark.uvloop
 
 @pytest.fixture(autouse=True)
 def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_LOG_COST", 4)
-    monkeypatch.setattr(passwords, "_PARALLEL", 1)
+    monkeypatch.setattr("nadi.access.users._LOG_COST", 4)
+    monkeypatch.setattr("nadi.access.users._PARALLEL", 1)
 
 
 @pytest.fixture

@@ -97,6 +97,14 @@ def official(server: Server) -> Iterator[Callable[[], Official]]:
 
 
 @pytest.fixture
+def client(official: Callable[[], Official], scope: str) -> Official:
+    """A process with the package, and its scope."""
+    client = official()
+    client.manager.create_scope(scope)
+    return client
+
+
+@pytest.fixture
 def nadi_manager(server: Server) -> Iterator[nadi.StreamManager]:
     with nadi.StreamManager(server(NADI).controller_uri) as manager:
         yield manager

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,17 +72,13 @@ def classpath(work: Path) -> str:
     return file.read_text().strip()
 
 
-def get_ready(
-    project: Path, settings: Mapping[str, str] | None = None, goals: Sequence[str] = ("test", "-DskipTests")
-) -> str:
-    """`lacking()` for a folder with a pom.xml; settings: Java system properties for Maven; goals: what it is to do, for
-    which all it needs is downloaded.
+def get_ready(project: Path, goals: Sequence[str] = ("test", "-DskipTests")) -> str:
+    """`lacking()` for a folder with a pom.xml; goals: what Maven is to do, for which all it needs is downloaded.
 
     A registry that refuses is asked again, for it may do so for a moment only; one that is away is not.
     """
-    command = [*goals]
     with _alone():
-        said = _said(maven([*command, "--offline"], project, DOWNLOAD_TIMEOUT_S, settings))
+        said = _said(maven([*goals, "--offline"], project, DOWNLOAD_TIMEOUT_S))
         deadline = time.monotonic() + DOWNLOAD_TIMEOUT_S
         for pause_s in (0.0, *PAUSES_S):
             if not said:
@@ -90,8 +86,8 @@ def get_ready(
             time.sleep(pause_s)
             try:
                 # --update-snapshots: what the registry was not to have is asked for again
-                online = [*command, "--update-snapshots", *PATIENCE]
-                said = _said(maven(online, project, deadline - time.monotonic(), settings))
+                online = [*goals, "--update-snapshots", *PATIENCE]
+                said = _said(maven(online, project, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 return f"downloading from the Maven registry took longer than {DOWNLOAD_TIMEOUT_S} s"
             if AWAY.search(said):
@@ -99,12 +95,9 @@ def get_ready(
     return f"Maven can't download what the Java tests need: {_reason(said)}" if said else ""
 
 
-def maven(
-    arguments: list[str], project: Path, timeout_s: float, settings: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def maven(arguments: list[str], project: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run Maven in `project`; raises subprocess.TimeoutExpired."""
     options = [os.environ.get("MAVEN_OPTS", ""), "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]  # starts sooner
-    options += [f"-D{name}={value}" for name, value in (settings or {}).items()]
     return subprocess.run(
         ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *arguments],
         cwd=project,

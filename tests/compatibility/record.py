@@ -1,11 +1,9 @@
-"""What a server served: to which client, in which test, which RPCs and which wire commands.
+"""What a server served: to which client, which RPCs and which wire commands.
 
 `recording_main` fills it, the fixture `server` collects it, docs/compatibility.md is written from it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import msgspec
 from google.protobuf.message import Message
@@ -14,7 +12,7 @@ OK = "OK"  # the outcome of an RPC whose reply has no status
 
 
 class Served(msgspec.Struct):
-    """What one client was served in one test: what happened, not how often, for that differs from run to run."""
+    """What one client was served: what happened, not how often, for that differs from run to run."""
 
     rpcs: dict[str, set[str]] = msgspec.field(default_factory=dict)  # the RPC's name, and its outcomes
     received: set[str] = msgspec.field(default_factory=set)  # names of wire commands
@@ -30,7 +28,7 @@ class Served(msgspec.Struct):
         self.sent |= other.sent
 
 
-Record = dict[str, dict[str, Served]]  # by client, then by test
+Record = dict[str, Served]  # by client
 
 
 def outcome_of(reply: Message) -> str:
@@ -41,13 +39,6 @@ def outcome_of(reply: Message) -> str:
             value = field.enum_type.values_by_number.get(number)
             return value.name if value is not None else str(number)
     return OK
-
-
-def together(served: Iterable[Served]) -> Served:
-    total = Served()
-    for each in served:
-        total.add(each)
-    return total
 
 
 def encode(record: Record) -> bytes:

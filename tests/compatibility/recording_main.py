@@ -172,7 +172,7 @@ class RecordingServer(Server):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(ServerConfig(data=folder, host=HOST, store_port=0, port=0))
-        self.record: Record = {CONTROLLER: {"": _NotingStore.served}}
+        self.record: Record = {CONTROLLER: _NotingStore.served}
         self._doors: dict[str, list[_Door]] = {}  # by test
 
     async def stop(self) -> None:
@@ -180,11 +180,8 @@ class RecordingServer(Server):
             await self.close_doors(test)
         await super().stop()
 
-    def _served(self, client: str, test: str) -> Served:
-        return self.record.setdefault(client, {}).setdefault(test, Served())
-
     async def open_door(self, client: str, test: str) -> Opened:
-        door = _Door(self, self._served(client, test))
+        door = _Door(self, self.record.setdefault(client, Served()))
         self._doors.setdefault(test, []).append(door)
         return await door.open()
 

@@ -37,7 +37,7 @@ class RecordingServer:
         self._answer()
 
     def open_door(self, client: str, test: str) -> Opened:
-        """Addresses at which `client` is served, and recorded under `test`."""
+        """Addresses at which `client` is served, until the doors of `test` are closed."""
         return self._order(Order(test, client))
 
     def close_doors(self, test: str) -> None:

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import grpc
-import msgspec
 
 from nadi.wire.commands import CODES
 from nadi.wire.rpc.service import METHODS
@@ -92,18 +91,13 @@ COMMAND_NOTES = {
 
 
 def load() -> dict[str, Served]:
-    return msgspec.json.decode(SERVED.read_bytes(), type=dict[str, Served]) if SERVED.exists() else {}
-
-
-def by_client(recorded: Record) -> dict[str, Served]:
-    """A run's record, over all its tests."""
-    return {client: record.together(tests.values()) for client, tests in recorded.items()}
+    return record.decode(SERVED.read_bytes()) if SERVED.exists() else {}
 
 
 def missing(recorded: Record, known: dict[str, Served]) -> list[str]:
     """What a run recorded that `known` does not have, other than what comes by chance."""
     found: list[str] = []
-    for client, served in by_client(recorded).items():
+    for client, served in recorded.items():
         if client not in KEPT:
             continue
         before = known.get(client, Served())
@@ -117,10 +111,10 @@ def missing(recorded: Record, known: dict[str, Served]) -> list[str]:
 def add(recorded: Record) -> dict[str, Served]:
     """Add a run's record to `served.json`."""
     known = load()
-    for client, served in by_client(recorded).items():
+    for client, served in recorded.items():
         if client in KEPT:
             known.setdefault(client, Served()).add(served)
-    SERVED.write_bytes(msgspec.json.format(msgspec.json.encode(known, order="deterministic"), indent=1) + b"\n")
+    SERVED.write_bytes(record.encode(known))
     return known
 
 

@@ -17,8 +17,7 @@ from nadi.errors import (
     StreamNotSealedError,
 )
 from tests.compatibility.conftest import NADI, Server
-from tests.compatibility.events import by_key, numbered, texts
-from tests.compatibility.scaling import merge_all, read_all, split_first
+from tests.compatibility.events import by_key, merge_all, numbered, read_all, split_first, texts
 
 pytestmark = pytest.mark.compatibility
 

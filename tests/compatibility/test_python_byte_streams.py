@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+import nadi
 from tests.compatibility.conftest import Official
 from tests.compatibility.official_python import OfficialError
 
@@ -14,9 +15,7 @@ pytestmark = pytest.mark.compatibility
 STREAM = "bytes"
 
 
-def test_write_seek_read_and_truncate(official: Callable[[], Official], scope: str) -> None:
-    client = official()
-    client.manager.create_scope(scope)
+def test_write_seek_read_and_truncate(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 1)
     stream = client.manager.create_byte_stream(scope, STREAM)
     content = bytes(range(256)) * 4_000
@@ -46,11 +45,12 @@ def test_write_seek_read_and_truncate(official: Callable[[], Official], scope: s
     assert client.extras.read_bytes(stream, 4) == b"more"
 
 
-def test_a_read_at_the_tail_waits_for_another_writer(official: Callable[[], Official], scope: str) -> None:
-    first, second = official(), official()
-    first.manager.create_scope(scope)
-    first.manager.create_stream(scope, STREAM, 1)
-    writing = first.manager.create_byte_stream(scope, STREAM)
+def test_a_read_at_the_tail_waits_for_another_writer(
+    client: Official, official: Callable[[], Official], scope: str
+) -> None:
+    second = official()
+    client.manager.create_stream(scope, STREAM, 1)
+    writing = client.manager.create_byte_stream(scope, STREAM)
     reading = second.manager.create_byte_stream(scope, STREAM)
     second.process.begin(second.extras, "read_bytes", reading, 10)
     writing.write(b"0123456789")
@@ -58,12 +58,11 @@ def test_a_read_at_the_tail_waits_for_another_writer(official: Callable[[], Offi
     assert second.process.result() == b"0123456789"
 
 
-def test_a_second_writer_is_refused(official: Callable[[], Official], scope: str) -> None:
+def test_a_second_writer_is_refused(client: Official, official: Callable[[], Official], scope: str) -> None:
     """The package's writer takes it that the stream is empty; what others wrote must not be mixed with it."""
-    first, second = official(), official()
-    first.manager.create_scope(scope)
-    first.manager.create_stream(scope, STREAM, 1)
-    writing = first.manager.create_byte_stream(scope, STREAM)
+    second = official()
+    client.manager.create_stream(scope, STREAM, 1)
+    writing = client.manager.create_byte_stream(scope, STREAM)
     writing.write(b"first")
     writing.flush()
     other = second.manager.create_byte_stream(scope, STREAM)
@@ -73,3 +72,19 @@ def test_a_second_writer_is_refused(official: Callable[[], Official], scope: str
     writing.flush()
     reading = second.manager.create_byte_stream(scope, STREAM)
     assert second.extras.read_bytes(reading, 14) == b"first and more"
+
+
+def test_nadi_and_the_package_read_what_the_other_wrote(
+    client: Official, nadi_manager: nadi.StreamManager, scope: str
+) -> None:
+    content = bytes(range(256)) * 1_000
+    for name in ("official", "nadi"):
+        client.manager.create_stream(scope, name, 1)
+    client.extras.write_bytes(client.manager.create_byte_stream(scope, "official"), content)
+    with nadi_manager.create_byte_reader(scope, "official") as reader:
+        assert reader.read() == content
+    with nadi_manager.create_byte_writer(scope, "official") as writer:
+        assert writer.tell() == len(content)
+    with nadi_manager.create_byte_writer(scope, "nadi") as writer:
+        writer.write(content)
+    assert client.extras.read_bytes(client.manager.create_byte_stream(scope, "nadi"), len(content)) == content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,10 +36,8 @@ def nadi_read(manager: nadi.StreamManager, scope: str) -> list[bytes]:
 
 
 def test_events_and_transactions_through_a_split_and_a_merge(
-    official: Callable[[], Official], server: Server, scope: str, spark: Any
+    client: Official, server: Server, scope: str, spark: Any
 ) -> None:
-    client = official()
-    client.manager.create_scope(scope)
     client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_writer(scope, STREAM, max_inflight_events=50)
     transactions = client.manager.create_transaction_writer(scope, STREAM, 7)
@@ -70,11 +68,7 @@ def test_events_and_transactions_through_a_split_and_a_merge(
     assert by_key(spark_read(spark, door.controller_uri, scope)) == by_key(written)
 
 
-def test_large_events_and_an_empty_one(
-    official: Callable[[], Official], server: Server, scope: str, spark: Any
-) -> None:
-    client = official()
-    client.manager.create_scope(scope)
+def test_large_events_and_an_empty_one(client: Official, server: Server, scope: str, spark: Any) -> None:
     client.manager.create_stream(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM)
     large = [bytes([n]) * (size << 20) for n, size in enumerate((8, 9, 15))]

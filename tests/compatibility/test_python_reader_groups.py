@@ -8,19 +8,11 @@ import pytest
 
 import nadi
 from tests.compatibility.conftest import Official
-from tests.compatibility.events import by_key, numbered, texts
-from tests.compatibility.scaling import merge_all, merge_first, split_first
+from tests.compatibility.events import by_key, merge_all, merge_first, numbered, split_first, texts
 
 pytestmark = pytest.mark.compatibility
 
 STREAM = "stream"
-
-
-@pytest.fixture
-def client(official: Callable[[], Official], scope: str) -> Official:
-    client = official()
-    client.manager.create_scope(scope)
-    return client
 
 
 def written(client: Official, scope: str, start: int, end: int, stream: str = STREAM) -> list[str]:

@@ -109,9 +109,7 @@ def test_listings_of_several_pages(official: Callable[[], Official], scope: str)
     assert len(listed) == len(set(listed))
 
 
-def test_a_sealed_stream_is_read_to_its_end_and_takes_no_more(official: Callable[[], Official], scope: str) -> None:
-    client = official()
-    client.manager.create_scope(scope)
+def test_a_sealed_stream_is_read_to_its_end_and_takes_no_more(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, "stream", 2)
     with pytest.raises(OfficialError, match=r"Not Sealed"):
         client.manager.delete_stream(scope, "stream")
@@ -123,9 +121,7 @@ def test_a_sealed_stream_is_read_to_its_end_and_takes_no_more(official: Callable
     assert by_key(client.extras.read(group.create_reader("reader"), 100)) == by_key(texts(written))
 
 
-def test_a_writer_of_a_stream_that_is_sealed_fails_at_once(official: Callable[[], Official], scope: str) -> None:
-    client = official()
-    client.manager.create_scope(scope)
+def test_a_writer_of_a_stream_that_is_sealed_fails_at_once(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, "stream", 1)
     writer = client.manager.create_writer(scope, "stream")
     client.extras.write(writer, numbered(0, 10))
@@ -134,11 +130,7 @@ def test_a_writer_of_a_stream_that_is_sealed_fails_at_once(official: Callable[[]
         client.extras.write(writer, numbered(10, 20))
 
 
-def test_a_stream_is_deleted_and_made_again(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
-) -> None:
-    client = official()
-    client.manager.create_scope(scope)
+def test_a_stream_is_deleted_and_made_again(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
     for number in range(2):
         assert client.manager.create_stream(scope, "stream", 1) is True
         written = numbered(number * 10, number * 10 + 10)

@@ -10,20 +10,12 @@ import pytest
 
 import nadi
 from tests.compatibility.conftest import Official
-from tests.compatibility.events import by_key, numbered, texts
+from tests.compatibility.events import by_key, merge_all, numbered, read_all, split_first, texts
 from tests.compatibility.official_python import OfficialError
-from tests.compatibility.scaling import merge_all, read_all, split_first
 
 pytestmark = pytest.mark.compatibility
 
 STREAM = "stream"
-
-
-def started(official: Callable[[], Official], scope: str, segments: int = 2) -> Official:
-    client = official()
-    client.manager.create_scope(scope)
-    client.manager.create_stream(scope, STREAM, segments)
-    return client
 
 
 def read_committed(manager: nadi.StreamManager, scope: str) -> list[bytes]:
@@ -32,8 +24,8 @@ def read_committed(manager: nadi.StreamManager, scope: str) -> list[bytes]:
     return read_all(manager, scope, STREAM)
 
 
-def test_several_at_once(official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str) -> None:
-    client = started(official, scope)
+def test_several_at_once(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
     transactions = [writer.begin_txn() for _ in range(4)]
     written = [numbered(0, 60, label=f"transaction {number}") for number in range(4)]
@@ -52,9 +44,9 @@ def test_several_at_once(official: Callable[[], Official], nadi_manager: nadi.St
     assert by_key(read_committed(nadi_manager, scope)) == by_key(texts(kept))
 
 
-def test_one_is_found_again_by_its_id(official: Callable[[], Official], scope: str) -> None:
+def test_one_is_found_again_by_its_id(client: Official, official: Callable[[], Official], scope: str) -> None:
     """What the package finds again tells its state and no more: the package itself lets nobody write to it."""
-    client = started(official, scope)
+    client.manager.create_stream(scope, STREAM, 2)
     begun = client.manager.create_transaction_writer(scope, STREAM, 1).begin_txn()
     finder = official().manager.create_transaction_writer(scope, STREAM, 2)
     found = finder.get_txn(begun.get_txn_id())
@@ -68,9 +60,9 @@ def test_one_is_found_again_by_its_id(official: Callable[[], Official], scope: s
 
 
 def test_one_that_was_ended_elsewhere_is_refused_at_once(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
+    client: Official, nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
-    client = started(official, scope)
+    client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
     others = nadi_manager.create_transaction_writer(scope, STREAM)
     aborted, committed = writer.begin_txn(), writer.begin_txn()
@@ -86,8 +78,8 @@ def test_one_that_was_ended_elsewhere_is_refused_at_once(
     assert time.monotonic() - begin < 40, "no refusal is tried again"
 
 
-def test_the_end_of_a_transaction_is_final(official: Callable[[], Official], scope: str) -> None:
-    client = started(official, scope)
+def test_the_end_of_a_transaction_is_final(client: Official, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
     aborted, committed = writer.begin_txn(), writer.begin_txn()
     aborted.abort()
@@ -101,9 +93,9 @@ def test_the_end_of_a_transaction_is_final(official: Callable[[], Official], sco
 
 
 def test_transactions_through_a_split_and_a_merge(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
+    client: Official, nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
-    client = started(official, scope, 1)
+    client.manager.create_stream(scope, STREAM, 1)
     transactions = client.manager.create_transaction_writer(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM)
     begun, written = [], []
@@ -123,10 +115,8 @@ def test_transactions_through_a_split_and_a_merge(
     assert by_key(read_committed(nadi_manager, scope)) == by_key(texts(written + last))
 
 
-def test_a_sealed_stream_takes_no_transaction(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
-) -> None:
-    client = started(official, scope)
+def test_a_sealed_stream_takes_no_transaction(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
     begun = writer.begin_txn()
     client.extras.write(begun, numbered(0, 10))

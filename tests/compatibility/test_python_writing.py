@@ -8,26 +8,18 @@ import pytest
 
 import nadi
 from tests.compatibility.conftest import Official
-from tests.compatibility.events import by_key, numbered, texts
-from tests.compatibility.scaling import merge_all, read_all, split_first
+from tests.compatibility.events import by_key, merge_all, numbered, read_all, split_first, texts
 
 pytestmark = pytest.mark.compatibility
 
 STREAM = "stream"
 
 
-def started(official: Callable[[], Official], scope: str, segments: int) -> Official:
-    client = official()
-    client.manager.create_scope(scope)
-    client.manager.create_stream(scope, STREAM, segments)
-    return client
-
-
 @pytest.mark.parametrize("in_flight", [0, 1, 20])
 def test_events_are_stored_in_order(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str, in_flight: int
+    client: Official, nadi_manager: nadi.StreamManager, scope: str, in_flight: int
 ) -> None:
-    client = started(official, scope, 3)
+    client.manager.create_stream(scope, STREAM, 3)
     writer = client.manager.create_writer(scope, STREAM, max_inflight_events=in_flight)
     as_text, as_bytes = numbered(0, 150), numbered(150, 300)
     client.extras.write(writer, as_text)
@@ -35,19 +27,15 @@ def test_events_are_stored_in_order(
     assert by_key(read_all(nadi_manager, scope, STREAM)) == by_key(texts(as_text + as_bytes))
 
 
-def test_events_written_with_await(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
-) -> None:
-    client = started(official, scope, 2)
+def test_events_written_with_await(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 2)
     written = numbered(0, 100)
     client.extras.write_async(client.manager.create_writer(scope, STREAM), written)
     assert by_key(read_all(nadi_manager, scope, STREAM)) == by_key(texts(written))
 
 
-def test_events_without_routing_keys(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
-) -> None:
-    client = started(official, scope, 4)
+def test_events_without_routing_keys(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 4)
     written: list[tuple[str, None]] = [(f"event {number}", None) for number in range(200)]
     client.extras.write(client.manager.create_writer(scope, STREAM, max_inflight_events=10), written)
     read = read_all(nadi_manager, scope, STREAM)
@@ -57,9 +45,10 @@ def test_events_without_routing_keys(
 
 
 def test_several_writers_at_once(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
+    client: Official, official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
-    clients = [started(official, scope, 2), official(), official()]
+    client.manager.create_stream(scope, STREAM, 2)
+    clients = [client, official(), official()]
     parts = [numbered(0, 300, label=f"writer {number}") for number in range(len(clients))]
     for client, part in zip(clients, parts, strict=True):
         writer = client.manager.create_writer(scope, STREAM, max_inflight_events=5)
@@ -71,9 +60,9 @@ def test_several_writers_at_once(
 
 @pytest.mark.parametrize(("in_flight", "events"), [(0, 4_000), (100, 40_000)])
 def test_a_stream_is_split_and_merged_under_a_writer(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str, in_flight: int, events: int
+    client: Official, nadi_manager: nadi.StreamManager, scope: str, in_flight: int, events: int
 ) -> None:
-    client = started(official, scope, 1)
+    client.manager.create_stream(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM, max_inflight_events=in_flight)
     written = numbered(0, events)
     client.extras.write(writer, written[:10])
@@ -89,10 +78,8 @@ def test_a_stream_is_split_and_merged_under_a_writer(
     assert len({event.segment_id for event in read}) > 2, "it was scaled while it was written"
 
 
-def test_a_large_event_after_a_split(
-    official: Callable[[], Official], nadi_manager: nadi.StreamManager, scope: str
-) -> None:
-    client = started(official, scope, 1)
+def test_a_large_event_after_a_split(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+    client.manager.create_stream(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM)
     large = b"x" * (10 << 20)
     client.extras.write(writer, [(b"before", "key"), (large, "key")])

@@ -13,9 +13,9 @@ import nadi
 from nadi.errors import ConditionFailedError, InvalidArgumentError
 from nadi.limits import INDEX_RECORD_MAX_BYTES
 from tests.compatibility.conftest import OFFICIAL_RUST, Server
-from tests.compatibility.golden_records import RECORDS
 from tests.compatibility.official_python import OfficialError
 from tests.compatibility.official_rust import BUILD_TIMEOUT_S, OfficialRust
+from tests.compatibility.test_index_records import RECORDS
 
 pytestmark = [pytest.mark.compatibility, pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S + 300)]
 
@@ -250,7 +250,7 @@ def test_the_records_checked_in_are_those_of_the_official_client(
     for number, (kind, values, data, expected) in enumerate(RECORDS):
         nadi_manager.create_stream(scope, f"golden-{number}")
         client.say("writer", f"{scope}/golden-{number}", kind)
-        client.append(*values, data=data)
+        client.append(*map(int, values.split(",")), data=bytes.fromhex(data))
         client.say("flush")
         with nadi_manager.create_byte_reader(scope, f"golden-{number}") as reader:
             assert reader.read().rstrip(b"\0").hex() == expected, (kind, values, data)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import socket
 import time
 from pathlib import Path
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
-from nadi.segmentstore.tier2.checksums import checksums_of
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.spark.reading.direct import marked
 
 NAME = "container-0/a chunk"
+STORED = random.Random(1).randbytes(3 * BLOCK_BYTES + 777)
 
 
 async def test_what_was_put_is_read_in_parts(chunks: ChunkStore) -> None:
@@ -56,9 +59,8 @@ async def test_what_is_deleted_or_renamed_is_gone(chunks: ChunkStore) -> None:
 
 async def test_what_is_damaged_is_told(chunks: ChunkStore) -> None:
     await chunks.put(NAME, [b"its dat!"])
-    checksums = checksums_of(NAME, [b"its data"])
-    for length, known, expected in ((8, checksums, [0]), (8, checksums_of(NAME, [b"its dat!"]), [])):
-        data, damaged = await chunks.read_checked(NAME, 0, length, known)
+    for known, expected in ((checksums_of(NAME, [b"its data"]), [0]), (checksums_of(NAME, [b"its dat!"]), [])):
+        data, damaged = await chunks.read_checked(NAME, 0, 8, known)
         assert (bytes(data), damaged) == (b"its dat!", expected)
 
 
@@ -110,23 +112,17 @@ def test_a_url_that_is_no_store(url: str, config: dict[str, str], said: str) -> 
     assert "Debug source" not in str(caught.value)
 
 
-def test_a_store_that_can_not_be_reached_is_told_soon() -> None:
+async def test_a_store_that_can_not_be_reached_is_told_soon() -> None:
     keys = {"access_key_id": "a", "secret_access_key": "b", "region": "r"}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        _is_told(ChunkStore.from_url("s3://bucket/prefix", endpoint=endpoint, **keys))
-
-
-def _is_told(chunks: ChunkStore) -> None:
-    async def run() -> None:
+        chunks = ChunkStore.from_url("s3://bucket/prefix", endpoint=endpoint, **keys)
         async with asyncio.timeout(60):
             with pytest.raises(UnavailableError, match="can't store"):
                 await chunks.put(NAME, [b"x"])
             with pytest.raises(UnavailableError, match="can't read"):
                 await chunks.read(NAME, 0, 1)
-
-    asyncio.run(run())
 
 
 async def test_what_is_listed_says_when_it_was_stored(chunks: ChunkStore) -> None:
@@ -138,3 +134,45 @@ async def test_what_is_listed_says_when_it_was_stored(chunks: ChunkStore) -> Non
     assert {one.name for one in found} == {NAME, "container-0/b/c"}
     assert all(one.size_bytes == 5 for one in found)
     assert all(abs(one.modified_ms / 1000 - before) < 60 for one in found)
+
+
+@pytest.mark.parametrize("flipped", [None, 0, BLOCK_BYTES - 1, 2 * BLOCK_BYTES, len(STORED) - 1])
+@pytest.mark.parametrize("kept", [len(STORED), len(STORED) - 1, 2 * BLOCK_BYTES + 5, 2 * BLOCK_BYTES, 0])
+@pytest.mark.parametrize(("position", "length"), [(0, len(STORED)), (BLOCK_BYTES, BLOCK_BYTES), (3 * BLOCK_BYTES, 777)])
+async def test_what_is_missing_or_damaged_is_told(
+    chunks: ChunkStore, flipped: int | None, kept: int, position: int, length: int
+) -> None:
+    there = bytearray(STORED)
+    if flipped is not None:
+        there[flipped] ^= 1
+    del there[kept:]
+    wrong = set(range(kept // BLOCK_BYTES, -(-len(STORED) // BLOCK_BYTES))) if kept < len(STORED) else set()
+    if flipped is not None:
+        wrong.add(flipped // BLOCK_BYTES)
+    checksums = checksums_of(NAME, [STORED])
+
+    await chunks.put(NAME, [bytes(there)])
+    data, damaged = await chunks.read_checked(NAME, position, length, checksums)
+    assert bytes(data) == there[position : position + length]
+    blocks = range(position // BLOCK_BYTES, -(-(position + length) // BLOCK_BYTES))
+    assert damaged == [block for block in blocks if block in wrong]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+async def test_what_is_no_file_is_told_at_once(tmp_path: Path, kind: str) -> None:
+    chunks = ChunkStore.in_folder(tmp_path)
+    place = tmp_path / NAME
+    place.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(place)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(DiskReadError, match="can't read chunk"):
+            await chunks.read_checked(NAME, 0, 10, b"")
+        for read in (chunks.read(NAME, 0, 10), chunks.description(NAME, 10)):
+            with pytest.raises((UnavailableError, NotFoundError)):
+                await read

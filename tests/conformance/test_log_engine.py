@@ -107,22 +107,6 @@ async def test_of_many_racers_one_wins(opener: Opener) -> None:
     assert [await got(engine, NAME) for engine in engines] == [winner] * 3
 
 
-async def test_racers_for_a_row_of_names(opener: Opener) -> None:
-    engines = [(await opener())[0] for _ in range(5)]
-    won: dict[str, list[bytes]] = {}
-
-    async def run(racer: int) -> None:
-        for number in range(12):
-            name, body = f"log/0/1/{number}", b"%d of %d" % (number, racer)
-            if await created(engines[racer], name, body):
-                won.setdefault(name, []).append(body)
-
-    await asyncio.gather(*map(run, range(5)))
-    assert sorted(map(len, won.values())) == [1] * 12
-    for name, bodies in won.items():
-        assert await got(engines[0], name) == bodies[0]
-
-
 async def test_a_listing_shows_all_of_a_folder_in_the_end(engine: LogEngine) -> None:
     names = [f"log/1/{number % 3}/{number}" for number in range(40)]
     others = ["log/10/1", "log/1x", "logs/1"]
@@ -164,8 +148,3 @@ async def test_names_that_not_all_stores_have(engine: LogEngine, name: str) -> N
     for work in (engine.create(name, [b"x"]), engine.get(name), engine.delete([name])):
         with pytest.raises(InvalidNameError, match="letters, digits"):
             await work
-
-
-async def test_it_can_be_closed(engine: LogEngine) -> None:
-    assert await created(engine, NAME, b"x")
-    await engine.close()

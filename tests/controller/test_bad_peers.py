@@ -15,7 +15,7 @@ import pytest
 
 import nadi
 from nadi import limits
-from nadi.access.loop_turns import LoopTurns
+from nadi.access.shares import LoopTurns
 from nadi.client import StreamManager
 from nadi.controller.grpc import server, service
 from nadi.controller.grpc.server import add_controller, rpc_server

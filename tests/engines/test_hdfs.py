@@ -4,7 +4,6 @@ becomes of a put or a set that is interrupted or late. `tests/hdfs` has the real
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
 
@@ -73,12 +72,6 @@ async def test_a_url_that_is_no_store(hdfs: FakeHdfs, url: str, options: dict[st
 async def test_a_cluster_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="HDFS keeps the chunks of one server, by --tier2"):
         await open_engines(URL, REAL)
-
-
-def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
-    with pytest.raises(InvalidArgumentError, match=re.escape("pip install 'nadi[hdfs]'")):
-        files.connect(where(URL))
 
 
 # --- errors in words -------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -105,15 +104,6 @@ def test_secrets_are_in_no_text() -> None:
     found = where("nats://host/LOG", {"NATS_PASSWORD": "hunter22", "NATS_TOKEN": "sesame22", "NATS_USER": "me"})
     assert found.password == "hunter22"
     assert not any(secret in repr(found) for secret in ("hunter22", "sesame22"))
-
-
-async def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("connection", "engine"):
-        monkeypatch.delitem(sys.modules, f"nadi.engines.jetstream.{module}", raising=False)
-        monkeypatch.delattr(f"nadi.engines.jetstream.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, "nats", None)
-    with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[nats\]'"):
-        await open_log("nats://127.0.0.1/LOG", REAL, make=True)
 
 
 async def test_the_permissions_of_the_guide_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

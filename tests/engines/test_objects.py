@@ -16,7 +16,7 @@ from nadi.engines.opening import open_engines
 from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, UnavailableError
 from nadi.runtime import REAL
-from tests.support.fake_s3 import EXPRESS, FakeS3
+from tests.support.fake_s3 import FakeS3
 from tests.support.fake_s3.requests import Answer, Request
 from tests.support.waiting import until_async
 
@@ -152,15 +152,6 @@ async def test_a_bucket_that_is_gone_does_not_look_empty(s3: FakeS3) -> None:
     ):
         with pytest.raises(RefusedError, match="there is no such bucket"):
             await work
-
-
-async def test_latency_is_as_it_is_set(s3: FakeS3) -> None:
-    engine, _ = await opened(s3)
-    s3.faults.latency_ms = dict(EXPRESS)
-    begun = REAL.monotonic()
-    for number in range(20):
-        assert await engine.create(f"log/{number}", [b"x"])
-    assert REAL.monotonic() - begun > 20 * 0.003
 
 
 @pytest.mark.parametrize("fault", ["expired", "denied", "locked", "lost_requests", "slow_down"])

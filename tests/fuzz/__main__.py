@@ -22,8 +22,7 @@ import nadi
 from nadi.config import ServerConfig
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.server import Server
-from tests.fuzz.canary import Canary
-from tests.fuzz.report import Finding, Report
+from tests.fuzz.report import Canary, Finding, Report
 from tests.fuzz.rpc import fuzz_handlers, fuzz_service
 from tests.fuzz.wire import decode_all, fuzz_port
 

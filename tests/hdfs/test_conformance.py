@@ -15,7 +15,7 @@ from nadi.engines.hdfs.where import where
 from nadi.engines.proof import prove
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from tests.conformance import test_checked_reads, test_chunk_store, test_log_engine, test_registry
+from tests.conformance import test_chunk_store, test_log_engine, test_registry
 from tests.support.hdfs.fake import FakeHdfs
 
 test_parts = test_chunk_store.test_what_was_put_is_read_in_parts
@@ -24,7 +24,6 @@ test_gone = test_chunk_store.test_what_is_deleted_or_renamed_is_gone
 test_damaged = test_chunk_store.test_what_is_damaged_is_told
 test_mark = test_chunk_store.test_a_store_has_a_mark_of_its_own
 test_listed = test_chunk_store.test_what_is_listed_says_when_it_was_stored
-test_not_there = test_checked_reads.test_a_chunk_that_is_not_there
 test_whole_and_in_parts = test_log_engine.test_what_is_stored_is_read_whole_and_in_parts
 test_set_by_version = test_registry.test_a_value_is_set_if_it_has_the_version
 

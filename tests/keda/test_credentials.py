@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.access import passwords
 from nadi.standalone import EmbeddedServer, ServerSecurity
 from tests.access.support import GRANTS, PASSWORD, Certificate, certificate, password_hash, users_file
 
@@ -28,7 +27,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     password_hash.cache_clear()
     with pytest.MonkeyPatch.context() as cheap:
-        cheap.setattr(passwords, "_LOG_COST", 4)
+        cheap.setattr("nadi.access.users._LOG_COST", 4)
         yield users_file(tmp_path_factory.mktemp("settings"), USERS)
     password_hash.cache_clear()
 

@@ -12,7 +12,6 @@ import yaml
 from typer.main import get_command
 
 import nadi
-from nadi.access import passwords
 from nadi.cli.app import app
 from nadi.client import StreamDataRetention
 from nadi.controller.autoscaler import authorization, trigger
@@ -81,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tls: Certificate) -> Iterat
     folder = tmp_path_factory.mktemp("manifests")
     password_hash.cache_clear()
     with pytest.MonkeyPatch.context() as cheap:
-        cheap.setattr(passwords, "_LOG_COST", 4)
+        cheap.setattr("nadi.access.users._LOG_COST", 4)
         users = users_file(folder, {"root": "prn::*,READ_UPDATE", "bills": "prn::/scope:home/*,READ"})
     password_hash.cache_clear()
     security = ServerSecurity(users_file=str(users), tls_certificate=str(tls.certificate), tls_key=str(tls.key))

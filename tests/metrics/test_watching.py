@@ -77,7 +77,9 @@ def matches(labels: dict[str, str], matcher: tuple[str, str, str]) -> bool:
 
 
 @pytest.mark.parametrize(("what", "expression"), EXPRESSIONS, ids=[what for what, _ in EXPRESSIONS])
-def test_each_metric_of_each_query_has_samples(what: str, expression: str, found: Found) -> None:
+def test_each_metric_of_each_query_has_samples_and_the_labels_asked_for(
+    what: str, expression: str, found: Found
+) -> None:
     asked = NAME.findall(expression)
     assert asked or what == "NadiDown"
     for name, text in asked:
@@ -85,15 +87,10 @@ def test_each_metric_of_each_query_has_samples(what: str, expression: str, found
         assert len(matchers) == text.count('"') // 2, "each matcher was understood"
         assert name in found, f"{what}: no server tells {name}"
         assert any(all(matches(labels, one) for one in matchers) for labels in found[name]), f"{what}: {name}{text}"
-
-
-@pytest.mark.parametrize(("what", "expression"), EXPRESSIONS, ids=[what for what, _ in EXPRESSIONS])
-def test_labels_that_are_grouped_by_are_those_of_the_metrics(what: str, expression: str, found: Found) -> None:
     grouped = {
         label.strip() for text in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in text.split(",")
     }
-    known = {label for name, _ in NAME.findall(expression) for labels in found[name] for label in labels}
-    assert grouped <= known | OF_PROMETHEUS
+    assert grouped <= OF_PROMETHEUS.union(*(labels for name, _ in asked for labels in found[name]))
 
 
 def test_each_metric_is_watched() -> None:
@@ -102,27 +99,7 @@ def test_each_metric_is_watched() -> None:
     assert watched >= set(ALL)
 
 
-def test_the_dashboard_is_in_order() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    titles = [panel["title"] for panel in panels if panel["type"] == "row"]
-    assert titles == [
-        "Overview",
-        "Writes",
-        "Reads",
-        "Log and tier 2",
-        "Doors",
-        "Controller",
-        "Reader groups",
-        "Cluster",
-    ]
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
+def test_the_dashboard_asks_by_its_variables() -> None:
     variables = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(PANELS))) <= variables
     for what, expression in QUERIES:
@@ -199,17 +176,6 @@ def filled_in(expression: str) -> str:
 @pytest.mark.parametrize(("what", "query"), QUERIES, ids=[what for what, _ in QUERIES])
 def test_each_query_of_the_dashboard_has_a_result(what: str, query: str, prometheus: httpx.Client) -> None:
     assert asked(prometheus, filled_in(query)), what
-
-
-@needs_prometheus
-def test_alerts_are_evaluated_and_those_of_a_broken_server_are_silent(prometheus: httpx.Client) -> None:
-    def fire() -> set[str]:
-        return {name for name, rule in RULES.items() if asked(prometheus, rule["expr"])}
-
-    assert "NadiReaderGroupWithoutReaders" in fire(), "a group that nobody reads for"
-    broken = {name for name in RULES if re.search("Down|Damage|Full|Lost|Dead|Missing|WithoutController", name)}
-    assert len(broken) > 8
-    until(lambda: not fire() & broken)  # a single scrape may have taken too long
 
 
 FIRING: dict[str, list[tuple[str, str]]] = {  # for each alert, series that make it fire
@@ -313,11 +279,4 @@ def run_tests(tmp_path: Path, tests: list[dict[str, Any]]) -> None:
     done = subprocess.run(
         ["promtool", "test", "rules", str(tmp_path / "tests.yml")], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@needs_prometheus
-def test_promtool_takes_the_rules() -> None:
-    rules = str(ROOT / "deploy/prometheus/alerts.yml")
-    done = subprocess.run(["promtool", "check", "rules", rules], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -68,12 +68,8 @@ def is_given_back(tmp_path: Path) -> bool:
 
 
 @asynccontextmanager
-async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """A migration of the folder, which is open; or one that is being taken back, and doesn't get on."""
-    if what == "migrate":
-        async with StoppedFolder(data), NewCluster(url, {}, 1):
-            yield
-        return
+async def under_way(undo: Coroutine[Any, Any, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """One that is being taken back, and doesn't get on meanwhile."""
     at_it, goes_on = asyncio.Event(), asyncio.Event()
 
     async def waits(records: Records, number: int, epoch: int) -> None:
@@ -83,11 +79,11 @@ async def under_way(what: str, data: Path, url: str, monkeypatch: pytest.MonkeyP
 
     really = Records.take_back
     monkeypatch.setattr(Records, "take_back", waits)
-    undo = asyncio.create_task(take_back_folder(data, {}))
+    task = asyncio.create_task(undo)
     await at_it.wait()
     yield
     goes_on.set()
-    await undo
+    await task
 
 
 @pytest.mark.parametrize("first", ["migrate", "undo"])
@@ -96,11 +92,15 @@ async def test_of_a_folder(
     first: str, second: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = Store(f"file://{tmp_path}/store")
-    if first == "undo":
-        migrate(str(data), new.url, store=new)
-        shutil.rmtree(tmp_path / "store")
     given = ("--undo", str(data)) if second == "undo" else (str(data), new.url)
-    async with under_way(first, data, new.url, monkeypatch):
+    async with AsyncExitStack() as stack:
+        if first == "undo":
+            migrate(str(data), new.url, store=new)
+            shutil.rmtree(tmp_path / "store")
+            await stack.enter_async_context(under_way(take_back_folder(data, {}), monkeypatch))
+        else:
+            await stack.enter_async_context(StoppedFolder(data))
+            await stack.enter_async_context(NewCluster(new.url, {}, 1))
         assert BUSY in await asyncio.to_thread(refused, *given, store=new)
 
 
@@ -129,21 +129,9 @@ async def test_a_cluster_that_is_being_taken_back(
     back, other = tmp_path / "back", tmp_path / "other"
     migrate(store.url, str(back), store=store)
     back.rename(tmp_path / "elsewhere")
-    at_it, goes_on = asyncio.Event(), asyncio.Event()
-    really = Records.take_back
-
-    async def waits(records: Records, number: int, epoch: int) -> None:
-        at_it.set()
-        await goes_on.wait()
-        await really(records, number, epoch)
-
-    monkeypatch.setattr(Records, "take_back", waits)
-    undo = asyncio.create_task(take_back_cluster(store.url, {}))
-    await at_it.wait()
-    assert BUSY in await asyncio.to_thread(refused, store.url, str(other), store=store)
-    assert BUSY in await asyncio.to_thread(refused, "--undo", store.url, store=store)
-    goes_on.set()
-    assert await undo == back.as_uri()
+    async with under_way(take_back_cluster(store.url, {}), monkeypatch):
+        assert BUSY in await asyncio.to_thread(refused, store.url, str(other), store=store)
+        assert BUSY in await asyncio.to_thread(refused, "--undo", store.url, store=store)
     store.server().stop()
 
 

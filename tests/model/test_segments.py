@@ -1,8 +1,9 @@
-"""The algebra of key ranges, against looking at single keys."""
+"""The algebra of key ranges, against looking at single keys; and where routing keys fall, as in Java's client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.errors import InvalidStreamCutError
+from nadi.model.keyspace import equal_ranges, key_position
 from nadi.model.segments import SegmentRange, SegmentsByKey, gaps, ids_under, joined, oldest_by_key, share_keys, tiles
 from nadi.naming import segment_epoch, segment_id
 
@@ -105,3 +107,33 @@ def test_what_shares_no_keys_is_hardly_looked_at() -> None:
     for i in range(size):
         assert list(ids_under(pieces, pieces.pieces[i])) == [i]
     assert pieces.looks < size * 2 * size.bit_length()
+
+
+POSITIONS = {
+    "": 0.24117842791623523,
+    "a": 0.9433912753816884,
+    "hello": 0.658716230571337,
+    "key0": 0.37155562929548913,
+    "routing-key": 0.7829314629288311,
+    "é": 0.6688272069632242,
+    "日本": 0.34924442974855974,
+}
+
+
+@pytest.mark.parametrize(("key", "position"), POSITIONS.items())
+def test_known_positions(key: str, position: float) -> None:
+    assert key_position(key) == position
+
+
+@given(st.text() | st.text(st.characters(categories=["Cs"])))
+def test_every_key_has_a_place(key: str) -> None:
+    assert 0 <= key_position(key) < 1
+
+
+@given(st.integers(1, 300), st.floats(0, 0.49), st.floats(0.5, 1))
+def test_equal_ranges_tile(count: int, low: float, high: float) -> None:
+    ranges = equal_ranges(count, low, high)
+    assert len(ranges) == count
+    assert (ranges[0][0], ranges[-1][1]) == (low, high)
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    assert all(start < end for start, end in ranges)

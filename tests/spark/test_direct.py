@@ -21,13 +21,13 @@ from nadi.client.segments.located import locate_chunks
 from nadi.client.segments.segment_input import read_bytes as from_server
 from nadi.client.segments.stores import REQUESTS
 from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
-from nadi.model.chunks import Located
 from nadi.naming import segment_name
 from nadi.spark.connections import Client
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import direct as reach
 from nadi.spark.reading import direct as source
 from nadi.spark.reading.direct import DirectOrNot
+from nadi.wire.chunks import Located
 
 # 256 KiB go to tier 2 at once, less stays in the log
 LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"

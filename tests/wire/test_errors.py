@@ -5,17 +5,23 @@ The three lists hold every public error and every command: one that is added mus
 
 from __future__ import annotations
 
+import pickle
+
+import grpc
 import pytest
 
 from nadi import errors as e
+from nadi.search import IndexNotFoundError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.decoder import Decoder
 from nadi.wire.errors import KeyNotFoundError, TableLengthError, error_of, error_reply
+from nadi.wire.rpc.codes import CODES, code_of, kind_of
 
 S = "scope/stream/0.#epoch.0"
 W = bytes(16)
 AT = 12
+KINDS = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.NadiError)]
 
 SAME: list[e.NadiError] = [  # with the same attributes
     e.SegmentNotFoundError(S),
@@ -128,9 +134,8 @@ def test_the_protocol_has_no_word_for_it(kind: type[e.NadiError]) -> None:
 
 
 def test_every_error_is_in_one_list() -> None:
-    public = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.NadiError)]
     listed = [type(error) for error in SAME] + [type(error) for error, _ in BECOMES] + NEVER + OF_SERVER
-    assert sorted(kind.__name__ for kind in listed) == sorted(kind.__name__ for kind in public)
+    assert sorted(kind.__name__ for kind in listed) == sorted(kind.__name__ for kind in KINDS)
 
 
 def test_errors_of_a_tables_server() -> None:
@@ -156,3 +161,36 @@ def test_every_reply_is_an_answer_or_a_refusal() -> None:
 def test_an_answer_is_no_error(kind: type[wire.Command]) -> None:
     fields = [None] * len(kind.__struct_fields__)
     assert error_of(kind(*fields)) is None
+
+
+# --- between processes, as those of a pool do -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_is_the_same_in_another_process(kind: type[e.NadiError]) -> None:
+    error = kind.__new__(kind)
+    error.args = ("its words",)
+    error.__dict__["value"] = 5
+    made = pickle.loads(pickle.dumps(error))
+    assert (type(made), made.args, made.__dict__, str(made)) == (kind, error.args, error.__dict__, "its words")
+
+
+@pytest.mark.parametrize(
+    "error", [e.StreamNotFoundError("home", "logs"), IndexNotFoundError("home", "logs"), e.TruncatedError(S, 5, 9)]
+)
+def test_an_error_is_raised_in_another_process_as_it_was(error: e.NadiError) -> None:
+    made = pickle.loads(pickle.dumps(error))
+    assert (type(made), str(made), made.__dict__) == (type(error), str(error), error.__dict__)
+
+
+# --- as gRPC codes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_client_raises_a_kind_of_what_the_server_raised(kind: type[e.NadiError]) -> None:
+    code = code_of(kind.__new__(kind))
+    assert grpc.StatusCode[code]
+    back = kind_of(code)
+    assert code == "INTERNAL" if back is None else issubclass(kind, back)
+    if kind in CODES:
+        assert back is kind

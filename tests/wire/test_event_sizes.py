@@ -1,7 +1,8 @@
-"""Sizes of events as they are sent, and told wrongly."""
+"""Sizes of events and moments as they are sent, and told wrongly."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import packed_sizes, sizes_in
+from nadi.wire.moments import moments_in, packed_moments
 
 S = "a/b/0.#epoch.0"
 REQUEST = wire.ListEventSizes(1, S, 100, 100, 10_000, 50, "")
@@ -84,3 +86,23 @@ def test_no_sizes_are_some() -> None:
     found = sizes_in(REQUEST, wire.EventSizesListed(1, S, NONE, 100, 200))
     assert (len(found.sizes), found.reached, found.checked) == (0, 100, 200)
     assert packed_sizes(np.empty(0, np.int64)) == NONE
+
+
+@pytest.mark.parametrize(
+    ("moments", "is_last", "why"),
+    [
+        (b"\0" * 17, True, "17 bytes"),
+        (packed_moments([(5, 10), (5, 20)]), True, "not in order"),
+        (packed_moments([(5, 10), (6, 10)]), True, "not in order"),
+        (struct.pack(">4q", 7, 10, 6, 20), True, "not in order"),
+        (b"", False, "more are to come"),
+    ],
+)
+def test_moments_that_cannot_be_are_refused(moments: bytes, is_last: bool, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        moments_in(wire.MomentsListed(1, "a/b/0.#epoch.0", moments, is_last, 0, 0))
+
+
+def test_no_moments_are_some() -> None:
+    found = moments_in(wire.MomentsListed(1, "a/b/0.#epoch.0", packed_moments([]), True, 9, 3))
+    assert (found.moments.tolist(), found.offsets.tolist(), found.appended_ms, found.start) == ([], [], 9, 3)

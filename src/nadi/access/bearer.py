@@ -45,7 +45,10 @@ class BearerKeys:
     def __init__(self, settings: BearerSettings) -> None:
         if not settings.issuer or not settings.audience:
             raise InvalidArgumentError("bearer tokens need an issuer and an audience to be checked against")
-        _check_cryptography()  # now, for without it no key is understood, and each login would fail
+        try:  # now, for without it no key is understood, and each login would fail
+            import cryptography  # noqa: F401
+        except ImportError:
+            raise InvalidArgumentError('bearer tokens need more: pip install "nadi[bearer]"') from None
         self._settings = settings
         self._pem: Any = None
         self._set: dict[str | None, jwt.PyJWK] = {}
@@ -120,13 +123,6 @@ class BearerKeys:
             except jwt.PyJWTError as error:
                 if wanted not in self._set:
                     raise UnavailableError(f"the bearer keys at {self._address} are unavailable: {error}") from error
-
-
-def _check_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError:
-        raise InvalidArgumentError('bearer tokens need more: pip install "nadi[bearer]"') from None
 
 
 def _by_id(keys: jwt.PyJWKSet) -> dict[str | None, jwt.PyJWK]:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from nadi.access.passwords import hash_password, is_password
 from nadi.access.permissions import Caller, Permission
 from nadi.access.shares import Places, Shares
-from nadi.access.users import User, UsersFile
+from nadi.access.users import User, UsersFile, hash_password, is_password
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning

@@ -5,17 +5,67 @@ the more addresses there are. So a newcomer always finds some.
 
 `Places` makes callers wait: a few are at work, and the rest of each owner (an address, a connection) follow in order,
 with owners in rotation. So whoever asks for a lot makes only itself wait, and a caller from elsewhere is next.
+
+`LoopTurns` starts a little per turn of the loop, which is shared with the segment store: a flood of calls or requests
+from one peer must not delay appends or other peers' requests for long.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Hashable
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
 
-from nadi.access.rotation import Rotation
 from nadi.errors import UnavailableError
+
+T = TypeVar("T")
+Ticket = asyncio.Future[None]
+Work = Callable[[], bool]  # says whether there was anything to do
+
+
+class Rotation(Generic[T]):
+    """Waiting items, in order for each owner; owners are served in rotation.
+
+    >>> rotation = Rotation[str]()
+    >>> for owner, item in [("flood", "a"), ("flood", "b"), ("flood", "c"), ("good", "d")]:
+    ...     rotation.put(owner, item)
+    >>> [rotation.take() for _ in range(len(rotation))]
+    ['a', 'd', 'b', 'c']
+    """
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[Hashable, deque[T]] = OrderedDict()  # none is empty; the first is the next
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, owner: Hashable, item: T) -> None:
+        self._queues.setdefault(owner, deque()).append(item)
+        self._size += 1
+
+    def take(self) -> T:
+        """Remove and return the oldest item of the owner whose turn it is; IndexError if nothing waits."""
+        if not self._queues:
+            raise IndexError("nothing waits")
+        owner, queue = self._queues.popitem(last=False)
+        item = queue.popleft()
+        if queue:
+            self._queues[owner] = queue  # after the others
+        self._size -= 1
+        return item
+
+    def discard(self, owner: Hashable, item: T) -> None:
+        """Remove the item if it is waiting."""
+        queue = self._queues.get(owner)
+        if queue is None or item not in queue:
+            return
+        queue.remove(item)
+        self._size -= 1
+        if not queue:
+            del self._queues[owner]
 
 
 class Shares:
@@ -50,9 +100,6 @@ class Shares:
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
-
-
-Ticket = asyncio.Future[None]
 
 
 class Places:
@@ -111,3 +158,49 @@ class Places:
                 self._free -= count
                 ticket.set_result(None)
             self._next = None
+
+
+class LoopTurns:
+    """Starts a little work per turn of the loop: `await turns.mine(peer)` before it, or `turns.ask(peer, work)`."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many start in one turn of the loop."""
+        self._most = self._left = most
+        self._waiting = Rotation[Work]()
+        self._is_due = False
+
+    def ask(self, peer: str, work: Work) -> None:
+        """Do the work when it is this peer's turn, which may be now."""
+        loop = asyncio.get_running_loop()
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._next, loop)
+        if self._left and not self._waiting:
+            self._left -= 1
+            work()
+        else:
+            self._waiting.put(peer, work)
+
+    async def mine(self, peer: str) -> None:
+        """Wait for this peer's turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> bool:
+            if turn.done():  # it was given up
+                return False
+            turn.set_result(None)
+            return True
+
+        self.ask(peer, begin)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._left = self._most
+        while self._left and self._waiting:
+            work = self._waiting.take()
+            self._left -= 1  # before the work, which may ask for another turn
+            if not work():
+                self._left += 1
+        self._is_due = bool(self._waiting) or self._left < self._most
+        if self._is_due:
+            loop.call_soon(self._next, loop)

@@ -25,7 +25,7 @@ from typing import Any
 
 from nadi.access.names import Act, segment_permission
 from nadi.access.permissions import Permission, stream_resource
-from nadi.access.private_file import replace_private_file
+from nadi.access.users import replace_private_file
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
 

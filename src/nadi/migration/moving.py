@@ -310,7 +310,6 @@ class Divider:
         return counts
 
     def _placed(self) -> Iterator[tuple[int, stored.Change]]:
-        """Each record, with its container."""
         for source, key, value in self._states.rows("segments"):
             segment, name = stored.ID.unpack(key)[0], stored.decode_segment(value).name
             container = container_of(name, self._division.targets)

@@ -83,7 +83,6 @@ def latest(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> StreamCut:
 
 
 def _whole(cut: StreamCut, ranges: KeyRanges) -> list[SegmentRange]:
-    """Where the cut stands over all keys."""
     found = _standing(cut.positions, ranges)
     left_out = gaps(found)
     if left_out:
@@ -99,7 +98,6 @@ def _standing(positions: Mapping[int, int], ranges: KeyRanges) -> list[SegmentRa
 def _both(
     first: Mapping[int, int], second: Mapping[int, int], ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange]
 ) -> Iterator[_Standing]:
-    """Where each stands, over the pieces of the key space that both cover."""
     for keys, a, b in pieces_of_both(ours, theirs):
         yield keys, (a.segment_id, first[a.segment_id]), (b.segment_id, second[b.segment_id])
 

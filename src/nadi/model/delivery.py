@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 from nadi.errors import InvalidArgumentError
 
@@ -18,8 +18,6 @@ def check_delivery(delivery: str) -> Guarantee:
     >>> check_delivery("at-most-once")
     'at-most-once'
     """
-    for guarantee in get_args(Guarantee):
-        if delivery == guarantee:
-            checked: Guarantee = guarantee
-            return checked
-    raise InvalidArgumentError(f"delivery is {', '.join(get_args(Guarantee))}, not {delivery!r:.60}")
+    if delivery not in get_args(Guarantee):
+        raise InvalidArgumentError(f"delivery is {', '.join(get_args(Guarantee))}, not {delivery!r:.60}")
+    return cast("Guarantee", delivery)

@@ -117,11 +117,10 @@ def joined(blocks: Sequence[EventBlock]) -> EventBlock:
     return EventBlock(data, np.concatenate([block.starts + (block.offset - first) for block in blocks]), first)
 
 
-def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
+def whole_events(data: memoryview, offset: int = 0) -> tuple[EventBlock, int]:
     """Return the whole events at the start of `data`, and how many bytes they take.
 
-    `offset` is where `data` starts in its segment; at most `max_events` are taken. Raises ProtocolError if the bytes
-    aren't events.
+    `offset` is where `data` starts in its segment. Raises ProtocolError if the bytes aren't events.
     """
-    starts, position = event_starts(data, offset, max_events=max_events)
+    starts, position = event_starts(data, offset)
     return EventBlock(data[:position], starts, offset), position

@@ -150,11 +150,8 @@ def set_up_from(environment: Mapping[str, str], text: str) -> None:
 def _unraisable(hook: sys.UnraisableHookArgs) -> None:
     """Of a finalizer, say."""
     found: Any = (hook.exc_type, hook.exc_value, hook.exc_traceback)
-    log.error("an exception that nothing can catch, in %s", _named(hook.object), exc_info=found)
-
-
-def _named(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+    named = getattr(hook.object, "__qualname__", type(hook.object).__qualname__)
+    log.error("an exception that nothing can catch, in %s", named, exc_info=found)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:

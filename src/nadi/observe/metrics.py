@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -112,8 +113,5 @@ def family(meaning: Meaning, samples: Iterable[tuple[tuple[str, ...], Value]]) -
 
 def _buckets(value: Distribution) -> list[tuple[str, float]]:
     """Cumulative, as they are exposed."""
-    buckets, total = [], 0
-    for bound, count in zip([*map(str, value.bounds), "+Inf"], value.counts, strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
+    totals = map(float, accumulate(value.counts))
+    return list(zip([*map(str, value.bounds), "+Inf"], totals, strict=True))

@@ -71,40 +71,27 @@ class Tracing:
     ) -> SpanContext:
         """Record a span that is over; return what its children have as their parent. What a provider does wrong is
         logged, once, and harms nobody's write."""
+        trace = self._trace
         try:
-            return self._span(name, parent, began_s, ended_s, attributes, kind, links, error)
+            since_ns = self._zero_ns()
+            span: Span = self._tracer.start_span(
+                name,
+                trace.set_span_in_context(trace.NonRecordingSpan(parent)),
+                self._kinds[kind],
+                attributes,
+                [trace.Link(link) for link in links],
+                since_ns + int(began_s * 1e9),
+            )
+            if error is not None:
+                span.set_status(trace.StatusCode.ERROR, str(error))
+                span.set_attribute("error.type", type(error).__name__)
+            span.end(since_ns + int(ended_s * 1e9))
+            return span.get_span_context()
         except Exception:
             if not self._has_failed:
                 log.exception("a span could not be made; others may be missing, too")
             self._has_failed = True
             return parent
-
-    def _span(
-        self,
-        name: str,
-        parent: SpanContext,
-        began_s: float,
-        ended_s: float,
-        attributes: Mapping[str, Value],
-        kind: Kind,
-        links: Iterable[SpanContext],
-        error: Exception | None,
-    ) -> SpanContext:
-        trace = self._trace
-        since_ns = self._zero_ns()
-        span: Span = self._tracer.start_span(
-            name,
-            trace.set_span_in_context(trace.NonRecordingSpan(parent)),
-            self._kinds[kind],
-            attributes,
-            [trace.Link(link) for link in links],
-            since_ns + int(began_s * 1e9),
-        )
-        if error is not None:
-            span.set_status(trace.StatusCode.ERROR, str(error))
-            span.set_attribute("error.type", type(error).__name__)
-        span.end(since_ns + int(ended_s * 1e9))
-        return span.get_span_context()
 
     def _zero_ns(self) -> int:
         """The wall clock's time at which the monotonic clock was 0: the same for all spans, until that is set, or they

@@ -114,10 +114,6 @@ def _read_blob(data: memoryview, position: int, end: int) -> tuple[bytes, int]:
     return bytes(view), position
 
 
-def _write_rest(parts: list[Buffer], value: Buffer) -> None:
-    parts.append(value)
-
-
 def _read_rest(data: memoryview, position: int, end: int) -> tuple[memoryview, int]:
     return data[position:end], end
 
@@ -240,7 +236,7 @@ Uuid = Annotated[bytes, Fixed("16s")]
 Str = Annotated[str, Variable(_write_str, _read_str)]
 Blob = Annotated[bytes, Variable(_write_blob, _read_blob)]
 View = Annotated[Buffer, Variable(_write_blob, _read_view)]
-Rest = Annotated[Buffer, Variable(_write_rest, _read_rest)]
+Rest = Annotated[Buffer, Variable(list.append, _read_rest)]
 Strs = Annotated[tuple[str, ...], list_of(_write_str, _read_str, 2)]
 I64s = Annotated[tuple[int, ...], list_of(_write_i64, _read_i64, 8)]
 Keys = Annotated[tuple[TableKey, ...], list_of(_write_key, _read_key, 16)]

@@ -12,9 +12,8 @@ import pytest
 from starlette.applications import Starlette
 
 from nadi.access.gate import Gate
-from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
-from nadi.access.users import User, write_users
+from nadi.access.users import User, hash_password, write_users
 from nadi.config import ServerConfig
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.intake import LOGS_PATH

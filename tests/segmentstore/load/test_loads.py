@@ -211,7 +211,7 @@ async def test_only_a_client_that_knows_reports_hears_of_them(tmp_path: Path) ->
         assert await peer.ask(wire.Hello(17, 5)) == wire.Hello(17, 5)
         assert await peer.ask(wire.Hello(10_000, 5)) == wire.Hello(17, 5)
         reply = await peer.ask(wire.OWN_HELLO)
-        assert wire.takes_reports(reply)
+        assert wire.knows(reply, wire.ReportKeys)
         assert reply.low_version == 5
 
 

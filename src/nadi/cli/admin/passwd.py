@@ -29,9 +29,8 @@ def passwd(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
 ) -> None:
     """Add or change a user in a users file; a running server picks up the change."""
-    from nadi.access.passwords import hash_password
     from nadi.access.permissions import Permissions
-    from nadi.access.users import User, check_user_name, read_users, write_users
+    from nadi.access.users import User, check_user_name, hash_password, read_users, write_users
 
     with errors_told(OSError):
         users = read_users(file) if file.exists() else {}

@@ -233,10 +233,10 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
                 )
             )
         elif not self._hello.done():
-            self.takes_reports = wire.takes_reports(hello)
-            self.locates_chunks = wire.locates_chunks(hello)
-            self.lists_moments = wire.lists_moments(hello)
-            self.lists_event_sizes = wire.lists_event_sizes(hello)
+            self.takes_reports = wire.knows(hello, wire.ReportKeys)
+            self.locates_chunks = wire.knows(hello, wire.LocateChunks)
+            self.lists_moments = wire.knows(hello, wire.ListMoments)
+            self.lists_event_sizes = wire.knows(hello, wire.ListEventSizes)
             self._hello.set_result(None)
 
     def _tick(self) -> None:

@@ -5,7 +5,7 @@ share one sampler for each segment, and so do the transactions on it. A sampler 
 the more pass, so that a report has up to LOAD_REPORT_POSITIONS keys that stand for all; between two picks an append
 costs one subtraction and a look at the clock, and an event nothing. Few events are reported less often.
 
-Reports go only to servers that say they take them (`wire.takes_reports`).
+Reports go only to servers that say they take them (`wire.knows`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ from __future__ import annotations
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ProtocolError, TruncatedError, UnavailableError
 from nadi.limits import EVENT_SIZES_LISTED
-from nadi.model.chunks import Located
 from nadi.wire import commands as wire
-from nadi.wire.chunks import located_in
+from nadi.wire.chunks import Located, located_in
 from nadi.wire.event_sizes import EventSizes, sizes_in
 from nadi.wire.moments import ARRIVAL, Moments, moments_in
 

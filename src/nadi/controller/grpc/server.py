@@ -22,8 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from nadi import limits
-from nadi.access.loop_turns import LoopTurns
-from nadi.access.shares import Places, Shares
+from nadi.access.shares import LoopTurns, Places, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service

@@ -20,10 +20,9 @@ from starlette.routing import Route
 from nadi import errors, limits
 from nadi.access.budget import Budget
 from nadi.access.gate import Gate
-from nadi.access.loop_turns import LoopTurns
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, Permissions, reader_group_resource, scope_resource
-from nadi.access.shares import Places
+from nadi.access.shares import LoopTurns, Places
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import OwnMetrics
 from nadi.controller.rest.bodies import Error

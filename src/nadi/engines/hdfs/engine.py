@@ -122,10 +122,8 @@ class HdfsRegistry:
 
     async def list(self, folder: str) -> dict[str, str]:
         found: dict[str, list[str]] = {}
-        async for page in self._files.pages(folder):
-            for file in page:
-                if (match := _VALUE.fullmatch(file.name)) is not None:
-                    found.setdefault(match["name"], []).append(match["version"])
+        for match in await self._versions(folder):
+            found.setdefault(match["name"], []).append(match["version"])
         newest = {name: _newest(versions) for name, versions in found.items()}
         return {name: version for name, version in newest.items() if version is not None}
 
@@ -133,20 +131,22 @@ class HdfsRegistry:
         check_name(name)
         await self._files.delete(name, whole=True)
 
+    async def _versions(self, folder: str) -> Sequence[re.Match[str]]:
+        """The names of all files that are versions of values, in a folder and below it."""
+        names = [file.name async for page in self._files.pages(folder) for file in page]
+        return [match for name in names if (match := _VALUE.fullmatch(name)) is not None]
+
     async def _newest(self, name: str) -> str | None:
-        matches = [_VALUE.fullmatch(file.name) async for page in self._files.pages(name) for file in page]
-        return _newest([match["version"] for match in matches if match is not None and match["name"] == name])
+        return _newest([match["version"] for match in await self._versions(name) if match["name"] == name])
 
     async def _clean(self, name: str, newest: str) -> None:
         """Remove what no version needs; what can't be removed now, the next set removes."""
         chance, _, number = newest.partition("-")
         try:
-            async for page in self._files.pages(name):
-                for file in page:
-                    if (match := _VALUE.fullmatch(file.name)) is not None:
-                        other, _, older = match["version"].partition("-")
-                        if other != chance or _FIRST < older < number:
-                            await self._files.delete(file.name)
+            for match in await self._versions(name):
+                other, _, older = match["version"].partition("-")
+                if other != chance or _FIRST < older < number:
+                    await self._files.delete(match[0])
         except UnavailableError as error:
             log.debug("versions of %s before the last are left: %s", name, error)
 

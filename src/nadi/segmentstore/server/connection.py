@@ -494,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a client can't send {kind.__name__}")
 
     def _hello(self, command: wire.Hello) -> None:
-        self.replies.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
+        self.replies.send(wire.OWN_HELLO if wire.knows(command, wire.ReportKeys) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
             self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 

@@ -21,7 +21,6 @@ from nadi.access.commands import ACTS, acts_of
 from nadi.access.names import Act
 from nadi.access.tokens import Token, TokenKey
 from nadi.limits import CHUNKS_LOCATED, LOAD_PAGE_SEGMENTS, TABLE_READ_KEYS, TOKENS_KEPT
-from nadi.model.chunks import ChunkPart
 from nadi.model.scrub import ScrubReport
 from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
@@ -35,7 +34,7 @@ from nadi.segmentstore.server import segments
 from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.wire import commands as wire
-from nadi.wire.chunks import packed_parts
+from nadi.wire.chunks import ChunkPart, packed_parts
 from nadi.wire.errors import error_reply
 from nadi.wire.fields import Buffer, TableEntry, TableKey
 from nadi.wire.loads import packed_loads

@@ -44,13 +44,13 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.engines.urls import ELSEWHERE
 from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, UnavailableError
 from nadi.limits import MIB
-from nadi.model.chunks import ChunkPart, Located
 from nadi.model.event import EventBlock, EventPlaces
 from nadi.naming import segment_name
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import MARK, MARK_BYTES, ChunkStore, DiskReadError
 from nadi.spark.connections import Client, begin_task, client_of
 from nadi.spark.options.read import ALWAYS, NEVER, ReadOptions
+from nadi.wire.chunks import ChunkPart, Located
 
 _LOOK_S = 10.0  # an object store that doesn't answer by then is none to read from
 _AGAIN_S = 60.0

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nadi.wire.commands.administration import *
-from nadi.wire.commands.appends import *
-from nadi.wire.commands.command import Command
 from nadi.wire.commands.own import *
-from nadi.wire.commands.refusals import *
-from nadi.wire.commands.segments import *
-from nadi.wire.commands.tables import *
+from nadi.wire.commands.pravega import *
+from nadi.wire.commands.pravega import Command
 
 
 def _kinds_of(base: type[Command]) -> Iterator[type[Command]]:

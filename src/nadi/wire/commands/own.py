@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nadi.wire.commands.command import Command, OfSegment, WithToken
+from nadi.wire.commands.pravega import Command, Hello, OfSegment, WithToken
 from nadi.wire.fields import I64, Blob, Bool, Entries, Str, Uuid
 
 
@@ -53,7 +53,7 @@ class ReportKeys(Command, frozen=True):
     """A writer's keys, over its append session and without a reply: where some of the keys of its last `events` events
     are in the key space. positions: big-endian doubles in [0, 1), at most `limits.LOAD_REPORT_POSITIONS`.
 
-    Only for a peer whose Hello says so: `appends.takes_reports`.
+    Only for a peer that `knows` it.
     """
 
     code = 10_006
@@ -80,7 +80,7 @@ class SegmentLoads(OfSegment, frozen=True):
 
 class LocateChunks(OfSegment, frozen=True):
     """Which chunks have a stream segment's bytes from `start` to `end`: asked by clients that can read tier 2
-    themselves, of a peer whose Hello says that it knows it: `appends.locates_chunks`."""
+    themselves, of a peer that `knows` it."""
 
     code = 10_009
     start: I64
@@ -101,8 +101,8 @@ class ChunksLocated(OfSegment, frozen=True):
 
 class ListMoments(OfSegment, frozen=True):
     """The entries of a clock in a stream segment's time index for the bytes from `start` to `end`: from the first one
-    that lies behind `start` to the first at `end` or behind it. Asked of a peer whose Hello says that it knows it:
-    `appends.lists_moments`."""
+    that lies behind `start` to the first at `end` or behind it. Asked of a peer that `knows`
+    it."""
 
     code = 10_011
     start: I64
@@ -126,7 +126,7 @@ class MomentsListed(OfSegment, frozen=True):
 class ListEventSizes(OfSegment, frozen=True):
     """How long a stream segment's events from `start` to `end` are, the first `most` of them at most; an event begins
     at `start`. checked: up to where the bytes of that event, a large one, were looked at before; else `start`. Asked of
-    a peer whose Hello says that it knows it: `appends.lists_event_sizes`."""
+    a peer that `knows` it."""
 
     code = 10_013
     start: I64
@@ -163,3 +163,17 @@ class TimesIndexed(OfSegment, frozen=True):
 
     code = 10_016
     until: I64
+
+
+# the version from which on a peer knows a command; others end the connection when one comes
+_KNOWN_SINCE = {ReportKeys: 10_001, LocateChunks: 10_002, ListMoments: 10_003, ListEventSizes: 10_004}
+OWN_HELLO = Hello(max(_KNOWN_SINCE.values()), 5)  # said by nadi's clients, and to them by nadi's servers
+
+
+def knows(hello: Hello, kind: type[Command]) -> bool:
+    """Return whether the peer that said this knows a command of nadi's.
+
+    Any server that speaks versions 5 to 17 accepts a client that speaks more; official ones answer with their own
+    versions, and nadi's answer official clients with those that they know.
+    """
+    return hello.high_version >= _KNOWN_SINCE[kind]
