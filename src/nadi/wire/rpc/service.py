@@ -11,18 +11,13 @@ Server and client build their gRPC handlers and calls from these tables; there i
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from google.protobuf import descriptor_pool
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-FILES = {  # the .proto files here, by name: protobuf builds messages and services of them
-    PurePosixPath(file.name).stem: descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
-    for file in FileDescriptorSet.FromString(Path(__file__).with_name("messages.binpb").read_bytes()).file
-}
+from nadi.wire.rpc import controller_pb2, externalscaler_pb2, reports_pb2, transactions_pb2
+
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 REPORTS_SERVICE, TRANSACTIONS_SERVICE = "nadi.v1.Reports", "nadi.v1.Transactions"
 SCALER_SERVICE = "externalscaler.ExternalScaler"
@@ -37,11 +32,11 @@ def _methods(service: Any) -> Methods:
     }
 
 
-METHODS = _methods(FILES["controller"].services_by_name["ControllerService"])
-REPORTS_METHODS = _methods(FILES["reports"].services_by_name["Reports"])
-TRANSACTIONS_METHODS = _methods(FILES["transactions"].services_by_name["Transactions"])
+METHODS = _methods(controller_pb2.DESCRIPTOR.services_by_name["ControllerService"])
+REPORTS_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
+TRANSACTIONS_METHODS = _methods(transactions_pb2.DESCRIPTOR.services_by_name["Transactions"])
 OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS
-SCALER_METHODS = _methods(FILES["externalscaler"].services_by_name["ExternalScaler"])
+SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 WATCHES = frozenset({"StreamIsActive"})  # of these, those that answer again and again
 SERVICES = {
     SERVICE: METHODS,
