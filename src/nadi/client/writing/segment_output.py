@@ -174,13 +174,9 @@ class Owner(Protocol):
     pump: Pump
     outputs: dict[int, SegmentOutput]
 
-    def schedule(self, call: Callable[[], None]) -> None: ...
-
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    def stored(self, batches: Sequence[Batch]) -> None: ...
-
-    def failed(self, batches: Sequence[Batch], error: NadiError) -> None: ...
+    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None: ...
 
     def on_sealed(self, sealed: SegmentOutput) -> None: ...
 
@@ -434,7 +430,7 @@ class SegmentOutput:
                 self._owner.pump.add(self)
             else:
                 self._wakes, self.notice_at = True, 1
-        self._owner.stored(done)
+        self._owner.settled(done)
 
     # --- ends -------------------------------------------------------------------------------
 
@@ -451,7 +447,7 @@ class SegmentOutput:
         with self._owner.lock:
             batches = self.take_all()
             self._wakes, self.notice_at = True, 1
-        self._owner.failed(batches, error)
+        self._owner.settled(batches, error)
 
     def close(self) -> None:
         self._closed = True

@@ -352,21 +352,10 @@ class EventSender:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def stored(self, batches: Sequence[Batch]) -> None:
-        self._settle(batches, None)
-
-    def failed(self, batches: Sequence[Batch], error: NadiError) -> None:
+    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None:
+        """The batches are stored, or have failed."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
-        self._settle(batches, error)
-
-    def on_sealed(self, output: SegmentOutput) -> None:
-        """The segment takes no more events: its successors get the remaining ones."""
-        self.spawn(self._replace(output))
-
-    # --- inside -----------------------------------------------------------------------------
-
-    def _settle(self, batches: Sequence[Batch], error: NadiError | None) -> None:
         with self.lock:
             for batch in batches:
                 self._pending -= batch.size
@@ -375,6 +364,12 @@ class EventSender:
         for batch in batches:
             batch.ack.settle(error)
         self._make_room()
+
+    def on_sealed(self, output: SegmentOutput) -> None:
+        """The segment takes no more events: its successors get the remaining ones."""
+        self.spawn(self._replace(output))
+
+    # --- inside -----------------------------------------------------------------------------
 
     def _stop_taking(self, error: NadiError) -> None:
         self._stopped, self._most_pending = error, -1
@@ -410,14 +405,10 @@ class EventSender:
             if self._awaiting_room:
                 with self.lock:
                     self._room.notify_all()
-            if self._room_waiters:
-                self._wake_waiters()
-
-    def _wake_waiters(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiters, self._room_waiters = self._room_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _take(self, block: Block) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
