@@ -133,7 +133,7 @@ def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
     parameters = inspect.signature(function).parameters
-    found = {}
+    found: dict[str, _Check | None] = {}
     for name, parameter in parameters.items():
         annotation = parameter.annotation
         if parameter.kind is parameter.VAR_KEYWORD and str(annotation).startswith("Unpack["):
