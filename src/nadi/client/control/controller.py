@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -80,20 +80,6 @@ def succeeded(
     if status in _ERRORS:
         raise _ERRORS[status](scope, name)
     raise failure(f"{what} failed at the controller: see its log")
-
-
-async def all_pages(
-    page: Callable[[pb.ContinuationToken], Awaitable[tuple[list[str], pb.ContinuationToken]]],
-) -> list[str]:
-    """All names of a list. page: asks for those at a token, and gives them with the token of the next."""
-    names: list[str] = []
-    at = pb.ContinuationToken()
-    while True:
-        found, following = await page(at)
-        names += found
-        if not found or following.token in ("", at.token):
-            return names
-        at = following
 
 
 def check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> None:
@@ -184,11 +170,22 @@ class ControllerClient(ControllerCalls):
         return succeeded(reply, f"deleting scope {scope}", scope, no="SCOPE_NOT_FOUND")
 
     async def list_scopes(self) -> list[str]:
-        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
-            reply = await self.call("listScopes", pb.ScopesRequest(continuationToken=at), pb.ScopesResponse)
-            return list(reply.scopes), reply.continuationToken
+        return await self._all_pages("listScopes", pb.ScopesRequest(), pb.ScopesResponse, lambda reply: reply.scopes)
 
-        return await all_pages(page)
+    async def _all_pages(
+        self, rpc: str, request: Any, kind: type[Any], names_of: Callable[[Any], Iterable[str]], scope: str = ""
+    ) -> list[str]:
+        """Return the names of all pages of a list; ScopeNotFoundError if it is one of a scope that isn't there."""
+        names: list[str] = []
+        while True:
+            reply = await self.call(rpc, request, kind)
+            if scope:
+                succeeded(reply, f"listing what scope {scope} has", scope)
+            more = list(names_of(reply))
+            names += more
+            if not more or reply.continuationToken.token in ("", request.continuationToken.token):
+                return names
+            request.continuationToken.CopyFrom(reply.continuationToken)
 
     async def scope_exists(self, scope: str) -> bool:
         reply = await self.call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
@@ -251,19 +248,12 @@ class ControllerClient(ControllerCalls):
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
         where = pb.ScopeInfo(scope=scope)
-
-        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
-            if tag is None:
-                plain = pb.StreamsInScopeRequest(scope=where, continuationToken=at)
-                reply = await self.call("listStreamsInScope", plain, pb.StreamsInScopeResponse)
-            else:
-                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=at)
-                reply = await self.call("listStreamsInScopeForTag", tagged, pb.StreamsInScopeResponse)
-            if reply.status == reply.SCOPE_NOT_FOUND:
-                raise ScopeNotFoundError(scope)
-            return [info.stream for info in reply.streams], reply.continuationToken
-
-        return await all_pages(page)
+        request: Any
+        rpc, request = "listStreamsInScope", pb.StreamsInScopeRequest(scope=where)
+        if tag is not None:
+            rpc, request = "listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=where, tag=tag)
+        kind = pb.StreamsInScopeResponse
+        return await self._all_pages(rpc, request, kind, lambda reply: [info.stream for info in reply.streams], scope)
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -509,14 +499,9 @@ class ControllerClient(ControllerCalls):
         return succeeded(reply, what, scope, table, no="TABLE_NOT_FOUND", failure=UnavailableError)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
-        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
-            request = pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope), continuationToken=at)
-            reply = await self.call("listKeyValueTablesInScope", request, pb.KVTablesInScopeResponse)
-            if reply.status == reply.SCOPE_NOT_FOUND:
-                raise ScopeNotFoundError(scope)
-            return [info.kvtName for info in reply.kvtables], reply.continuationToken
-
-        return await all_pages(page)
+        rpc, request = "listKeyValueTablesInScope", pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope))
+        kind = pb.KVTablesInScopeResponse
+        return await self._all_pages(rpc, request, kind, lambda reply: [info.kvtName for info in reply.kvtables], scope)
 
     async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)

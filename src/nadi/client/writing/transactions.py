@@ -264,6 +264,8 @@ class Transaction(OpenTransaction):
 class TransactionWriter(Closing, Generic[Own]):
     """What writers of transactions have in common, whatever those take."""
 
+    _kind: type[Own]
+
     def __init__(
         self,
         stores: SegmentStores,
@@ -364,21 +366,17 @@ class TransactionWriter(Closing, Generic[Own]):
             raise ClosedError(f"this transaction writer of {self.scope}/{self.stream} was closed")
 
     def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None = None) -> Own:
-        txn = self._made(txn_id, segments, lease_ms, state)
+        txn = self._kind(self, txn_id, segments, lease_ms, state)
         if state in (None, "OPEN"):
             self._open_transactions[txn] = None
         return txn
-
-    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Own:
-        raise NotImplementedError
 
 
 @checked()
 class TransactionalEventWriter(TransactionWriter[Transaction]):
     """Begins and resumes the transactions of one writer on one stream."""
 
-    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Transaction:
-        return Transaction(self, txn_id, segments, lease_ms, state)
+    _kind = Transaction
 
 
 # --- for other modules of the client ----------------------------------------------------------
