@@ -109,7 +109,7 @@ class ValueTransaction(OpenTransaction, Values[T]):
 class TransactionalValueWriter(TransactionWriter[ValueTransaction[T]], Generic[T]):
     """TransactionalEventWriter's methods, for values."""
 
-    _kind = ValueTransaction
+    _kind: type[ValueTransaction[T]] = ValueTransaction
 
     def __init__(self, encode: Callable[[T], bytes], *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
