@@ -1,21 +1,28 @@
-"""Between a blocking client and a real segment store: holds back, or cuts off what passes."""
+"""Between a client and a real segment store: holds back what passes, or cuts connections in the middle of it.
+
+A cut passes on to the store all that it let through, and loses answers: the client can't know what is stored.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from nadi.client import StreamManager
+from nadi.client import StreamManager, aio
 from nadi.client.manager.streams import stores_of
 
 
 class Gate:
-    """`answers` and `requests` are let through while they are set."""
+    """`answers` and `requests` are let through while they are set. budgets: how many bytes each next connection passes
+    on to the store before it is cut; then there is no end."""
 
-    def __init__(self, store: tuple[str, int]) -> None:
+    def __init__(self, store: tuple[str, int], budgets: Iterable[int] = ()) -> None:
+        self.cuts = 0  # of those
+        self._budgets = iter(budgets)
         self.answers, self.requests = threading.Event(), threading.Event()
         self.answers.set()
         self.requests.set()
@@ -57,9 +64,13 @@ class Gate:
 
     def _pass_requests(self, client: socket.socket, store: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := client.recv(1 << 16):
+            left = next(self._budgets, None)
+            while data := client.recv(1 << 16 if left is None else min(1 << 16, left)):
                 self.requests.wait()
                 store.sendall(data)
+                if left is not None and not (left := left - len(data)):
+                    self.cuts += 1
+                    break
         _end(store)
 
     def _pass_answers(self, store: socket.socket, client: socket.socket) -> None:
@@ -90,3 +101,22 @@ def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gat
             yield manager, gate
     finally:
         gate.close()
+
+
+@asynccontextmanager
+async def relayed(uri: str, budgets: Iterable[int]) -> AsyncIterator[tuple[aio.StreamManager, Gate]]:
+    """As `gated`, for asyncio."""
+    async with aio.StreamManager(uri) as manager:
+        controller = stores_of(manager).controller
+        gate = Gate(await controller.segment_endpoint("sc/st/0.#epoch.0"), budgets)
+
+        async def segment_endpoint(segment: str) -> tuple[str, int]:
+            return gate.address
+
+        controller.segment_endpoint = segment_endpoint  # type: ignore[method-assign]
+        with contextlib.closing(gate):
+            yield manager, gate
+
+
+def cuts(chance: random.Random, count: int, most_bytes: int) -> list[int]:
+    return [chance.randint(1, most_bytes) for _ in range(count)]

@@ -22,7 +22,7 @@ from nadi.client.control import loop_thread
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.reading.reader import held_block
 from nadi.client.serializers import Text
-from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
+from nadi.errors import ClosedError, RequestTimeoutError, UnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +107,6 @@ def test_a_hundred_thousand_events_through_the_limit_of_memory(manager: StreamMa
     count = sum(len(block) for block in manager.read_segment_range("sc/st1/0.#epoch.0", 0, tail))
     assert count == tail // 1008
     print(f"{100_000 / seconds:,.0f} events/s of 1 KB")
-
-
-def test_a_transaction(manager: StreamManager) -> None:
-    writer = manager.create_transaction_writer("sc", "st4")
-    before = manager.stream_info("sc", "st4").tail
-    with writer.begin_txn() as txn:
-        txn.write_event(b"t", "k")
-    assert txn.status() == "COMMITTED"
-    assert manager.stream_info("sc", "st4").tail != before
-    assert writer.get_txn(txn.txn_id).status() == "COMMITTED"
 
 
 def test_closing_ends_every_wait(uri: str) -> None:
@@ -232,33 +222,6 @@ def interrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
 
 
-def test_many_threads_may_write(manager: StreamManager) -> None:
-    writer = manager.create_writer("sc", "st4")
-    start = manager.stream_info("sc", "st4").tail
-
-    def write(name: int) -> None:
-        for i in range(3000):
-            writer.write_event(b"%d:%d" % (name, i), str(name))
-
-    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    writer.flush(60)
-    end = manager.stream_info("sc", "st4").tail
-    found: dict[bytes, list[int]] = {}
-    for event in manager.read_events("sc", "st4", start=start, end=end):
-        name, _, number = event.data.partition(b":")
-        found.setdefault(name, []).append(int(number))
-    assert found == {b"%d" % i: list(range(3000)) for i in range(4)}
-
-
-def test_errors_are_nadis(manager: StreamManager) -> None:
-    with pytest.raises(StreamNotFoundError):
-        manager.create_writer("sc", "none")
-
-
 def test_a_missing_controller_is_named() -> None:
     from nadi.client.control import calls as controller_calls
 
@@ -306,14 +269,3 @@ def test_a_block_that_did_not_reach_its_thread_comes_again(manager: StreamManage
             assert reader.position() == start
         assert reader.next_block(60) == held
         assert reader.position() == manager.stream_info("sc", "st1").tail
-
-
-def test_a_wait_that_ended_takes_no_block(manager: StreamManager) -> None:
-    start = manager.stream_info("sc", "st1").tail
-    with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
-        with pytest.raises(RequestTimeoutError):
-            reader.next_block(0.01)
-        writer.write_event(b"a", "k").result(60)
-        found = reader.next_block(60)
-        assert found is not None
-        assert list(found[1]) == [b"a"]

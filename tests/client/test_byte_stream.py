@@ -33,8 +33,7 @@ from nadi.errors import (
 )
 from tests.support.ports import free_port
 
-from .gate import gated
-from .relay import cuts, relayed
+from .gate import cuts, gated, relayed
 
 
 def test_what_is_written_is_read(manager: StreamManager) -> None:

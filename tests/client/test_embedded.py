@@ -20,16 +20,7 @@ from nadi.errors import (
     StreamNotSealedError,
     StreamSealedError,
     TransactionFailedError,
-    TruncatedError,
 )
-
-
-def numbers_by_key(events: list[bytes]) -> dict[bytes, list[int]]:
-    found: dict[bytes, list[int]] = {}
-    for event in events:
-        key, _, number = event.partition(b":")
-        found.setdefault(key, []).append(int(number))
-    return found
 
 
 def test_scopes_and_streams(manager: StreamManager) -> None:
@@ -68,59 +59,6 @@ def test_scopes_and_streams(manager: StreamManager) -> None:
     assert manager.delete_stream("other", "a")
     assert manager.delete_scope("other")
     assert not manager.delete_scope("other")
-
-
-def test_order_over_a_split_and_a_merge(manager: StreamManager) -> None:
-    manager.create_stream("sc", "scaled", 2)
-    writer = manager.create_writer("sc", "scaled")
-    keys = [f"k{i}" for i in range(20)]
-    events = 0
-
-    def write() -> None:
-        nonlocal events
-        for number in range(events, events + 100):
-            for key in keys:
-                writer.write_event(f"{key}:{number}".encode(), key)
-        events += 100
-
-    write()
-    manager.scale_stream("sc", "scaled", [0], [(0.0, 0.25), (0.25, 0.5)])
-    write()
-    middle = manager.stream_info("sc", "scaled")
-    current = manager.current_segments("sc", "scaled")
-    assert [(s.low, s.high) for s in current] == [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)]
-    manager.scale_stream("sc", "scaled", [s.segment_id for s in current], [(0.0, 0.6), (0.6, 1.0)])
-    write()
-    writer.flush(60)
-    info = manager.stream_info("sc", "scaled")
-    expected = {key.encode(): list(range(events)) for key in keys}
-    whole = [event.data for event in manager.read_events("sc", "scaled", end=info.tail)]
-    assert numbers_by_key(whole) == expected
-    first = [event.data for event in manager.read_events("sc", "scaled", end=middle.tail)]
-    second = [event.data for event in manager.read_events("sc", "scaled", start=middle.tail, end=info.tail)]
-    assert numbers_by_key(first + second) == expected
-    with pytest.raises(InvalidStreamCutError):
-        manager.create_reader("sc", "scaled", start=info.tail, end=info.head)
-
-
-def test_transactions(manager: StreamManager) -> None:
-    manager.create_stream("sc", "txns", 2)
-    writer = manager.create_transaction_writer("sc", "txns")
-    with writer.begin_txn() as txn:
-        txn.write_batch([b"a", b"b", b"c"], ["1", "2", "3"])
-    resumed = writer.get_txn(txn.txn_id)
-    assert resumed.status() in ("COMMITTING", "COMMITTED")
-    begun = writer.begin_txn(lease_ms=20_000)
-    begun.write_event(b"d", "1")
-    begun.flush()
-    again = manager.create_transaction_writer("sc", "txns").get_txn(begun.txn_id)
-    again.commit(wait=True)
-    dropped = writer.begin_txn()
-    dropped.write_event(b"e")
-    dropped.abort(wait=True)
-    assert dropped.status() == "ABORTED"
-    tail = manager.stream_info("sc", "txns").tail
-    assert sorted(event.data for event in manager.read_events("sc", "txns", end=tail)) == [b"a", b"b", b"c", b"d"]
 
 
 def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
@@ -166,20 +104,6 @@ def test_a_transaction_ends_for_good_with_a_sealed_stream_or_a_block_that_fails(
             pass
         with pytest.raises(TransactionFailedError):
             txn.flush()
-
-
-def test_truncation(manager: StreamManager) -> None:
-    manager.create_stream("sc", "short")
-    with manager.create_writer("sc", "short") as writer:
-        writer.write_event(b"old").result(60)
-        before = manager.stream_info("sc", "short")
-        manager.truncate_stream(before.tail)
-        writer.write_event(b"new").result(60)
-    info = manager.stream_info("sc", "short")
-    assert info.head == before.tail
-    assert [event.data for event in manager.read_events("sc", "short", end=info.tail)] == [b"new"]
-    with manager.create_reader("sc", "short", start=before.head) as reader, pytest.raises(TruncatedError):
-        reader.next_block(60)
 
 
 def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: StreamManager) -> None:

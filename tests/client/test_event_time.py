@@ -43,6 +43,15 @@ def manager(server: RestartableServer) -> Iterator[StreamManager]:
         yield manager
 
 
+@pytest.fixture(scope="module")
+def seldom() -> Iterator[StreamManager]:
+    """A client of a server with four seconds between two rounds."""
+    environment = {"NADI_LIMITS": "watermark_period_s=4"}
+    with RestartableServer(environment=environment) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        yield manager
+
+
 def new_stream(manager: StreamManager, segments: int = 1, **more: Any) -> str:
     stream = f"st{next(_names)}"
     manager.create_stream("sc", stream, segments, **more)
@@ -311,7 +320,7 @@ def test_the_window_of_a_reader_of_a_group(manager: StreamManager) -> None:
         manager.create_writer("sc", stream) as writer,
         groups.get_reader_group(f"{stream}-readers").create_reader("reader") as reader,
     ):
-        assert until(lambda: _window(reader, stream)) == TimeWindow(None, None)
+        assert reader.current_time_window(f"sc/{stream}") == TimeWindow(None, None)
         for i in range(8):
             writer.write_event(b"%d" % i, f"k{i}")
         writer.note_time(8).result(60)
@@ -324,11 +333,6 @@ def test_the_window_of_a_reader_of_a_group(manager: StreamManager) -> None:
         assert reader.current_time_window(f"sc/{stream}") == TimeWindow(8, None)
         with pytest.raises(InvalidArgumentError, match="reads nothing"):
             reader.current_time_window("sc/other")
-
-
-def _window(reader: Any, stream: str) -> TimeWindow | None:
-    found: TimeWindow = reader.current_time_window(f"sc/{stream}")
-    return found
 
 
 def test_without_a_stream_there_is_no_time(manager: StreamManager) -> None:
@@ -418,49 +422,43 @@ def _trimmed(manager: StreamManager, stream: str) -> bool:
     return any(manager.cuts("sc", f"_MARK{stream}").head().positions.values())
 
 
-def test_a_year_that_two_writers_load_between_two_rounds_is_cut_by_its_notes() -> None:
+def test_a_year_that_two_writers_load_between_two_rounds_is_cut_by_its_notes(seldom: StreamManager) -> None:
     hours, stream = 8_760, "year"
-    environment = {"NADI_LIMITS": "watermark_period_s=4"}
-    with RestartableServer(environment=environment) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
-        manager.create_stream("sc", stream, 2, timestamp_aggregation_timeout_ms=60_000)
-        with manager.create_writer("sc", stream) as first_half, manager.create_writer("sc", stream) as other_half:
-            for hour in range(hours):
-                for number, writer in enumerate((first_half, other_half)):
-                    writer.write_event(b"%d" % hour, f"meter {number} {hour % 3}")
-                    writer.note_time(hour)
-                    if hour % 100 == 0:
-                        writer.flush()  # else each writer's events lie in one piece
-        reached(manager, stream, hours - 1)
-        marks = manager.cuts("sc", f"_MARK{stream}")
-        assert marks.events_between(marks.head(), marks.tail()) <= 3 * WATERMARKS_A_ROUND
-        cuts = manager.cuts("sc", stream)
-        for start in random.Random(5).choices(range(hours - 168), k=20):
-            first, last = cuts.between(start, start + 168)
-            week = times(manager, stream, first, last)
-            wanted = sorted([*range(start, start + 168)] * 2)
-            assert [hour for hour in week if start <= hour < start + 168] == wanted
-            assert len(week) < len(wanted) + 4_000  # of 17,520: each writer's steps have 8 KiB, which is 700 events
+    seldom.create_stream("sc", stream, 2, timestamp_aggregation_timeout_ms=60_000)
+    with seldom.create_writer("sc", stream) as first_half, seldom.create_writer("sc", stream) as other_half:
+        for hour in range(hours):
+            for number, writer in enumerate((first_half, other_half)):
+                writer.write_event(b"%d" % hour, f"meter {number} {hour % 3}")
+                writer.note_time(hour)
+                if hour % 100 == 0:
+                    writer.flush()  # else each writer's events lie in one piece
+    reached(seldom, stream, hours - 1)
+    marks = seldom.cuts("sc", f"_MARK{stream}")
+    assert marks.events_between(marks.head(), marks.tail()) <= 3 * WATERMARKS_A_ROUND
+    cuts = seldom.cuts("sc", stream)
+    for start in random.Random(5).choices(range(hours - 168), k=20):
+        first, last = cuts.between(start, start + 168)
+        week = times(seldom, stream, first, last)
+        wanted = sorted([*range(start, start + 168)] * 2)
+        assert [hour for hour in week if start <= hour < start + 168] == wanted
+        assert len(week) < len(wanted) + 4_000  # of 17,520: each writer's steps have 8 KiB, which is 700 events
 
 
-def test_a_writer_that_returns_within_a_round_keeps_its_earlier_events_before_the_cut() -> None:
-    environment = {"NADI_LIMITS": "watermark_period_s=4"}
-    with RestartableServer(environment=environment) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
-        stream = new_stream(manager, timestamp_aggregation_timeout_ms=60_000)
-        with manager.create_writer("sc", stream) as other:
-            with manager.create_writer("sc", stream, writer_id="w") as writer:
-                for ready in (writer, other):
-                    ready.note_time(0).result(60)
-                reached(manager, stream, 0)  # the next round is four seconds away
-                other.note_time(9).result(60)
-                writer.write_batch([b"%d" % event for event in range(1, 8)])
-                writer.note_time(7).result(60)
-            with manager.create_writer("sc", stream, writer_id="w") as writer:
-                writer.note_time(9).result(60)
-                writer.write_event(b"10")
-                writer.note_time(20).result(60)
-                assert [t for t in times(manager, stream, reached(manager, stream, 9)) if t < 9] == []
+def test_a_writer_that_returns_within_a_round_keeps_its_earlier_events_before_the_cut(seldom: StreamManager) -> None:
+    stream = new_stream(seldom, timestamp_aggregation_timeout_ms=60_000)
+    with seldom.create_writer("sc", stream) as other:
+        with seldom.create_writer("sc", stream, writer_id="w") as writer:
+            for ready in (writer, other):
+                ready.note_time(0).result(60)
+            reached(seldom, stream, 0)  # the next round is four seconds away
+            other.note_time(9).result(60)
+            writer.write_batch([b"%d" % event for event in range(1, 8)])
+            writer.note_time(7).result(60)
+        with seldom.create_writer("sc", stream, writer_id="w") as writer:
+            writer.note_time(9).result(60)
+            writer.write_event(b"10")
+            writer.note_time(20).result(60)
+            assert [t for t in times(seldom, stream, reached(seldom, stream, 9)) if t < 9] == []
 
 
 def test_an_event_with_an_unknown_end_does_not_keep_later_cuts_back(manager: StreamManager) -> None:

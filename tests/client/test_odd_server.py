@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
-from nadi.client.tables.key_value_table import TableSpan, merged_pages
+from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.tables.table import Table
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.segments import SegmentRange
 from nadi.wire import commands as wire
 
 from .fake_server import FakeConnection
@@ -43,8 +45,8 @@ async def read(w: World) -> None:
 
 
 async def keys(w: World) -> None:
-    span = TableSpan(b"a", b"z")
-    async for _ in merged_pages(stores_of(w.manager), {0: SEGMENT}, span, 10, None, keys_only=True):
+    only = [SegmentRange(0, 0.0, 1.0)]
+    async for _ in KeyValueTable(stores_of(w.manager), "sc", "t", KeyValueTableConfiguration(1), only).key_pages():
         pass
 
 

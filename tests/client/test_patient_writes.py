@@ -7,11 +7,11 @@ shared state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import (
@@ -21,6 +21,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    UnavailableError,
 )
 from nadi.limits import MAX_EVENT_BYTES, WRITER_PENDING_BYTES
 
@@ -30,69 +31,56 @@ SEGMENT = "sc/st/0.#epoch.0"
 TIMEOUT_S = 0.3  # of the client, and of its writers
 SOON_S = 60.0  # a test that takes longer hangs
 
-Write = Callable[..., Awaitable[Callable[[], Awaitable[object]]]]
+Write = Callable[..., AsyncIterator[None]]  # opens what it writes by, then writes
 
 
-async def bytes_flushed(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+async def bytes_flushed(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
     writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
-
-    async def write() -> None:
-        await writer.write(b"bytes")
-        await writer.flush()
-
-    return write
+    yield
+    await writer.write(b"bytes")
+    await writer.flush()
 
 
-async def bytes_closed(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+async def bytes_closed(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
     writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
-
-    async def write() -> None:
-        await writer.write(b"bytes")
-        await writer.close()
-
-    return write
+    yield
+    await writer.write(b"bytes")
+    await writer.close()
 
 
-async def bytes_that_find_no_room(w: World, timeout_s: float = TIMEOUT_S) -> Any:
+async def bytes_that_find_no_room(w: World, timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
     writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=timeout_s)
-
-    async def write() -> None:
-        await writer.write(bytes(WRITER_PENDING_BYTES + 1))
-        await writer.write(b"more")
-
-    return write
+    yield
+    await writer.write(bytes(WRITER_PENDING_BYTES + 1))
+    await writer.write(b"more")
 
 
-async def event(w: World) -> Any:
+async def event(w: World) -> AsyncIterator[None]:
     writer = await w.manager.create_writer("sc", "st", ack_timeout=TIMEOUT_S)
-
-    async def write() -> None:
-        await writer.write_event(b"event", "k")
-
-    return write
+    yield
+    await writer.write_event(b"event", "k")
 
 
-async def large_event(w: World) -> Any:
+async def large_event(w: World) -> AsyncIterator[None]:
     writer = await w.manager.create_writer("sc", "st", ack_timeout=TIMEOUT_S)
-
-    async def write() -> None:
-        await writer.write_event(bytes(MAX_EVENT_BYTES + 1), "k")
-
-    return write
+    yield
+    await writer.write_event(bytes(MAX_EVENT_BYTES + 1), "k")
 
 
-async def record(w: World) -> Any:
+async def record(w: World) -> AsyncIterator[None]:
     stream = await open_revisioned_stream(stores_of(w.manager), "sc", "st")
-
-    async def write() -> None:
-        await stream.append(b"record", 0)
-
-    return write
+    yield
+    await stream.append(b"record", 0)
 
 
-async def shared_state(w: World) -> Any:
+async def shared_state(w: World) -> AsyncIterator[None]:
     counter = await w.manager.shared_counter("sc", "st")
-    return counter.add
+    yield
+    await counter.add()
+
+
+async def written(begun: AsyncIterator[None]) -> None:
+    await asyncio.wait_for(anext(begun, None), SOON_S)
 
 
 BYTES: list[Write] = [bytes_flushed, bytes_closed, bytes_that_find_no_room]
@@ -103,11 +91,11 @@ EVERY = [*BYTES, event, large_event, record, shared_state]
 @pytest.mark.parametrize("trouble", ["refuses_writers", "refuses_appends", "silent"])
 async def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
     async with world(1) as w:
-        begun = await write(w)
+        await anext(begun := write(w))
         w.controller.timeout_s = TIMEOUT_S
         setattr(w.store, trouble, True)
         with pytest.raises(NadiError) as told:
-            await asyncio.wait_for(begun(), SOON_S)
+            await written(begun)
         assert isinstance(told.value, RequestTimeoutError), repr(told.value)
         assert f"{TIMEOUT_S} s" in str(told.value)
 
@@ -117,10 +105,10 @@ async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
     """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
 
     async with world(1) as w:
-        begun = await write(w)
+        await anext(begun := write(w))
         w.store.full = True
         with pytest.raises(StorageFullError, match="no room for the log"):
-            await asyncio.wait_for(begun(), SOON_S)
+            await written(begun)
 
 
 async def test_shared_state_goes_on_once_there_is_room() -> None:
@@ -139,10 +127,10 @@ async def test_shared_state_goes_on_once_there_is_room() -> None:
 def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> None:
     async def run(kind: type[NadiError], lose: Callable[[World], object]) -> None:
         async with world(1) as w:
-            begun = await write(w, SOON_S)
+            await anext(begun := write(w, SOON_S))
             lose(w)
             with pytest.raises(kind):
-                await asyncio.wait_for(begun(), SOON_S)
+                await written(begun)
 
     asyncio.run(run(StreamSealedError, lambda w: w.store.seal(SEGMENT)))
     asyncio.run(run(SegmentNotFoundError, lambda w: w.store.delete(SEGMENT)))
@@ -193,3 +181,30 @@ async def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
     async with world(1) as w:
         with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
             await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
+
+
+# --- the limit of time that they have ------------------------------------------------------------------
+
+
+async def wait_in_vain(limit: TimeLimit) -> None:
+    async with limit:
+        await asyncio.Event().wait()
+
+
+def test_the_trouble_met_is_named() -> None:
+    trouble = UnavailableError("the store is away")
+    with pytest.raises(RequestTimeoutError, match=r"^nothing came: the store is away$") as late:
+        asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came", lambda: trouble)))
+    assert late.value.__cause__ is None  # one traceback is enough: the message has both
+    with pytest.raises(RequestTimeoutError, match=r"^nothing came$"):
+        asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came")))
+
+
+async def test_only_its_own_end_is_its_error() -> None:
+    for error in (RequestTimeoutError("one further in"), TimeoutError("of a socket"), asyncio.CancelledError()):
+        with pytest.raises(type(error)) as raised:
+            async with TimeLimit(30, lambda: "nothing came"):
+                raise error
+        assert raised.value is error
+    async with TimeLimit(None, lambda: "nothing came"):
+        await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from nadi.client import EventWriter, StreamManager, aio
 from nadi.client.serializers import Arrow, Avro, Json, Msgpack, Protobuf, SchemaSerializer, Serializer, Struct, Text
+from nadi.client.serializers.codec import EventDecoder
 from nadi.client.serializers.values import ValueReader
 from nadi.errors import (
     InvalidArgumentError,
@@ -145,7 +146,7 @@ def test_a_reader_of_values_goes_on_from_its_position(nadi_manager: StreamManage
         assert [event.value for events in reader for event in events] == ["b"]
 
 
-class Unsteady:
+class Unsteady(EventDecoder[str]):
     """Can't fetch a schema the first time."""
 
     def __init__(self) -> None:

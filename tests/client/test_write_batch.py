@@ -16,8 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
-from nadi.client.manager.event_streams import open_sender
-from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
 from nadi.client.writing.blocks import NO_KEY, Blocks, Keys, Routes
 from nadi.client.writing.sender import EventSender
@@ -28,7 +26,7 @@ from tests.support.waiting import until_async
 
 from .fake_server import Chaos
 from .test_writer import in_order, rescale_somehow
-from .world import world
+from .world import World, world
 
 EVENTS = st.one_of(
     st.lists(st.binary(max_size=60), max_size=80),
@@ -359,9 +357,14 @@ async def test_write_many_waits_for_room() -> None:
             writer.write_batch(events * 2)
 
 
+async def blocking_sender(w: World) -> EventSender:
+    w.manager._blocking = True
+    return (await w.manager.create_writer("sc", "st", ack_timeout=120))._sender
+
+
 async def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
     async with world() as w:
-        writer = await open_sender(stores_of(w.manager), "sc", "st", blocking=True)
+        writer = await blocking_sender(w)
         w.store.hold = True
         events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
         task = asyncio.create_task(asyncio.to_thread(writer.write_batch, events, "k"))
@@ -378,7 +381,7 @@ async def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
 
 async def test_a_batch_that_waits_for_room_ends_with_its_writer() -> None:
     async with world() as w:
-        writer = await open_sender(stores_of(w.manager), "sc", "st", blocking=True, ack_timeout_s=120)
+        writer = await blocking_sender(w)
         w.store.silent = True
         task = asyncio.create_task(asyncio.to_thread(writer.write_batch, [b"x" * 1000] * 50_000, "k"))
         await until_async(lambda: pending_bytes(writer) >= WRITER_PENDING_BYTES)

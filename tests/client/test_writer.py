@@ -14,7 +14,6 @@ from nadi.client.aio import Transaction
 from nadi.client.manager.streams import stores_of
 from nadi.client.writing.transactions import let_go
 from nadi.errors import (
-    ClosedError,
     EventTooLargeError,
     InvalidArgumentError,
     RequestTimeoutError,
@@ -22,7 +21,6 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
-from nadi.model.keyspace import key_position
 from nadi.naming import segment_id
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry
@@ -54,18 +52,6 @@ async def test_events_are_stored_in_order_and_share_an_ack() -> None:
         assert w.stored(0) == [b"a", b"b", b"c", b"d", b"e", b""]
 
 
-async def test_a_key_goes_to_the_segment_of_its_range() -> None:
-    async with world(4) as w:
-        writer = await w.manager.create_writer("sc", "st")
-        for i in range(200):
-            writer.write_event(str(i).encode(), str(i))
-        await writer.flush()
-        for i in range(4):
-            events = w.stored(i)
-            assert events
-            assert all(i / 4 <= key_position(event.decode()) <= (i + 1) / 4 for event in events)
-
-
 async def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
     async with world() as w:
         writer = await w.manager.create_writer("sc", "st")
@@ -75,29 +61,6 @@ async def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
         appends = w.store.appends["sc/st/0.#epoch.0"]
         assert sum(appends) == 50_000 * 108
         assert len(appends) < 10
-
-
-@pytest.mark.parametrize("seed", range(1, 9))
-async def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
-    chaos = Chaos(seed, before=0.1, after=0.1)
-    async with world(2, chaos) as w:
-        choice = random.Random(seed)
-        writer = await w.manager.create_writer("sc", "st")
-        counts = dict.fromkeys((f"key{i}" for i in range(20)), 0)
-        for step in range(300):
-            for _ in range(choice.randint(1, 30)):
-                key = choice.choice(list(counts))
-                writer.write_event(f"{key}:{counts[key]}".encode(), key)
-                counts[key] += 1
-            if step % 60 == 30:
-                rescale_somehow(w, choice)
-            if choice.random() < 0.5:
-                await asyncio.sleep(choice.choice([0, 0, 0.002]))
-            if choice.random() < 0.03:
-                w.store.drop_all()
-        await writer.flush(60)
-        stored = in_order(w.all_stored())
-        assert stored == {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
 
 def rescale_somehow(w: World, choice: random.Random) -> None:
@@ -210,21 +173,6 @@ async def test_memory_is_bounded() -> None:
         assert not waiting.done()
         await w.manager.close()
         await waiting
-
-
-async def test_bad_input_is_refused() -> None:
-    async with world() as w:
-        writer = await w.manager.create_writer("sc", "st")
-        with pytest.raises(InvalidArgumentError):
-            writer.write_event("text")  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError):
-            writer.write_event(b"x", 5)  # type: ignore[arg-type]
-        await writer.write_event(bytearray(b"y"))  # type: ignore[arg-type]
-        await writer.write_event(b"z" * (8 * 1024 * 1024))
-        await writer.close()
-        with pytest.raises(ClosedError):
-            writer.write_event(b"x")
-        assert len(w.stored(0)) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -407,23 +355,3 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_of_it_on_the_connect
             await connection.ask(update, wire.TableEntriesUpdated, timeout_s=5)
         assert (await w.manager.segment_info(segment)).write_offset == 0  # not taken for the rest of that frame
         assert connection.is_open
-
-
-async def test_table_conditions() -> None:
-    from nadi.client.aio import ABSENT
-    from nadi.errors import ConditionFailedError
-
-    async with world() as w:
-        table = w.manager.table("sc", "intent")
-        assert await table.create()
-        assert not await table.create()
-        assert await table.get(b"k") is None
-        version = await table.put(b"k", b"v", ABSENT)
-        with pytest.raises(ConditionFailedError):
-            await table.put(b"k", b"w", ABSENT)
-        await table.put(b"k", b"w", version)
-        found = await table.get(b"k")
-        assert found is not None
-        assert found.value == b"w"
-        await table.remove(b"k")
-        assert await table.get(b"k") is None

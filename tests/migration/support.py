@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import nadi
 from nadi.cli.app import app
 from nadi.client import KeyValueTableConfiguration, StreamManager, TableKey
-from nadi.client.blocking.readergroup import ReaderGroup
+from nadi.client.blocking.classes import ReaderGroup
 from nadi.standalone.embedded import EmbeddedServer
 from tests.cluster.processes.stores import S3Store
 from tests.cluster.processes.wires import Wires

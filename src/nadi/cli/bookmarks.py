@@ -14,7 +14,7 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import Bookmark, NamedSlice, StreamManager
-    from nadi.client.blocking.cuts import Bookmarks, NamedSlices
+    from nadi.client.blocking.classes import Bookmarks, NamedSlices
 
 NewName = Annotated[str, typer.Argument(help="The new name.")]
 Untags = Annotated[list[str] | None, typer.Option("--remove", help=f"A tag to remove; {SEVERAL}.")]

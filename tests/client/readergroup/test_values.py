@@ -11,6 +11,7 @@ import pytest
 
 from nadi.client import ReaderGroupManager, StreamManager, ValueRead, aio
 from nadi.client.serializers import Json, Struct, Text
+from nadi.client.serializers.codec import EventDecoder
 from nadi.errors import InvalidArgumentError, SerializationError, UnavailableError
 
 from .support import new_group, new_stream
@@ -94,7 +95,7 @@ def test_while_a_schema_cannot_be_fetched_its_event_waits(
     written(manager, stream, 3)
     group = new_group(groups, stream)
 
-    class Absent:
+    class Absent(EventDecoder[Reading]):
         def __init__(self, inner: Any) -> None:
             self.inner, self.failures = inner, 1
 

@@ -199,12 +199,6 @@ def test_what_is_incompatible_is_named() -> None:
     assert "can't be told apart" in problems(record(renamed), record(*old["fields"], {"name": "b", "type": "long"}))
 
 
-def test_resolution_by_the_readers_schema() -> None:
-    old = Avro(record({"name": "a", "type": "int"}, {"name": "gone", "type": "string"}))
-    new = Avro(record({"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "x"}))
-    assert new.decoder(old.definition)(old.serialize({"a": 1, "gone": "y"})) == {"a": 1, "b": "x"}
-
-
 def test_recursive_schemas() -> None:
     def node(*more: dict[str, Any]) -> dict[str, Any]:
         link = {"name": "next", "type": ["null", "Node"]}

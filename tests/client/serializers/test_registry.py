@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from nadi.client import StreamManager, aio
-from nadi.client.serializers import Avro, Compatibility, SchemaSerializer, Struct
+from nadi.client.manager.streams import stores_of
+from nadi.client.serializers import Avro, Compatibility, SchemaSerializer, Struct, codec
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -186,3 +187,24 @@ def test_schemas_survive_a_crash(nadi_server: RestartableServer, nadi_manager: S
     nadi_server.restart()
     assert schemas.compatibility() is Compatibility.FULL
     assert schemas.register(struct(A)) == 1
+
+
+async def test_decoders_are_kept_up_to_a_limit(
+    nadi_server: RestartableServer, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "SCHEMA_CACHE_DECODERS", 2)
+    versions: list[Struct[Any]] = [Struct(msgspec.defstruct("S", [(f"f{i}", int, i)])) for i in range(4)]
+
+    async with aio.StreamManager(nadi_server.controller_uri) as manager:
+        await manager.create_stream(nadi_scope, "s")
+        events = []
+        for version in versions:
+            encode = await codec.encoder(stores_of(manager), nadi_scope, "s", version)
+            events.append(encode(version.type()))
+        decoder = codec.decoder(stores_of(manager), nadi_scope, "s", versions[0])
+        decode = await decoder.prepare(events)
+        assert [decode(event) for event in events] == [versions[0].type()] * 4, "one block may have more"
+        assert len(decoder._known) == 2
+        for event in (events[0], events[1], events[0], events[2]):
+            await decoder.prepare([event])
+        assert list(decoder._known) == [events[0][:6], events[2][:6]]

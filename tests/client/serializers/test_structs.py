@@ -216,18 +216,6 @@ def test_each_type_read_as_each_other(encoding: Encoding) -> None:
     assert compatible > 2 * len(EDGES)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
-@given(st.data(), st.sampled_from(["json", "msgpack"]))
-def test_a_type_reads_itself(data: st.DataObject, encoding: Encoding) -> None:
-    made, values, _ = data.draw(struct_types())
-    try:
-        serializer = Struct(made, encoding)
-    except (InvalidArgumentError, TypeError):
-        assume(False)
-    assert serializer.incompatibilities(serializer.definition, serializer.definition) == []
-    assert serializer.deserialize(serializer.serialize(data.draw(values))) is not None
-
-
 def problems(reader: Any, writer: Any) -> list[str]:
     of_reader, of_writer = Struct(reader), Struct(writer)
     return of_reader.incompatibilities(of_reader.definition, of_writer.definition)

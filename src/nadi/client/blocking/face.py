@@ -3,20 +3,20 @@
     class Transaction(Face[aio.Transaction]):
         commit = waits(aio.Transaction.commit)
 
-What a method takes, returns and does is written once, there: signature, defaults, types and documentation are the
-asyncio method's. Methods that are overloaded, or must be fast for each event, are written by hand; tests hold their
-words to those of the twin.
+What a class or method is for, takes and returns is written once, there: signature, defaults, types and documentation
+are the asyncio one's. Methods that are overloaded, or must be fast for each event, are written by hand; tests hold
+their words to those of the twin.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, get_args, get_origin
 
 from nadi.client.control.loop_thread import LoopThread
 from nadi.errors import ClosedError
@@ -30,7 +30,14 @@ _ASYNC = re.compile(r"^Async(?:Iterator|Generator)\[(.*?)(?:, None)?\]$")
 
 
 class Face(Generic[C_co]):
-    """An object of the asyncio face, and the thread that it lives in."""
+    """An object of the asyncio face, and the thread that it lives in. A class has its twin's documentation."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            if issubclass(get_origin(base) or object, Face) and not cls.__doc__:
+                (twin,) = get_args(base)
+                cls.__doc__ = inspect.getdoc(get_origin(twin) or twin)
 
     def __init__(self, thread: LoopThread, core: C_co) -> None:
         self._thread, self._core = thread, core
@@ -154,9 +161,24 @@ def described(twin: Any) -> Callable[[F], F]:
     return describe
 
 
-def overloaded(method: Callable[..., Any]) -> Callable[[F], F]:
-    """As `described`, for a method that hands on whatever it is given: it shows what its twin takes."""
-    return cast("Callable[[F], F]", wraps(method))
+def overloaded(method: Callable[..., Any], faces: Mapping[type, Callable[[LoopThread, Any], Any]]) -> Callable[[F], F]:
+    """Like `opens`, in place of a method with overloads. faces: by the classes of what it may return."""
+    named = _of_core(method)
+
+    def replace(_: F) -> F:
+        @wraps(method)
+        def call(face: Face[Any], /, *args: Any, **given: Any) -> Any:
+            made = face._thread.run(named(face._core)(*args, **given))
+            return faces[type(made)](face._thread, made)
+
+        return cast("F", call)
+
+    return replace
+
+
+def attribute(of: Any) -> Any:
+    """A property of the asyncio object."""
+    return property(lambda face: of.fget(face._core), doc=of.__doc__)
 
 
 class _Same:

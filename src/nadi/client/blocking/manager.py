@@ -11,24 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from nadi.client import aio
+from nadi.client.blocking import classes
 from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
-from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts, StreamTables
-from nadi.client.blocking.face import Closing, Face, by_hand, described, each, gives, opens, overloaded, waits
-from nadi.client.blocking.readergroup import ReaderGroupManager
-from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
-from nadi.client.blocking.structures import (
-    IndexReader,
-    IndexWriter,
-    Journal,
-    KeyValueTable,
-    LeaderElection,
-    SharedCounter,
-    SharedMap,
-    SharedSet,
-    StateSynchronizer,
-    Table,
-)
-from nadi.client.blocking.writers import EventWriter, TransactionalEventWriter, TransactionalValueWriter, ValueWriter
+from nadi.client.blocking.face import Closing, by_hand, described, each, gives, opens, overloaded, waits
 from nadi.client.control.arguments import check_timeout
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
@@ -41,24 +26,86 @@ from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.defaults import DEFAULT_URI
 from nadi.model.streamcut import StreamCut
 
+T = TypeVar("T")
 
-class Structures(Face[aio.StreamManager]):
-    """The part of the blocking StreamManager that opens them."""
+
+class StreamManager(Closing[aio.StreamManager]):
+    def __init__(
+        self,
+        controller_uri: str = DEFAULT_URI,
+        *,
+        credentials: Credentials | None = None,
+        trust_store: str | os.PathLike[str] | None = None,
+        validate_host_name: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        thread = LoopThread(f"nadi client of {controller_uri}")
+        try:
+            core = thread.result(
+                aio.StreamManager,
+                controller_uri,
+                credentials=credentials,
+                trust_store=trust_store,
+                validate_host_name=validate_host_name,
+                timeout=timeout,
+                blocking=True,
+            )
+        except BaseException:
+            thread.close(asyncio.sleep(0))
+            raise
+        super().__init__(thread, core)
+
+    @by_hand(aio.StreamManager.close)
+    def close(self) -> None:
+        self._thread.close(self._core.close())
+
+    # --- scopes, streams, segments ------------------------------------------------------------
+
+    scrub = waits(aio.StreamManager.scrub)
+    create_scope = waits(aio.StreamManager.create_scope)
+    delete_scope = waits(aio.StreamManager.delete_scope)
+    list_scopes = waits(aio.StreamManager.list_scopes)
+    create_stream = waits(aio.StreamManager.create_stream)
+    update_stream = waits(aio.StreamManager.update_stream)
+    stream_configuration = waits(aio.StreamManager.stream_configuration)
+    delete_stream = waits(aio.StreamManager.delete_stream)
+    seal_stream = waits(aio.StreamManager.seal_stream)
+    truncate_stream = waits(aio.StreamManager.truncate_stream)
+    list_streams = waits(aio.StreamManager.list_streams)
+    stream_info = waits(aio.StreamManager.stream_info)
+    kept = waits(aio.StreamManager.kept)
+    segment_info = waits(aio.StreamManager.segment_info)
+    current_segments = waits(aio.StreamManager.current_segments)
+    segment_history = waits(aio.StreamManager.segment_history)
+    segment_loads = waits(aio.StreamManager.segment_loads)
+    scaling_log = waits(aio.StreamManager.scaling_log)
+    reader_lags = waits(aio.StreamManager.reader_lags)
+    segments_between = waits(aio.StreamManager.segments_between)
+    scale_stream = waits(aio.StreamManager.scale_stream)
+    cuts = gives(aio.StreamManager.cuts, classes.StreamCuts)
+    bookmarks = gives(aio.StreamManager.bookmarks, classes.Bookmarks)
+    slices = gives(aio.StreamManager.slices, classes.NamedSlices)
+    stream_tables = gives(aio.StreamManager.stream_tables, classes.StreamTables)
+    open_slice = opens(aio.StreamManager.open_slice, classes.SliceReader)
+    reader_group_manager = gives(aio.StreamManager.reader_group_manager, classes.ReaderGroupManager)
+    table = gives(aio.StreamManager.table, classes.Table)
+
+    # --- structures -----------------------------------------------------------------------------
 
     create_byte_reader = opens(aio.StreamManager.create_byte_reader, ByteStreamReader)
-    create_index_reader = opens(aio.StreamManager.create_index_reader, IndexReader)
-    create_index_writer = opens(aio.StreamManager.create_index_writer, IndexWriter)
+    create_index_reader = opens(aio.StreamManager.create_index_reader, classes.IndexReader)
+    create_index_writer = opens(aio.StreamManager.create_index_writer, classes.IndexWriter)
     create_key_value_table = waits(aio.StreamManager.create_key_value_table)
     delete_key_value_table = waits(aio.StreamManager.delete_key_value_table)
     list_key_value_tables = waits(aio.StreamManager.list_key_value_tables)
     key_value_table_configuration = waits(aio.StreamManager.key_value_table_configuration)
-    key_value_table = opens(aio.StreamManager.key_value_table, KeyValueTable)
-    state_synchronizer = opens(aio.StreamManager.state_synchronizer, StateSynchronizer)
-    shared_map = opens(aio.StreamManager.shared_map, SharedMap)
-    shared_set = opens(aio.StreamManager.shared_set, SharedSet)
-    shared_counter = opens(aio.StreamManager.shared_counter, SharedCounter)
-    journal = opens(aio.StreamManager.journal, Journal)
-    leader_election = opens(aio.StreamManager.leader_election, LeaderElection)
+    key_value_table = opens(aio.StreamManager.key_value_table, classes.KeyValueTable)
+    state_synchronizer = opens(aio.StreamManager.state_synchronizer, classes.StateSynchronizer)
+    shared_map = opens(aio.StreamManager.shared_map, classes.SharedMap)
+    shared_set = opens(aio.StreamManager.shared_set, classes.SharedSet)
+    shared_counter = opens(aio.StreamManager.shared_counter, classes.SharedCounter)
+    journal = opens(aio.StreamManager.journal, classes.Journal)
+    leader_election = opens(aio.StreamManager.leader_election, classes.LeaderElection)
 
     def create_byte_writer(
         self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float = ACK_TIMEOUT_S
@@ -72,63 +119,57 @@ class Structures(Face[aio.StreamManager]):
         core = self._thread.run(self._core.create_byte_writer(scope, stream, ack_timeout=ack_timeout))
         return ByteStreamWriter(self._thread, core, timeout)
 
-
-T = TypeVar("T")
-
-
-class EventStreams(Face[aio.StreamManager]):
-    """The part of the blocking StreamManager that opens them."""
+    # --- event streams --------------------------------------------------------------------------
 
     read_segment_range = each(aio.StreamManager.read_segment_range)
-    schemas = gives(aio.StreamManager.schemas, Schemas)
+    schemas = gives(aio.StreamManager.schemas, classes.Schemas)
 
     # --- writers ----------------------------------------------------------------------------
 
     @overload
-    def create_writer(self, scope: str, stream: str, **options: Unpack[WriterOptions]) -> EventWriter: ...
+    def create_writer(self, scope: str, stream: str, **options: Unpack[WriterOptions]) -> classes.EventWriter: ...
     @overload
     def create_writer(
         self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[WriterOptions]
-    ) -> ValueWriter[T]: ...
-    @overloaded(aio.StreamManager.create_writer)
-    def create_writer(self, *args: Any, **options: Any) -> Any:
-        """See nadi.client.aio.StreamManager.create_writer."""
-        made = self._thread.run(self._core.create_writer(*args, **options))
-        face = EventWriter if isinstance(made, aio.EventWriter) else ValueWriter
-        return face(self._thread, made)
+    ) -> classes.ValueWriter[T]: ...
+    @overloaded(
+        aio.StreamManager.create_writer,
+        {aio.EventWriter: classes.EventWriter, aio.ValueWriter: classes.ValueWriter},
+    )
+    def create_writer(self, *args: Any, **options: Any) -> Any: ...
 
     @overload
     def create_transaction_writer(
         self, scope: str, stream: str, **options: Unpack[TransactionWriterOptions]
-    ) -> TransactionalEventWriter: ...
+    ) -> classes.TransactionalEventWriter: ...
     @overload
     def create_transaction_writer(
         self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[TransactionWriterOptions]
-    ) -> TransactionalValueWriter[T]: ...
-    @overloaded(aio.StreamManager.create_transaction_writer)
-    def create_transaction_writer(self, *args: Any, **options: Any) -> Any:
-        """See nadi.client.aio.StreamManager.create_transaction_writer."""
-        made = self._thread.run(self._core.create_transaction_writer(*args, **options))
-        of_events = isinstance(made, aio.TransactionalEventWriter)
-        face = TransactionalEventWriter if of_events else TransactionalValueWriter
-        return face(self._thread, made)
+    ) -> classes.TransactionalValueWriter[T]: ...
+    @overloaded(
+        aio.StreamManager.create_transaction_writer,
+        {
+            aio.TransactionalEventWriter: classes.TransactionalEventWriter,
+            aio.TransactionalValueWriter: classes.TransactionalValueWriter,
+        },
+    )
+    def create_transaction_writer(self, *args: Any, **options: Any) -> Any: ...
 
     transaction_status = waits(aio.StreamManager.transaction_status)
 
     # --- readers ----------------------------------------------------------------------------
 
     @overload
-    def create_reader(self, scope: str, stream: str, **options: Unpack[ReaderOptions]) -> SliceReader: ...
+    def create_reader(self, scope: str, stream: str, **options: Unpack[ReaderOptions]) -> classes.SliceReader: ...
     @overload
     def create_reader(
         self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[ReaderOptions]
-    ) -> ValueReader[T]: ...
-    @overloaded(aio.StreamManager.create_reader)
-    def create_reader(self, *args: Any, **options: Any) -> Any:
-        """See nadi.client.aio.StreamManager.create_reader."""
-        made = self._thread.run(self._core.create_reader(*args, **options))
-        face = SliceReader if isinstance(made, aio.SliceReader) else ValueReader
-        return face(self._thread, made)
+    ) -> classes.ValueReader[T]: ...
+    @overloaded(
+        aio.StreamManager.create_reader,
+        {aio.SliceReader: classes.SliceReader, aio.ValueReader: classes.ValueReader},
+    )
+    def create_reader(self, *args: Any, **options: Any) -> Any: ...
 
     # These iterate over a blocking reader, which has its blocks handed over without asking for each.
 
@@ -195,71 +236,3 @@ class EventStreams(Face[aio.StreamManager]):
         with self.create_reader(scope, stream, serializer=serializer, **options) as reader:
             while (events := reader.next_events(timeout)) is not None:
                 yield from events
-
-
-class Administration(Face[aio.StreamManager]):
-    """The part of the blocking StreamManager that does so."""
-
-    scrub = waits(aio.StreamManager.scrub)
-    create_scope = waits(aio.StreamManager.create_scope)
-    delete_scope = waits(aio.StreamManager.delete_scope)
-    list_scopes = waits(aio.StreamManager.list_scopes)
-    create_stream = waits(aio.StreamManager.create_stream)
-    update_stream = waits(aio.StreamManager.update_stream)
-    stream_configuration = waits(aio.StreamManager.stream_configuration)
-    delete_stream = waits(aio.StreamManager.delete_stream)
-    seal_stream = waits(aio.StreamManager.seal_stream)
-    truncate_stream = waits(aio.StreamManager.truncate_stream)
-    list_streams = waits(aio.StreamManager.list_streams)
-    stream_info = waits(aio.StreamManager.stream_info)
-    kept = waits(aio.StreamManager.kept)
-    segment_info = waits(aio.StreamManager.segment_info)
-    current_segments = waits(aio.StreamManager.current_segments)
-    segment_history = waits(aio.StreamManager.segment_history)
-    segment_loads = waits(aio.StreamManager.segment_loads)
-    scaling_log = waits(aio.StreamManager.scaling_log)
-    reader_lags = waits(aio.StreamManager.reader_lags)
-    segments_between = waits(aio.StreamManager.segments_between)
-    scale_stream = waits(aio.StreamManager.scale_stream)
-
-
-@described(aio.StreamManager)
-class StreamManager(Administration, EventStreams, Structures, Closing[aio.StreamManager]):
-    """See nadi.client.aio.StreamManager."""
-
-    cuts = gives(aio.StreamManager.cuts, StreamCuts)
-    bookmarks = gives(aio.StreamManager.bookmarks, Bookmarks)
-    slices = gives(aio.StreamManager.slices, NamedSlices)
-    stream_tables = gives(aio.StreamManager.stream_tables, StreamTables)
-    open_slice = opens(aio.StreamManager.open_slice, SliceReader)
-    reader_group_manager = gives(aio.StreamManager.reader_group_manager, ReaderGroupManager)
-    table = gives(aio.StreamManager.table, Table)
-
-    def __init__(
-        self,
-        controller_uri: str = DEFAULT_URI,
-        *,
-        credentials: Credentials | None = None,
-        trust_store: str | os.PathLike[str] | None = None,
-        validate_host_name: bool = True,
-        timeout: float | None = None,
-    ) -> None:
-        thread = LoopThread(f"nadi client of {controller_uri}")
-        try:
-            core = thread.result(
-                aio.StreamManager,
-                controller_uri,
-                credentials=credentials,
-                trust_store=trust_store,
-                validate_host_name=validate_host_name,
-                timeout=timeout,
-                blocking=True,
-            )
-        except BaseException:
-            thread.close(asyncio.sleep(0))
-            raise
-        super().__init__(thread, core)
-
-    @by_hand(aio.StreamManager.close)
-    def close(self) -> None:
-        self._thread.close(self._core.close())

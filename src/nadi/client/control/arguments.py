@@ -14,7 +14,6 @@ and so are named in `without`.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 import re
@@ -22,9 +21,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral
-from sys import modules
 from types import UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
@@ -35,7 +33,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[Any], None]
 _NAMES = {"scope": "scope", "stream": "stream", "table": "key-value table"}
 _OWN = "stores"  # passed within the client, never by callers
-_BAR = re.compile(r" \| (?![^\[]*\])")  # between types, not within the brackets of one
 _INT_END = 1 << 63
 _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair: UTF-8 has none
 _WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
@@ -135,29 +132,26 @@ def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
-    found = {}
     parameters = inspect.signature(function).parameters
+    found: dict[str, _Check | None] = {}
     for name, parameter in parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and str(parameter.annotation).startswith("Unpack["):
-            options = function.__globals__[parameter.annotation[len("Unpack[") : -1]]
-            module = options.__module__
-            for option, written in options.__annotations__.items():
-                check = _check_of(option, None, _BAR.split(written.__forward_arg__), function, vars(modules[module]))
-                if check is not None:
-                    found[option] = check
-        elif isinstance(parameter.annotation, str) and name != _OWN:
+        annotation = parameter.annotation
+        if parameter.kind is parameter.VAR_KEYWORD and str(annotation).startswith("Unpack["):
+            options = get_type_hints(function.__globals__[annotation[len("Unpack[") : -1]])
+            found |= {option: _check_of(option, None, kind, function) for option, kind in options.items()}
+        elif isinstance(annotation, str) and name != _OWN:
+            try:
+                kind = eval(annotation, function.__globals__)
+            except NameError:  # it is imported for checkers alone
+                continue
             named = _NAMES.get(name) if "scope" in parameters else None  # else it may be given as `scope/stream`
-            check = _check_of(name, named, _BAR.split(parameter.annotation), function, function.__globals__)
-            if check is not None:
-                found[name] = check
-    return found
+            found[name] = _check_of(name, named, kind, function)
+    return {name: check for name, check in found.items() if check is not None}
 
 
-def _check_of(
-    name: str, named: str | None, types: Sequence[str], function: Callable[..., Any], classes: Mapping[str, Any]
-) -> _Check | None:
+def _check_of(name: str, named: str | None, annotated: Any, function: Callable[..., Any]) -> _Check | None:
     """The check of an argument; None if any of its types isn't a class but, say, a type variable: nothing to check."""
-    kinds = [kind for text in types for kind in _kinds(text, classes)]
+    kinds = _kinds(annotated)
     if any(kind is None for kind in kinds):
         return None
     if bytes in kinds and len(kinds) > 1 and type(None) not in kinds:
@@ -186,23 +180,15 @@ def _check_of(
     return check
 
 
-def _kinds(text: str, classes: Mapping[str, Any]) -> list[type | None]:
-    """The class that an annotation names, or the classes of a union's name; None for something else."""
-    if text == "None":
+def _kinds(annotated: Any) -> list[type | None]:
+    """The classes of an annotation; None for what is none, or a Protocol that Python doesn't look for in an object."""
+    origin = get_origin(annotated) or annotated
+    if origin in (Union, UnionType):
+        return [kind for member in get_args(annotated) for kind in _kinds(member)]
+    if origin is None:
         return [type(None)]
-    first, *rest = text.partition("[")[0].split(".")
-    found: Any = classes.get(first, getattr(builtins, first, None))
-    for part in rest:
-        found = getattr(found, part, None)
-    members = get_args(found) if get_origin(found) in (Union, UnionType) else [found]
-    return [_class_of(member) for member in members]
-
-
-def _class_of(found: Any) -> type | None:
-    found = get_origin(found) or found
-    # a Protocol may be one that Python does not look for in an object
-    is_no_test = getattr(found, "_is_protocol", False) and not getattr(found, "_is_runtime_protocol", False)
-    return None if found is Any or not isinstance(found, type) or is_no_test else found
+    is_no_test = getattr(origin, "_is_protocol", False) and not getattr(origin, "_is_runtime_protocol", False)
+    return [None if origin is Any or not isinstance(origin, type) or is_no_test else origin]
 
 
 def _is_a(value: object, kind: type | None) -> bool:

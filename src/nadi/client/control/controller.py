@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from nadi.client.control.calls import ControllerCalls
-from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import (
+    KeyValueTableConfiguration,
+    RetentionPolicy,
+    ScalingPolicy,
+    StreamConfiguration,
+)
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
     InvalidNameError,
     InvalidStreamCutError,
+    KeyValueTableNotFoundError,
     NadiError,
     NotEmptyError,
+    NotFoundError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -32,10 +39,11 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.limits import PREFIXED_NAME_MAX_CHARS
 from nadi.model.event_time import EventTime
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
-from nadi.naming import container_key, parse_segment_name
+from nadi.naming import check_name, container_key, parse_segment_name
 from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
@@ -44,40 +52,34 @@ from nadi.wire.rpc import transactions_pb2 as together
 _MASK_64 = (1 << 64) - 1
 
 
-def either(status: int, yes: int, no: int, what: str) -> bool:
-    if status not in (yes, no):
-        refused(what)
-    return status == yes
+_NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
+_ERRORS: dict[str, Callable[[str, str], NadiError]] = {  # by statuses, of a scope and the name of something in it
+    "SCOPE_NOT_FOUND": lambda scope, _: ScopeNotFoundError(scope),
+    "SCOPE_NOT_EMPTY": lambda scope, _: NotEmptyError(f"scope {scope} still holds something: delete its streams first"),
+    "INVALID_SCOPE_NAME": lambda scope, _: InvalidNameError("scope", scope, _NAME_RULE),
+    "STREAM_NOT_FOUND": StreamNotFoundError,
+    "STREAM_SEALED": lambda scope, stream: StreamSealedError(f"stream {scope}/{stream}"),
+    "STREAM_NOT_SEALED": StreamNotSealedError,
+    "INVALID_STREAM_NAME": lambda _, stream: InvalidNameError("stream", stream, _NAME_RULE),
+    "RG_NOT_FOUND": ReaderGroupNotFoundError,
+    "INVALID_RG_NAME": lambda _, group: InvalidNameError("reader group", group, _NAME_RULE),
+    "TABLE_NOT_FOUND": KeyValueTableNotFoundError,
+    "INVALID_TABLE_NAME": lambda _, table: InvalidNameError("key-value table", table, _NAME_RULE),
+}
 
 
-def refused(what: str) -> NoReturn:
-    raise NadiError(f"{what} failed at the controller: see its log")
-
-
-async def all_pages(
-    page: Callable[[pb.ContinuationToken], Awaitable[tuple[list[str], pb.ContinuationToken]]],
-) -> list[str]:
-    """All names of a list. page: asks for those at a token, and gives them with the token of the next."""
-    names: list[str] = []
-    at = pb.ContinuationToken()
-    while True:
-        found, following = await page(at)
-        names += found
-        if not found or following.token in ("", at.token):
-            return names
-        at = following
-
-
-def check_update(reply: pb.UpdateStreamStatus, scope: str, stream: str) -> None:
-    if reply.status == reply.SUCCESS:
-        return
-    if reply.status == reply.STREAM_NOT_FOUND:
-        raise StreamNotFoundError(scope, stream)
-    if reply.status == reply.SCOPE_NOT_FOUND:
-        raise ScopeNotFoundError(scope)
-    if reply.status == reply.STREAM_SEALED:
-        raise StreamSealedError(f"stream {scope}/{stream}")
-    refused(f"changing {scope}/{stream}")
+def succeeded(
+    reply: Any, what: str, scope: str, name: str = "", *, no: str = "", failure: type[NadiError] = NadiError
+) -> bool:
+    """Return True for the status SUCCESS and False for `no`; raise the error of any other, `failure` for one that says
+    no more."""
+    known = reply.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number.get(reply.status)
+    status = known.name if known is not None else ""
+    if status in ("SUCCESS", no):
+        return status == "SUCCESS"
+    if status in _ERRORS:
+        raise _ERRORS[status](scope, name)
+    raise failure(f"{what} failed at the controller: see its log")
 
 
 def check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> None:
@@ -153,7 +155,6 @@ def ranges_of(messages: Iterable[pb.SegmentRange]) -> list[SegmentRange]:
 
 WORKFLOW_TIMEOUT_S = 130.0  # the controller answers a workflow's caller within 120 s
 _Record = TypeVar("_Record")
-_NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 
 
 class ControllerClient(ControllerCalls):
@@ -161,23 +162,30 @@ class ControllerClient(ControllerCalls):
 
     async def create_scope(self, scope: str) -> bool:
         reply = await self.call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
-        if reply.status == reply.INVALID_SCOPE_NAME:
-            raise InvalidNameError("scope", scope, _NAME_RULE)
-        return either(reply.status, reply.SUCCESS, reply.SCOPE_EXISTS, f"creating scope {scope}")
+        return succeeded(reply, f"creating scope {scope}", scope, no="SCOPE_EXISTS")
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
         rpc = "deleteScopeRecursive" if recursive else "deleteScope"
         reply = await self.call(rpc, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, WORKFLOW_TIMEOUT_S)
-        if reply.status == reply.SCOPE_NOT_EMPTY:
-            raise NotEmptyError(f"scope {scope} still holds something: delete its streams first")
-        return either(reply.status, reply.SUCCESS, reply.SCOPE_NOT_FOUND, f"deleting scope {scope}")
+        return succeeded(reply, f"deleting scope {scope}", scope, no="SCOPE_NOT_FOUND")
 
     async def list_scopes(self) -> list[str]:
-        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
-            reply = await self.call("listScopes", pb.ScopesRequest(continuationToken=at), pb.ScopesResponse)
-            return list(reply.scopes), reply.continuationToken
+        return await self._all_pages("listScopes", pb.ScopesRequest(), pb.ScopesResponse, lambda reply: reply.scopes)
 
-        return await all_pages(page)
+    async def _all_pages(
+        self, rpc: str, request: Any, kind: type[Any], names_of: Callable[[Any], Iterable[str]], scope: str = ""
+    ) -> list[str]:
+        """Return the names of all pages of a list; ScopeNotFoundError if it is one of a scope that isn't there."""
+        names: list[str] = []
+        while True:
+            reply = await self.call(rpc, request, kind)
+            if scope:
+                succeeded(reply, f"listing what scope {scope} has", scope)
+            more = list(names_of(reply))
+            names += more
+            if not more or reply.continuationToken.token in ("", request.continuationToken.token):
+                return names
+            request.continuationToken.CopyFrom(reply.continuationToken)
 
     async def scope_exists(self, scope: str) -> bool:
         reply = await self.call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
@@ -188,37 +196,28 @@ class ControllerClient(ControllerCalls):
     async def create_stream(self, scope: str, stream: str, config: StreamConfiguration) -> bool:
         request = config_message(scope, stream, config)
         reply = await self.call("createStream", request, pb.CreateStreamStatus, WORKFLOW_TIMEOUT_S)
-        if reply.status == reply.SCOPE_NOT_FOUND:
-            raise ScopeNotFoundError(scope)
-        if reply.status == reply.INVALID_STREAM_NAME:
-            raise InvalidNameError("stream", stream, _NAME_RULE)
-        return either(reply.status, reply.SUCCESS, reply.STREAM_EXISTS, f"creating {scope}/{stream}")
+        return succeeded(reply, f"creating {scope}/{stream}", scope, stream, no="STREAM_EXISTS")
 
     async def update_stream(self, scope: str, stream: str, config: StreamConfiguration) -> None:
-        request = config_message(scope, stream, config)
-        reply = await self.call("updateStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
-        check_update(reply, scope, stream)
+        await self._update("updateStream", scope, stream, config_message(scope, stream, config))
 
     async def truncate_stream(self, cut: StreamCut) -> None:
-        request = cut_message(cut)
-        reply = await self.call("truncateStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
-        check_update(reply, cut.scope, cut.stream)
+        await self._update("truncateStream", cut.scope, cut.stream, cut_message(cut))
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        request = stream_message(scope, stream)
-        reply = await self.call("sealStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
-        check_update(reply, scope, stream)
+        await self._update("sealStream", scope, stream, stream_message(scope, stream))
+
+    async def _update(self, rpc: str, scope: str, stream: str, request: Any) -> None:
+        reply = await self.call(rpc, request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
+        succeeded(reply, f"changing {scope}/{stream}", scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:
         request = stream_message(scope, stream)
         reply = await self.call("deleteStream", request, pb.DeleteStreamStatus, WORKFLOW_TIMEOUT_S)
-        if reply.status == reply.STREAM_NOT_SEALED:
-            raise StreamNotSealedError(scope, stream)
-        return either(reply.status, reply.SUCCESS, reply.STREAM_NOT_FOUND, f"deleting {scope}/{stream}")
+        return succeeded(reply, f"deleting {scope}/{stream}", scope, stream, no="STREAM_NOT_FOUND")
 
     async def stream_exists(self, scope: str, stream: str) -> bool:
-        request = stream_message(scope, stream)
-        return (await self.call("checkStreamExists", request, pb.ExistsResponse)).exists
+        return (await self.call("checkStreamExists", stream_message(scope, stream), pb.ExistsResponse)).exists
 
     async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
         request = stream_message(scope, stream)
@@ -249,19 +248,12 @@ class ControllerClient(ControllerCalls):
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
         where = pb.ScopeInfo(scope=scope)
-
-        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
-            if tag is None:
-                plain = pb.StreamsInScopeRequest(scope=where, continuationToken=at)
-                reply = await self.call("listStreamsInScope", plain, pb.StreamsInScopeResponse)
-            else:
-                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=at)
-                reply = await self.call("listStreamsInScopeForTag", tagged, pb.StreamsInScopeResponse)
-            if reply.status == reply.SCOPE_NOT_FOUND:
-                raise ScopeNotFoundError(scope)
-            return [info.stream for info in reply.streams], reply.continuationToken
-
-        return await all_pages(page)
+        request: Any
+        rpc, request = "listStreamsInScope", pb.StreamsInScopeRequest(scope=where)
+        if tag is not None:
+            rpc, request = "listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=where, tag=tag)
+        kind = pb.StreamsInScopeResponse
+        return await self._all_pages(rpc, request, kind, lambda reply: [info.stream for info in reply.streams], scope)
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -306,12 +298,8 @@ class ControllerClient(ControllerCalls):
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
-        fields: dict[str, Any] = {
-            "streamInfo": stream_message(scope, stream),
-            "from": dict(start.positions) if start else {},
-            "to": dict(end.positions) if end else {},
-        }
-        request = pb.StreamCutRange(**fields)
+        cuts: dict[str, Any] = {name: dict(cut.positions) for name, cut in (("from", start), ("to", end)) if cut}
+        request = pb.StreamCutRange(streamInfo=stream_message(scope, stream), **cuts)
         reply = await self.stream_call("getSegmentsBetween", scope, stream, request, pb.StreamCutRangeResponse)
         return [segment.segmentId for segment in reply.segments]
 
@@ -460,27 +448,19 @@ class ControllerClient(ControllerCalls):
             endingStreamCuts=[cut_message(cut) for cut in ends],
         )
         reply = await self.call("createReaderGroup", request, pb.CreateReaderGroupResponse, WORKFLOW_TIMEOUT_S)
-        if reply.status == reply.SCOPE_NOT_FOUND:
-            raise ScopeNotFoundError(scope)
-        if reply.status == reply.INVALID_RG_NAME:
-            raise InvalidNameError("reader group", group, _NAME_RULE)
-        if reply.status != reply.SUCCESS:
-            refused(f"creating reader group {scope}/{group}")
+        succeeded(reply, f"creating reader group {scope}/{group}", scope, group)
         return str(reply.config.readerGroupId)
 
     async def reader_group_id(self, scope: str, group: str) -> str:
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
         reply = await self.call("getReaderGroupConfig", request, pb.ReaderGroupConfigResponse)
-        if reply.status == reply.RG_NOT_FOUND:
-            raise ReaderGroupNotFoundError(scope, group)
-        if reply.status != reply.SUCCESS:
-            refused(f"looking for reader group {scope}/{group}")
+        succeeded(reply, f"looking for reader group {scope}/{group}", scope, group)
         return str(reply.config.readerGroupId)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
         reply = await self.call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
-        return either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")
+        return succeeded(reply, f"deleting reader group {scope}/{group}", scope, group, no="RG_NOT_FOUND")
 
     async def update_subscriber_stream_cut(self, subscriber: str, group_id: str, cut: StreamCut) -> None:
         """Let retention truncate before the cut, as far as `subscriber` (`scope/reader group`) is concerned."""
@@ -488,13 +468,55 @@ class ControllerClient(ControllerCalls):
             subscriber=subscriber, generation=0, readerGroupId=group_id, streamCut=cut_message(cut)
         )
         reply = await self.call("updateSubscriberStreamCut", request, pb.UpdateSubscriberStatus)
-        if reply.status == reply.STREAM_NOT_FOUND:
-            raise StreamNotFoundError(cut.scope, cut.stream)
         if reply.status == reply.SUBSCRIBER_NOT_FOUND:
             raise SubscriberNotFoundError(f"{cut.scope}/{cut.stream}", subscriber)
         if reply.status == reply.STREAM_CUT_NOT_VALID:
             raise InvalidStreamCutError(
                 f"{cut} is not a boundary of its stream, or lies before what was already released"
             )
-        if reply.status != reply.SUCCESS:
-            refused(f"releasing {cut} for reader group {subscriber}")
+        succeeded(reply, f"releasing {cut} for reader group {subscriber}", cut.scope, cut.stream)
+
+    # --- key-value tables -------------------------------------------------------------------
+
+    async def create_key_value_table(self, scope: str, table: str, config: KeyValueTableConfiguration) -> bool:
+        check_name("key-value table", table, max_chars=PREFIXED_NAME_MAX_CHARS)
+        request = pb.KeyValueTableConfig(
+            scope=scope,
+            kvtName=table,
+            partitionCount=config.partitions,
+            primaryKeyLength=config.primary_key_bytes,
+            secondaryKeyLength=config.secondary_key_bytes,
+            rolloverSizeBytes=config.rollover_size_bytes,
+        )
+        reply = await self.call("createKeyValueTable", request, pb.CreateKeyValueTableStatus, WORKFLOW_TIMEOUT_S)
+        what = f"creating table {scope}/{table}"
+        return succeeded(reply, what, scope, table, no="TABLE_EXISTS", failure=UnavailableError)
+
+    async def delete_key_value_table(self, scope: str, table: str) -> bool:
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = await self.call("deleteKeyValueTable", request, pb.DeleteKVTableStatus, WORKFLOW_TIMEOUT_S)
+        what = f"deleting table {scope}/{table}"
+        return succeeded(reply, what, scope, table, no="TABLE_NOT_FOUND", failure=UnavailableError)
+
+    async def list_key_value_tables(self, scope: str) -> list[str]:
+        rpc, request = "listKeyValueTablesInScope", pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope))
+        kind = pb.KVTablesInScopeResponse
+        return await self._all_pages(rpc, request, kind, lambda reply: [info.kvtName for info in reply.kvtables], scope)
+
+    async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        reply = await self.call("getKeyValueTableConfiguration", request, pb.KeyValueTableConfigResponse)
+        succeeded(reply, f"describing table {scope}/{table}", scope, table, failure=UnavailableError)
+        found = reply.config
+        return KeyValueTableConfiguration(
+            found.primaryKeyLength, found.secondaryKeyLength, found.partitionCount, found.rolloverSizeBytes
+        )
+
+    async def partitions(self, scope: str, table: str) -> list[SegmentRange]:
+        """Return the segments of a key-value table, by their part of the key space."""
+        request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+        try:
+            reply = await self.call("getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges)
+        except NotFoundError as error:
+            raise KeyValueTableNotFoundError(scope, table) from error
+        return ranges_of(reply.segmentRanges)

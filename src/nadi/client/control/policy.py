@@ -1,4 +1,4 @@
-"""How a stream scales and what it keeps, as applications specify it."""
+"""How a stream scales, what it keeps, and what a key-value table is like, as applications specify it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from nadi.client.control.arguments import checked
 from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError
+from nadi.limits import STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 
@@ -136,6 +137,27 @@ class StreamConfiguration:
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
     event_time: EventTime | None = None
+
+
+@checked()
+@dataclass(frozen=True, slots=True)
+class KeyValueTableConfiguration:
+    """How long the keys of a table are, and over how many partitions they are spread; it never changes."""
+
+    primary_key_bytes: int
+    secondary_key_bytes: int = 0
+    partitions: int = 1
+    rollover_size_bytes: int = 0  # 0: the server's own
+
+    def __post_init__(self) -> None:
+        if not (self.primary_key_bytes > 0 and self.secondary_key_bytes >= 0 and self.rollover_size_bytes >= 0):
+            raise InvalidArgumentError(
+                "a key-value table needs a primary key of at least one byte, and no negative sizes"
+            )
+        if self.primary_key_bytes + self.secondary_key_bytes > TABLE_FIXED_KEY_MAX_BYTES:
+            raise InvalidArgumentError(f"both keys of a table together have at most {TABLE_FIXED_KEY_MAX_BYTES} bytes")
+        if not 1 <= self.partitions <= STREAM_MAX_SEGMENTS:
+            raise InvalidArgumentError(f"a key-value table has 1 to {STREAM_MAX_SEGMENTS:,} partitions")
 
 
 def _check_factor(scale_factor: int) -> None:

@@ -142,18 +142,9 @@ class StreamTables:
         return stored
 
     def _of(self, name: str, stored: StoredTable) -> TableDefinition:
-        return TableDefinition(
-            self._scope,
-            name,
-            stored.stream,
-            stored.value_format,
-            stored.value_schema,
-            stored.value_mode,
-            stored.key,
-            stored.event_time,
-            datetime.fromtimestamp(stored.made_ms / 1000, UTC),
-            stored.note,
-        )
+        fields = msgspec.structs.asdict(stored)
+        made_at = datetime.fromtimestamp(fields.pop("made_ms") / 1000, UTC)
+        return TableDefinition(self._scope, name, made_at=made_at, **fields)
 
     async def _check(self, name: str, stored: StoredTable) -> None:
         """InvalidArgumentError unless the stream's events can be read so, and have these columns."""

@@ -33,39 +33,6 @@ from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
-
-async def open_sender(
-    stores: SegmentStores,
-    scope: str,
-    stream: str,
-    *,
-    ack_timeout_s: float = ACK_TIMEOUT_S,
-    blocking: bool = False,
-    writer_id: str | None = None,
-    automatically_note_time: bool = False,
-) -> EventSender:
-    """Open a sender to the stream's current segments; StreamSealedError if there are none."""
-    if writer_id is not None:
-        check_writer_id(writer_id)
-    controller = stores.controller
-    segments = await controller.current_segments(scope, stream)
-    if not segments:
-        raise StreamSealedError(f"stream {scope}/{stream}")
-    sender = EventSender(
-        stores,
-        f"{scope}/{stream}",
-        segments,
-        name_of=lambda segment_id: segment_name(scope, stream, segment_id),
-        find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
-        ack_timeout_s=ack_timeout_s,
-        blocking=blocking,
-    )
-    sender.times = NotedTimes(stores, scope, stream, writer_id or str(uuid4()), sender, continues=writer_id is not None)
-    if automatically_note_time:
-        sender.times.note_automatically()
-    return sender
-
-
 T = TypeVar("T")
 
 
@@ -136,15 +103,25 @@ class EventStreams:
         automatically_note_time: note the wall clock's time every five seconds, and at the end.
         """
         encode = await self._encoder(scope, stream, serializer)
-        sender = await open_sender(
+        if writer_id is not None:
+            check_writer_id(writer_id)
+        controller = self._stores.controller
+        segments = await controller.current_segments(scope, stream)
+        if not segments:
+            raise StreamSealedError(f"stream {scope}/{stream}")
+        sender = EventSender(
             self._stores,
-            scope,
-            stream,
+            f"{scope}/{stream}",
+            segments,
+            name_of=lambda segment_id: segment_name(scope, stream, segment_id),
+            find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
             ack_timeout_s=ack_timeout,
             blocking=self._blocking,
-            writer_id=writer_id,
-            automatically_note_time=automatically_note_time,
         )
+        continues = writer_id is not None
+        sender.times = NotedTimes(self._stores, scope, stream, writer_id or str(uuid4()), sender, continues=continues)
+        if automatically_note_time:
+            sender.times.note_automatically()
         self._senders = [*(known for known in self._senders if not known.is_closed), sender]
         return ValueWriter(sender, encode) if encode else EventWriter(sender)
 

@@ -14,7 +14,7 @@ from nadi.client.bytestream import byte_reader, byte_writer
 from nadi.client.bytestream.byte_reader import READ_TIMEOUT_S, ByteStreamReader
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.arguments import checked
-from nadi.client.control.policy import FIXED
+from nadi.client.control.policy import FIXED, KeyValueTableConfiguration
 from nadi.client.indexstream.index_reader import IndexReader, IndexWriter, stored_record_size
 from nadi.client.indexstream.record import RECORD_SIZE, RECORD_SIZE_ATTRIBUTE, Fields, IndexRecord, data_limit
 from nadi.client.reading.boundary import check_cut
@@ -24,8 +24,6 @@ from nadi.client.shared import shared_state as shared
 from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
 from nadi.client.shared.shared_state import Journal, LeaderElection, SharedCounter, SharedMap, SharedSet, election_kind
 from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
-from nadi.client.tables import key_value_registry as registry
-from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.errors import ClosedError, ConflictError, InvalidArgumentError, InvalidStreamCutError, StreamSealedError
@@ -75,10 +73,6 @@ def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
             "create a stream of one segment that never scales"
         )
     return segment_ids[0]
-
-
-async def open_index_reader(stores: SegmentStores, scope: str, stream: str, timeout: float | None) -> IndexReader:
-    return IndexReader(stores, scope, stream, await only_segment(stores, scope, stream), timeout=timeout)
 
 
 async def open_index_writer(
@@ -231,7 +225,8 @@ class Structures:
 
         One that follows the tail and gets nothing for `timeout` seconds raises RequestTimeoutError.
         """
-        reader = await open_index_reader(self._stores, scope, stream, timeout)
+        segment_id = await only_segment(self._stores, scope, stream)
+        reader = IndexReader(self._stores, scope, stream, segment_id, timeout=timeout)
         self._index_readers.add(reader)
         return reader
 
@@ -239,24 +234,24 @@ class Structures:
 
     async def create_key_value_table(self, scope: str, table: str, config: KeyValueTableConfiguration) -> bool:
         """Create a key-value table; return False if it already exists, whatever its configuration."""
-        return await registry.create(self._stores.controller, scope, table, config)
+        return await self._stores.controller.create_key_value_table(scope, table, config)
 
     async def delete_key_value_table(self, scope: str, table: str) -> bool:
         """Delete a key-value table and its contents; return False if there is none."""
-        return await registry.delete(self._stores.controller, scope, table)
+        return await self._stores.controller.delete_key_value_table(scope, table)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
         """Return the names of the scope's key-value tables."""
-        return await registry.tables(self._stores.controller, scope)
+        return await self._stores.controller.list_key_value_tables(scope)
 
     async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
         """Return the configuration it was created with; KeyValueTableNotFoundError if there is none."""
-        return await registry.configuration(self._stores.controller, scope, table)
+        return await self._stores.controller.key_value_table_configuration(scope, table)
 
     async def key_value_table(self, scope: str, table: str) -> KeyValueTable:
         """Open a table that was created by `create_key_value_table`."""
-        config = await registry.configuration(self._stores.controller, scope, table)
-        partitions = await registry.partitions(self._stores.controller, scope, table)
+        config = await self._stores.controller.key_value_table_configuration(scope, table)
+        partitions = await self._stores.controller.partitions(scope, table)
         return KeyValueTable(self._stores, scope, table, config, partitions)
 
     # --- shared state -----------------------------------------------------------------------

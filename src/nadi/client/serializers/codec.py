@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NoReturn
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.plain import SchemaSerializer, Serializer, T
@@ -20,21 +20,9 @@ from nadi.client.serializers.registry import SchemaGroup
 from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 
-T_co = TypeVar("T_co", covariant=True)
-
 MAGIC = b"\x9d\x01"
 _HEADER = struct.Struct(">2sI")
 HEADER_BYTES = _HEADER.size
-
-
-class EventDecoder(Protocol[T_co]):
-    def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T_co] | None:
-        """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
-        ...
-
-    async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T_co]:
-        """Return what reads these events (and no others), raising SerializationError or another error that fits."""
-        ...
 
 
 async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> Callable[[T], bytes]:
@@ -49,9 +37,7 @@ async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Se
 
 def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> EventDecoder[T]:
     _check(serializer)
-    if isinstance(serializer, SchemaSerializer):
-        return _SchemaDecoder(SchemaGroup(stores, scope, stream), serializer)
-    return _PlainDecoder(serializer)
+    return EventDecoder(SchemaGroup(stores, scope, stream), serializer)
 
 
 def _check(serializer: object) -> None:
@@ -61,25 +47,17 @@ def _check(serializer: object) -> None:
         )
 
 
-class _PlainDecoder(Generic[T]):
-    def __init__(self, serializer: Serializer[T]) -> None:
-        self._deserialize = serializer.deserialize
-
-    def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
-        return self._deserialize
-
-    async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
-        return self._deserialize
-
-
-class _SchemaDecoder(Generic[T]):
+class EventDecoder(Generic[T]):
     """Keeps a function per schema met, at most SCHEMA_CACHE_DECODERS, the most recently used."""
 
-    def __init__(self, group: SchemaGroup, serializer: SchemaSerializer[T]) -> None:
+    def __init__(self, group: SchemaGroup, serializer: Serializer[T]) -> None:
         self._group, self._serializer = group, serializer
         self._known: dict[bytes, Callable[[bytes], T]] = {}  # by header, the least recently used first
 
     def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T] | None:
+        """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
+        if not isinstance(self._serializer, SchemaSerializer):
+            return self._serializer.deserialize
         headers = {event[:HEADER_BYTES] for event in events}
         if not headers <= self._known.keys():
             return None
@@ -88,20 +66,23 @@ class _SchemaDecoder(Generic[T]):
         return _by_header(of_block)
 
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
+        """Return what reads these events (and no others), raising SerializationError or another error that fits."""
+        if not isinstance(self._serializer, SchemaSerializer):
+            return self._serializer.deserialize
         of_block: dict[bytes, Callable[[bytes], T]] = {}
         for header in {event[:HEADER_BYTES] for event in events}:
-            read = self._known.pop(header, None) or await self._reader_of(header)
+            read = self._known.pop(header, None) or await self._reader_of(header, self._serializer)
             of_block[header] = self._known[header] = read
         while len(self._known) > SCHEMA_CACHE_DECODERS:
             del self._known[next(iter(self._known))]
         return _by_header(of_block)
 
-    async def _reader_of(self, header: bytes) -> Callable[[bytes], T]:
+    async def _reader_of(self, header: bytes, own: SchemaSerializer[T]) -> Callable[[bytes], T]:
         if len(header) < HEADER_BYTES or header[:2] != MAGIC:
             return _failing(
                 lambda: SerializationError(
                     f"the event names no schema: it was written without one; read it with a plain serializer, not "
-                    f"{type(self._serializer).__name__}"
+                    f"{type(own).__name__}"
                 )
             )
         schema_id = _HEADER.unpack(header)[1]
@@ -110,7 +91,6 @@ class _SchemaDecoder(Generic[T]):
             definition = await self._group.definition(version)
         except UnknownSchemaError:
             return _failing(lambda: UnknownSchemaError(self._group.scope, self._group.stream, schema_id))
-        own = self._serializer
         if version.format != own.schema_format:
             problems = [f"it was written as {version.format} and is read as {own.schema_format}"]
         elif definition == own.definition:

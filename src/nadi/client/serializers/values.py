@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
-from uuid import UUID
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.closing import Closing
@@ -24,7 +23,6 @@ from nadi.client.writing.sender import EventSender, Writing
 from nadi.client.writing.transactions import OpenTransaction, TransactionWriter
 from nadi.errors import DamagedDataError, SerializationError
 from nadi.model.event import EventBlock
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 
 T = TypeVar("T")
@@ -102,21 +100,20 @@ class ValueWriter(Writing, Values[T]):
 class ValueTransaction(OpenTransaction, Values[T]):
     """Transaction's methods, for values."""
 
+    def __init__(self, owner: TransactionalValueWriter[T], *args: Any) -> None:
+        super().__init__(owner, *args)
+        self._encode = owner._encode
+
 
 @checked()
 class TransactionalValueWriter(TransactionWriter[ValueTransaction[T]], Generic[T]):
     """TransactionalEventWriter's methods, for values."""
 
+    _kind: type[ValueTransaction[T]] = ValueTransaction
+
     def __init__(self, encode: Callable[[T], bytes], *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._encode = encode
-
-    def _made(
-        self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None
-    ) -> ValueTransaction[T]:
-        txn = ValueTransaction[T](self, txn_id, segments, lease_ms, state)
-        txn._encode = self._encode
-        return txn
 
 
 @checked()

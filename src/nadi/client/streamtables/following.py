@@ -24,9 +24,9 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from nadi.client.blocking.classes import Transaction, TransactionalEventWriter
 from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
-from nadi.client.blocking.writers import Transaction, TransactionalEventWriter
 from nadi.client.control.arguments import check_seconds, checking
 from nadi.client.definitions.columns import CHANGE
 from nadi.client.manager.streams import stores_of

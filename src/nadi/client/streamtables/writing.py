@@ -59,7 +59,7 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
         reader = pa.RecordBatchReader.from_stream(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:  # what a data frame raises for a column without a type
         raise InvalidArgumentError(f"the rows have no form in Arrow: {reason(error)}") from error
-    found = _Events(RowEncoder(table.definition, table.target, reader.schema), reader)
+    found = _events(RowEncoder(table.definition, table.target, reader.schema), reader)
     stream = table.definition.stream
     if once is None:
         return _together(manager, scope, stream, found)
@@ -73,19 +73,15 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
         thread.result(writer.close)
 
 
-class _Events:
-    def __init__(self, encode: RowEncoder, reader: pa.RecordBatchReader) -> None:
-        self._encode, self._reader = encode, reader
-
-    def __iter__(self) -> Iterator[EncodedRows]:
-        first = 0
-        for batch in self._reader:
-            for low in range(0, batch.num_rows, STREAM_TABLE_BATCH_ROWS):
-                yield self._encode.of(batch.slice(low, STREAM_TABLE_BATCH_ROWS), first + low)
-            first += batch.num_rows
+def _events(encode: RowEncoder, reader: pa.RecordBatchReader) -> Iterator[EncodedRows]:
+    first = 0
+    for batch in reader:
+        for low in range(0, batch.num_rows, STREAM_TABLE_BATCH_ROWS):
+            yield encode.of(batch.slice(low, STREAM_TABLE_BATCH_ROWS), first + low)
+        first += batch.num_rows
 
 
-def _together(manager: StreamManager, scope: str, stream: str, found: _Events) -> int:
+def _together(manager: StreamManager, scope: str, stream: str, found: Iterator[EncodedRows]) -> int:
     count = size = 0
     with manager.create_transaction_writer(scope, stream) as writer, writer.begin_txn() as txn:
         for made in found:
@@ -101,7 +97,7 @@ def _together(manager: StreamManager, scope: str, stream: str, found: _Events) -
     return count
 
 
-def _numbered(thread: LoopThread, writer: NumberedWriter, once: str, found: _Events) -> int:
+def _numbered(thread: LoopThread, writer: NumberedWriter, once: str, found: Iterator[EncodedRows]) -> int:
     count = checksum = 0
     stored = {number >> _CHECKSUM_BITS: number for number in thread.run(writer.last_numbers())}
     for made in found:

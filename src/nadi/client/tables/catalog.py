@@ -261,7 +261,15 @@ class Catalog(Generic[T]):
 
     async def all(self) -> tuple[dict[str, T], list[Unreadable]]:
         """All records, by name and in order of names; and those that can't be read."""
-        return await sorted_out(named_entries(self._stores, self._scope, self._table, self.kind.prefix), self.kind)
+        records: dict[str, T] = {}
+        unreadable = []
+        async for entry in entries_of(self._stores, self._scope, self._table, self.kind.prefix.encode()):
+            name = entry.key.decode(errors="replace")
+            try:
+                records[name] = self.kind.read(name, entry.value)
+            except ProtocolError as error:
+                unreadable.append(Unreadable(name, str(error)))
+        return records, unreadable
 
 
 async def readable(records: Mapping[str, Record[T]]) -> tuple[dict[str, T], list[Unreadable]]:
@@ -275,18 +283,6 @@ async def readable(records: Mapping[str, Record[T]]) -> tuple[dict[str, T], list
         except ProtocolError as error:
             unreadable.append(Unreadable(name, str(error)))
     return there, unreadable
-
-
-async def sorted_out(entries: AsyncIterator[tuple[str, bytes]], kind: Kind[T]) -> tuple[dict[str, T], list[Unreadable]]:
-    """Those of names and their values that are records of that kind, by name; and the others."""
-    records: dict[str, T] = {}
-    unreadable = []
-    async for name, value in entries:
-        try:
-            records[name] = kind.read(name, value)
-        except ProtocolError as error:
-            unreadable.append(Unreadable(name, str(error)))
-    return records, unreadable
 
 
 def named(record: T, field: str, name: str) -> T:
@@ -313,14 +309,6 @@ async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: by
         for entry in page.entries:
             yield TableEntry(bytes(entry.key[len(prefix) :]), entry.version, bytes(entry.value))
         token = page.continuation_token
-
-
-async def named_entries(
-    stores: SegmentStores, scope: str, table: Table, prefix: str
-) -> AsyncIterator[tuple[str, bytes]]:
-    """As `entries_of`: names and values."""
-    async for entry in entries_of(stores, scope, table, prefix.encode()):
-        yield entry.key.decode(errors="replace"), entry.value
 
 
 async def remove_all(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> None:

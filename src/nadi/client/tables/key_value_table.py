@@ -16,15 +16,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from nadi.client.control.arguments import checked
+from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.segments.stores import SegmentRequest, SegmentStores
-from nadi.client.tables import key_value_registry
-from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.table import table_bytes
 from nadi.errors import (
     ConditionFailedError,
@@ -48,55 +47,15 @@ from nadi.wire import commands as wire
 from nadi.wire import fields
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS
 
-
-class TableSpan(NamedTuple):
-    """Keys of full length; both belong to the range."""
-
-    low: bytes
-    high: bytes
-
-
 Page = list[tuple[int, fields.TableEntry]]  # with the id of the segment where the entry lies
-
-
-async def merged_pages(
-    stores: SegmentStores,
-    segments: Mapping[int, str],
-    span: TableSpan,
-    page_size: int,
-    timeout_s: float | None,
-    *,
-    keys_only: bool,
-) -> AsyncGenerator[Page, None]:
-    """The range's entries in lists of `page_size`, the last shorter; values are empty if `keys_only`."""
-    if not 1 <= page_size <= TABLE_PAGE_MAX_ENTRIES:
-        raise InvalidArgumentError(f"a page has 1 to {TABLE_PAGE_MAX_ENTRIES:,} entries, not {page_size}")
-    if span.low > span.high:
-        return
-    inputs = [_Partition(stores, i, name, *span, page_size, timeout_s, keys_only) for i, name in segments.items()]
-    ready: Page = []
-    while True:
-        await asyncio.gather(*(source.fill() for source in inputs if not source.at_hand and not source.is_read))
-        inputs = [source for source in inputs if source.at_hand]
-        if not inputs:
-            break
-        bound = min((source.at_hand[-1].key for source in inputs if not source.is_read), default=span.high)
-        fresh = [(source.segment_id, entry) for source in inputs for entry in source.take(bound)]
-        ready += sorted(fresh, key=lambda found: found[1].key)
-        while len(ready) >= page_size:
-            yield ready[:page_size]
-            ready = ready[page_size:]
-    if ready:
-        yield ready
 
 
 @dataclass(slots=True)
 class _Partition:
     """One partition's keys from `low` on, a page of them at hand."""
 
-    stores: SegmentStores
+    table: KeyValueTable
     segment_id: int
-    name: str
     low: bytes
     high: bytes
     page_size: int
@@ -106,19 +65,16 @@ class _Partition:
     is_read: bool = False  # to the range's end
 
     async def fill(self) -> None:
-        name, count, span = self.name, self.page_size, (b"", self.low, self.high)
+        asked = (0, self.table._names[self.segment_id], "", self.page_size, (b"", self.low, self.high))
         if self.keys_only:
-            asked = wire.ReadTableKeys(0, name, "", count, span)
-            keys = (await self.stores.ask(asked, wire.TableKeysRead, self.timeout_s)).keys
+            keys = (await self.table._ask(wire.ReadTableKeys(*asked), wire.TableKeysRead, self.timeout_s)).keys
             self.at_hand = [fields.TableEntry(key, version, b"") for key, version in keys]
         else:
-            wanted = wire.ReadTableEntries(0, name, "", count, span)
-            self.at_hand = list((await self.stores.ask(wanted, wire.TableEntriesRead, self.timeout_s)).entries)
+            found = await self.table._ask(wire.ReadTableEntries(*asked), wire.TableEntriesRead, self.timeout_s)
+            self.at_hand = list(found.entries)
         following = _next_key(self.at_hand[-1].key) if self.at_hand else None
-        if following is None or following > self.high:
-            self.is_read = True
-        else:
-            self.low = following
+        self.is_read = following is None or following > self.high
+        self.low = following or self.low
 
     def take(self, bound: bytes) -> list[fields.TableEntry]:
         """What is at hand up to the key `bound`."""
@@ -322,8 +278,8 @@ class KeyValueTable:
         Both ends are inclusive, and a shorter one stands for all keys that start with it.
         Entries that change meanwhile are seen as they are when their page is read.
         """
-        span = self._range(primary, prefix, start, end)
-        async with aclosing(self._pages(span, page_size, timeout, keys_only=False)) as pages:
+        low, high = self._range(primary, prefix, start, end)
+        async with aclosing(self._pages(low, high, page_size, timeout, keys_only=False)) as pages:
             async for page in pages:
                 yield [TableEntry(self._split(e.key), e.value, Version(s, e.version)) for s, e in page]
 
@@ -338,8 +294,8 @@ class KeyValueTable:
         timeout: float | None = None,
     ) -> AsyncGenerator[list[TableKey], None]:
         """Iterate like `pages`, but over keys only."""
-        span = self._range(primary, prefix, start, end)
-        async with aclosing(self._pages(span, page_size, timeout, keys_only=True)) as pages:
+        low, high = self._range(primary, prefix, start, end)
+        async with aclosing(self._pages(low, high, page_size, timeout, keys_only=True)) as pages:
             async for page in pages:
                 yield [self._split(entry.key) for _, entry in page]
 
@@ -393,7 +349,7 @@ class KeyValueTable:
     async def _gone(self) -> NadiError:
         """Why a partition is missing: partitions are deleted only with their table."""
         try:
-            await key_value_registry.configuration(self._stores.controller, self.scope, self.name)
+            await self._stores.controller.key_value_table_configuration(self.scope, self.name)
         except NadiError as error:
             return error
         return KeyValueTableRemadeError(self.scope, self.name)
@@ -457,7 +413,7 @@ class KeyValueTable:
             raise ConditionFailedError(f"{version} is the version of an entry in another partition than the key's")
         return version.number
 
-    def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> TableSpan:
+    def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> tuple[bytes, bytes]:
         config = self.configuration
         room = config.primary_key_bytes
         head = b""
@@ -473,21 +429,31 @@ class KeyValueTable:
         high = (head + prefix).ljust(whole, b"\xff")
         if end:
             high = min(high, (head + end).ljust(whole, b"\xff"))
-        return TableSpan(low, high)
+        return low, high
 
     async def _pages(
-        self, span: TableSpan, page_size: int, timeout: float | None, *, keys_only: bool
+        self, low: bytes, high: bytes, page_size: int, timeout: float | None, *, keys_only: bool
     ) -> AsyncGenerator[Page, None]:
+        """The entries from one key to the other in lists of `page_size`, the last shorter; values are empty if
+        `keys_only`."""
+        if not 1 <= page_size <= TABLE_PAGE_MAX_ENTRIES:
+            raise InvalidArgumentError(f"a page has 1 to {TABLE_PAGE_MAX_ENTRIES:,} entries, not {page_size}")
+        if low > high:
+            return
         primary = self.configuration.primary_key_bytes
-        if span.low[:primary] == span.high[:primary]:
-            segment_id = self._partition(span.low[:primary])
-            names = {segment_id: self._names[segment_id]}
-        else:
-            names = self._names
-        pages = merged_pages(self._stores, names, span, page_size, timeout, keys_only=keys_only)
-        try:
-            async with aclosing(pages):
-                async for page in pages:
-                    yield page
-        except SegmentNotFoundError:
-            raise await self._gone() from None
+        segments = [self._partition(low[:primary])] if low[:primary] == high[:primary] else [*self._names]
+        inputs = [_Partition(self, number, low, high, page_size, timeout, keys_only) for number in segments]
+        ready: Page = []
+        while True:
+            await asyncio.gather(*(source.fill() for source in inputs if not source.at_hand and not source.is_read))
+            inputs = [source for source in inputs if source.at_hand]
+            if not inputs:
+                break
+            bound = min((source.at_hand[-1].key for source in inputs if not source.is_read), default=high)
+            fresh = [(source.segment_id, entry) for source in inputs for entry in source.take(bound)]
+            ready += sorted(fresh, key=lambda found: found[1].key)
+            while len(ready) >= page_size:
+                yield ready[:page_size]
+                ready = ready[page_size:]
+        if ready:
+            yield ready

@@ -26,7 +26,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Coroutine, Sequence, Sized
 from typing import Any, Protocol
 
 from nadi.backoff import Backoff
@@ -43,7 +43,6 @@ from nadi.errors import (
     NotFoundError,
     NotOwnerError,
     ProtocolError,
-    RequestTimeoutError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
@@ -171,16 +170,14 @@ class Owner(Protocol):
 
     lock: threading.Lock
     stores: SegmentStores
-    pump: Pump
     outputs: dict[int, SegmentOutput]
 
-    def schedule(self, call: Callable[[], None]) -> None: ...
+    def add_due(self, output: SegmentOutput) -> None:
+        """It has more to send; call with the lock held, from any thread."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    def stored(self, batches: Sequence[Batch]) -> None: ...
-
-    def failed(self, batches: Sequence[Batch], error: NadiError) -> None: ...
+    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None: ...
 
     def on_sealed(self, sealed: SegmentOutput) -> None: ...
 
@@ -240,7 +237,7 @@ class SegmentOutput:
         if self._wakes:
             self._wakes = False
             try:
-                self._owner.pump.add(self)
+                self._owner.add_due(self)
             except BaseException:
                 self._wakes, self.notice_at = True, 1  # the next event, or a flush, sends both, or raises the same
                 raise
@@ -431,10 +428,10 @@ class SegmentOutput:
                 if traces.active is not None:
                     stored(traces.active, self.segment, self._writer_id, done)
             if self.has_pending:
-                self._owner.pump.add(self)
+                self._owner.add_due(self)
             else:
                 self._wakes, self.notice_at = True, 1
-        self._owner.stored(done)
+        self._owner.settled(done)
 
     # --- ends -------------------------------------------------------------------------------
 
@@ -451,72 +448,8 @@ class SegmentOutput:
         with self._owner.lock:
             batches = self.take_all()
             self._wakes, self.notice_at = True, 1
-        self._owner.failed(batches, error)
+        self._owner.settled(batches, error)
 
     def close(self) -> None:
         self._closed = True
         self._drop_session()
-
-
-_LOOK_S = 1.0
-
-
-class Pump:
-    """lock: the writer's, held when something is added. schedule: has a function called on the loop's thread, soon."""
-
-    def __init__(self, lock: threading.Lock, schedule: Callable[[Callable[[], None]], None]) -> None:
-        self._lock, self._schedule = lock, schedule
-        self._due: list[SegmentOutput] = []
-
-    def add(self, output: SegmentOutput) -> None:
-        """It has more to send; call with the lock held, from any thread. Raises what `schedule` does."""
-        is_first = not self._due
-        self._due += (output,)  # calls nothing: Ctrl-C can't come between this and the `try`
-        if is_first:
-            try:
-                self._schedule(self.run)
-            except BaseException:
-                self._due.clear()  # nobody comes for them: the next one is told again
-                raise
-
-    def add_unsent(self, outputs: Iterable[SegmentOutput]) -> None:
-        """Add those whose events wait: Ctrl-C may have come before the thread that wrote them could do so."""
-        with self._lock:
-            for output in outputs:
-                if output.current.entries:
-                    self.add(output)
-
-    def run(self) -> None:
-        """Have all that is due sent; on the loop's thread."""
-        with self._lock:
-            due, self._due = self._due, []
-            for output in due:
-                output.prepare()
-        for output in due:
-            output.send_prepared()
-
-
-async def fail_overdue(
-    outputs: Mapping[int, SegmentOutput],
-    lock: threading.Lock,
-    ack_timeout_s: float,
-    waits_for: Callable[[], NadiError | None],
-) -> None:
-    """Fail the events of outputs that have made no progress for the acknowledgement timeout; until cancelled."""
-    while True:
-        await asyncio.sleep(min(_LOOK_S, ack_timeout_s / 4))
-        now = time.monotonic()
-        for output in list(outputs.values()):
-            with lock:
-                if not output.has_pending:
-                    output.progress_at = now
-            if now - output.progress_at > ack_timeout_s:
-                what = f"segment {output.segment} acknowledged nothing for {ack_timeout_s} s"
-                if isinstance(output.trouble, StorageFullError):
-                    output.fail(StorageFullError(f"{what}: {output.trouble}"))
-                else:
-                    output.fail(too_late(what, output.trouble or waits_for()))
-
-
-def too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
-    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))

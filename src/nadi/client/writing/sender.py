@@ -20,7 +20,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,12 +44,14 @@ from nadi.client.writing.blocks import (
     as_bytes,
 )
 from nadi.client.writing.event_time import NotedTimes
-from nadi.client.writing.segment_output import Pump, SegmentOutput, fail_overdue, too_late
+from nadi.client.writing.segment_output import SegmentOutput
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
     InvalidArgumentError,
     NadiError,
+    RequestTimeoutError,
+    StorageFullError,
     StreamSealedError,
     UnavailableError,
 )
@@ -124,43 +126,9 @@ class EventWriter(Writing):
 
 
 ACK_TIMEOUT_S = 60.0
+_LOOK_S = 1.0
 _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
-
-
-Entry = tuple[float, float, SegmentOutput]
-
-
-def routed_on(
-    table: Iterable[Entry],
-    sealed: SegmentOutput,
-    successors: Sequence[SegmentRange],
-    output_of: Callable[[int], SegmentOutput],
-) -> Iterator[Entry]:
-    """The writer's table with the successors replacing the sealed segment. Each gets only the keys that this one had:
-    other predecessors of a merge keep theirs until they are found sealed themselves."""
-    for low, high, output in table:
-        if output is not sealed:
-            yield low, high, output
-            continue
-        own = SegmentRange(sealed.segment_id, low, high)
-        for piece in successors:
-            if keys := common_keys(own, piece):
-                yield *keys, output_of(piece.segment_id)
-
-
-def divided(
-    batch: Batch, routes: Routes[SegmentOutput], spare: SegmentOutput, route: Callable[[str], SegmentOutput]
-) -> dict[SegmentOutput, Batch]:
-    """The batch's events, in order, grouped by the output that takes their key; those without a key go to `spare`."""
-    groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
-    for header, payload, key in batch.parts():
-        if isinstance(key, Piece):
-            for code, part in key.divide(routes, routes.code_of[spare]):
-                groups[routes.segments[code]].add_piece(part)
-        else:
-            groups[spare if key is None else route(key)].add(header, payload, key)
-    return groups
 
 
 class EventSender:
@@ -191,7 +159,7 @@ class EventSender:
         self._blocking = blocking
         self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
-        self.pump = Pump(self.lock, self.schedule)
+        self._due: list[SegmentOutput] = []  # those that have more to send
         self._room = threading.Condition(self.lock)
         self._awaiting_room = 0  # threads
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -207,7 +175,7 @@ class EventSender:
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._keyless: SegmentOutput | None  # takes events without a key now
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
-        self.spawn(fail_overdue(self.outputs, self.lock, ack_timeout_s, stores.waits_for))
+        self.spawn(self._fail_overdue())
 
     # --- writing; any thread in the blocking face, else the loop's ---------------------------
 
@@ -297,7 +265,10 @@ class EventSender:
     async def flush(self, timeout: float | None = None) -> None:
         failure, self._failure = self._failure, None
         async with TimeLimit(timeout, lambda: f"not everything was acknowledged within {timeout} s", self._trouble):
-            self.pump.add_unsent(self.outputs.values())
+            with self.lock:
+                for output in self.outputs.values():  # Ctrl-C may have come before the thread that wrote could do so
+                    if output.current.entries:
+                        self.add_due(output)
             for ack in self.unacknowledged():
                 try:
                     await ack
@@ -346,27 +317,26 @@ class EventSender:
         except RuntimeError:
             raise ClosedError(f"the writer of {self.name} was closed") from None
 
+    def add_due(self, output: SegmentOutput) -> None:
+        is_first = not self._due
+        self._due += (output,)  # calls nothing: Ctrl-C can't come between this and the `try`
+        if is_first:
+            try:
+                self.schedule(self._send_due)
+            except BaseException:
+                self._due.clear()  # nobody comes for them: the next one is told again
+                raise
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it until the writer is closed."""
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def stored(self, batches: Sequence[Batch]) -> None:
-        self._settle(batches, None)
-
-    def failed(self, batches: Sequence[Batch], error: NadiError) -> None:
+    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None:
+        """The batches are stored, or have failed."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
-        self._settle(batches, error)
-
-    def on_sealed(self, output: SegmentOutput) -> None:
-        """The segment takes no more events: its successors get the remaining ones."""
-        self.spawn(self._replace(output))
-
-    # --- inside -----------------------------------------------------------------------------
-
-    def _settle(self, batches: Sequence[Batch], error: NadiError | None) -> None:
         with self.lock:
             for batch in batches:
                 self._pending -= batch.size
@@ -375,6 +345,36 @@ class EventSender:
         for batch in batches:
             batch.ack.settle(error)
         self._make_room()
+
+    def on_sealed(self, output: SegmentOutput) -> None:
+        """The segment takes no more events: its successors get the remaining ones."""
+        self.spawn(self._replace(output))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _send_due(self) -> None:
+        with self.lock:
+            due, self._due = self._due, []
+            for output in due:
+                output.prepare()
+        for output in due:
+            output.send_prepared()
+
+    async def _fail_overdue(self) -> None:
+        """Fail the events of outputs that have made no progress for the acknowledgement timeout; until cancelled."""
+        while True:
+            await asyncio.sleep(min(_LOOK_S, self._ack_timeout_s / 4))
+            now = time.monotonic()
+            for output in list(self.outputs.values()):
+                with self.lock:
+                    if not output.has_pending:
+                        output.progress_at = now
+                if now - output.progress_at > self._ack_timeout_s:
+                    what = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
+                    if isinstance(output.trouble, StorageFullError):
+                        output.fail(StorageFullError(f"{what}: {output.trouble}"))
+                    else:
+                        output.fail(_too_late(what, output.trouble or self.stores.waits_for()))
 
     def _stop_taking(self, error: NadiError) -> None:
         self._stopped, self._most_pending = error, -1
@@ -394,7 +394,7 @@ class EventSender:
         try:
             while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
                 if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                    raise too_late(f"no room to write after {self._ack_timeout_s} s", self._trouble())
+                    raise _too_late(f"no room to write after {self._ack_timeout_s} s", self._trouble())
         finally:
             self._awaiting_room -= 1
         if self._stopped is not None:
@@ -410,14 +410,10 @@ class EventSender:
             if self._awaiting_room:
                 with self.lock:
                     self._room.notify_all()
-            if self._room_waiters:
-                self._wake_waiters()
-
-    def _wake_waiters(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiters, self._room_waiters = self._room_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _take(self, block: Block) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
@@ -497,13 +493,41 @@ class EventSender:
         self._make_room()
 
     def _hand_over(self, sealed: SegmentOutput, successors: list[SegmentRange]) -> None:
-        """With the lock held."""
-        self._set_table(list(routed_on(self._routes.table, sealed, successors, self._output)))
+        """With the lock held. Each successor gets only the keys that the sealed segment had: other predecessors of a
+        merge keep theirs until they are found sealed themselves."""
+        entries: list[tuple[float, float, SegmentOutput]] = []
+        for low, high, output in self._routes.table:
+            if output is not sealed:
+                entries.append((low, high, output))
+                continue
+            own = SegmentRange(sealed.segment_id, low, high)
+            entries += [
+                (*keys, self._output(piece.segment_id)) for piece in successors if (keys := common_keys(own, piece))
+            ]
+        self._set_table(entries)
         spare = self._routes.segments[0] if self._keyless is None else self._keyless
         for batch in sealed.take_all():
-            groups = divided(batch, self._routes, spare, lambda key: self._output_of_key.get(key) or self._route(key))
+            groups = self._divided(batch, spare)
             batch.ack.split(len(groups))
             for output, group in groups.items():
                 output.adopt(group)
         sealed.close()
         del self.outputs[sealed.segment_id]
+
+    def _divided(self, batch: Batch, spare: SegmentOutput) -> dict[SegmentOutput, Batch]:
+        """The batch's events, in order, grouped by the output that takes their key; those without a key go to
+        `spare`."""
+        routes = self._routes
+        groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
+        for header, payload, key in batch.parts():
+            if isinstance(key, Piece):
+                for code, part in key.divide(routes, routes.code_of[spare]):
+                    groups[routes.segments[code]].add_piece(part)
+            else:
+                output = spare if key is None else self._output_of_key.get(key) or self._route(key)
+                groups[output].add(header, payload, key)
+        return groups
+
+
+def _too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
+    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))

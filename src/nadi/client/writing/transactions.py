@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -124,15 +124,10 @@ class OpenTransaction:
         async with self._within(timeout, "committed"):
             if sender is not None:
                 await sender.flush()
-            try:
-                await owner._stores.controller.commit_transaction(
-                    owner.scope, owner.stream, self.txn_id, owner._writer_id, timestamp_ms
-                )
-            except TransactionNotFoundError:
-                await self._check_stream()
-                raise TransactionFailedError(
-                    f"transaction {self.txn_id} is {await self.status()}: {_BEGIN_ANOTHER}"
-                ) from None
+            commit = owner._stores.controller.commit_transaction(
+                owner.scope, owner.stream, self.txn_id, owner._writer_id, timestamp_ms
+            )
+            await self._decide(commit, _BEGIN_ANOTHER)
             owner._notes_times |= timestamp_ms is not None
             self._end("was committed here already")
             if wait:
@@ -143,13 +138,8 @@ class OpenTransaction:
         when it may or may not have been aborted."""
         owner = self._owner
         async with self._within(timeout, "aborted"):
-            try:
-                await owner._stores.controller.abort_transaction(owner.scope, owner.stream, self.txn_id)
-            except TransactionNotFoundError:
-                await self._check_stream()
-                raise TransactionFailedError(
-                    f"transaction {self.txn_id} is {await self.status()}: too late to abort it"
-                ) from None
+            abort = owner._stores.controller.abort_transaction(owner.scope, owner.stream, self.txn_id)
+            await self._decide(abort, "too late to abort it")
             self._end("was aborted here already")
             if wait:
                 await self._until(("ABORTED",))
@@ -199,6 +189,13 @@ class OpenTransaction:
         if self._failure is not None:
             raise self._failure
         return self._sender
+
+    async def _decide(self, decision: Awaitable[None], advice: str) -> None:
+        try:
+            await decision
+        except TransactionNotFoundError:
+            await self._check_stream()
+            raise TransactionFailedError(f"transaction {self.txn_id} is {await self.status()}: {advice}") from None
 
     async def _check_stream(self) -> None:
         """StreamRemadeError if the stream isn't the one that the transaction was begun on."""
@@ -266,6 +263,8 @@ class Transaction(OpenTransaction):
 @checked()
 class TransactionWriter(Closing, Generic[Own]):
     """What writers of transactions have in common, whatever those take."""
+
+    _kind: type[Own]
 
     def __init__(
         self,
@@ -367,21 +366,17 @@ class TransactionWriter(Closing, Generic[Own]):
             raise ClosedError(f"this transaction writer of {self.scope}/{self.stream} was closed")
 
     def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None = None) -> Own:
-        txn = self._made(txn_id, segments, lease_ms, state)
+        txn = self._kind(self, txn_id, segments, lease_ms, state)
         if state in (None, "OPEN"):
             self._open_transactions[txn] = None
         return txn
-
-    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Own:
-        raise NotImplementedError
 
 
 @checked()
 class TransactionalEventWriter(TransactionWriter[Transaction]):
     """Begins and resumes the transactions of one writer on one stream."""
 
-    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Transaction:
-        return Transaction(self, txn_id, segments, lease_ms, state)
+    _kind = Transaction
 
 
 # --- for other modules of the client ----------------------------------------------------------
