@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from nadi.access import passwords
 from nadi.access.gate import Gate
 from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
@@ -156,7 +157,10 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
         assert found[name] == (root, read if name.startswith("GET ") else update), name
 
 
-async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(tmp_path: Path) -> None:
+async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "_LOG_COST", 4)  # cheap
     grants = "prn::/,READ;prn::/scope:b,READ;prn::/scope:c,READ;prn::/scope:b/stream:b,READ;prn::/scope:b/stream:c,READ"
     users = tmp_path / "users"
     write_users(users, {"ann": User("ann", hash_password("secret"), Permissions.parse(grants))})
