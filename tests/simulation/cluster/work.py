@@ -112,7 +112,7 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
 async def _watch(world: ClusterWorld) -> None:
     """No two servers ever answer reads of one container."""
     while True:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
         for number in range(world.containers):
             answer = [life.process.name for life in lives(world.hosts, lambda life: True) if _answers(life, number)]
             if len(answer) > 1:
