@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from bench.elastic import plan
 from bench.elastic.event import HEADER, headers
 from bench.elastic.scalings import Sample, scalings_of, seconds_until_all_under
 from bench.elastic.verdict import Verdict, judge
@@ -57,16 +56,6 @@ def test_headers_of_a_slice_of_an_array() -> None:
     events = pa.array([HEADER.pack(number, number * 2, 2**40) + b"x" * number for number in range(5)], pa.binary())
     assert headers(events[2:4])["sequence"].tolist() == [4, 6]
     assert headers(events[:0])["sequence"].tolist() == []
-
-
-def test_a_made_day_has_a_night_and_a_top_and_no_customer_who_buys_it_all() -> None:
-    rates = plan.follow(plan.made_day(), 60, 50, 800)
-    assert len(rates) == 60
-    assert min(rates) == 50
-    assert 700 < max(rates) <= 800
-    lines = plan.made_lines(2_000, 200, 1)
-    counts = Counter(line.key for line in lines)
-    assert max(counts.values()) < 2_000 * 0.03
 
 
 def report(segment_id: int, low: float, high: float, created_ms: int, replaced_ms: int | None) -> SegmentReport:
