@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import random
+import subprocess
+import sys
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.cluster.placement import Claim, Holding, Release, Server, View, decisions, placement
+from nadi.cluster.map import Map
+from nadi.cluster.membership_view import Member, Peer
+from nadi.cluster.placement import CROWDED_TIMES, Claim, Holding, Release, Server, View, _weight, decisions, placement
+from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S, CLUSTER_TURN_S
 
 LONG_AGO, NOW = 100.0, 1_000.0
@@ -204,3 +212,145 @@ def test_an_operator_need_not_wait_for_a_quiet_time() -> None:
     # it changes nothing for who begins, nor for one that can't see the others
     assert decisions(view(FIRST, {0: held()}, stable_since=NOW, is_hasty=True)) == []
     assert decisions(view(SECOND, holdings, is_current=False, is_hasty=True)) == []
+
+
+# --- where containers belong --------------------------------------------------------------------------
+
+
+ids = st.text("0123456789abcdef", min_size=4, max_size=8)
+clusters = st.sets(ids, min_size=1, max_size=12)
+counts = st.integers(0, 64)
+
+
+def firsts(servers: set[str], containers: int) -> list[str]:
+    return [order[0] for order in placement(servers, containers)]
+
+
+def share(servers: int, containers: int) -> int:
+    return math.ceil(CROWDED_TIMES * containers / servers)
+
+
+@given(clusters, counts)
+def test_each_container_has_all_servers_in_line_and_nobody_gets_more_than_the_bound(
+    servers: set[str], containers: int
+) -> None:
+    orders = placement(servers, containers)
+    assert len(orders) == containers
+    assert all(sorted(order) == sorted(servers) for order in orders)
+    owners = [order[0] for order in orders]
+    assert all(owners.count(server) <= share(len(servers), containers) for server in servers)
+
+
+@given(clusters, counts, st.randoms())
+def test_it_depends_on_nothing_but_the_servers(servers: set[str], containers: int, chance: random.Random) -> None:
+    shuffled = sorted(servers)
+    chance.shuffle(shuffled)
+    assert placement(shuffled, containers) == placement(servers, containers)
+
+
+@given(clusters, ids, counts)
+def test_while_nobody_is_full_only_the_containers_of_who_comes_or_goes_move(
+    servers: set[str], other: str, containers: int
+) -> None:
+    with_it, without = firsts(servers | {other}, containers), firsts(servers - {other} or {"rest"}, containers)
+    fullest = [
+        max(map(owners.count, owners), default=0) < share(count, containers)
+        for owners, count in ((with_it, len(servers | {other})), (without, len(servers - {other}) or 1))
+    ]
+    if all(fullest) and servers - {other}:
+        assert all(one == two for one, two in zip(with_it, without, strict=True) if one != other)
+
+
+@given(clusters, ids, counts)
+def test_a_container_moves_between_others_only_because_of_the_bound(
+    servers: set[str], other: str, containers: int
+) -> None:
+    """One that gets its very first choice both times stays where it is."""
+    before, after = placement(servers | {other}, containers), placement(servers | {other, "new"}, containers)
+    for container, (one, two) in enumerate(zip(before, after, strict=True)):
+        alone = first_choice(servers | {other}, container)
+        if one[0] == alone and two[0] not in (alone, "new"):
+            owners = [order[0] for order in after]
+            assert owners.count(alone) == share(len(servers | {other, "new"}), containers)
+
+
+def first_choice(servers: set[str], container: int) -> str:
+    """As if there were no bound."""
+    return max(servers, key=lambda server: (_weight(server, container), server))
+
+
+def test_on_average_hardly_more_moves_than_has_to() -> None:
+    chance = random.Random(7)
+    for containers, servers in [(16, 3), (16, 6), (64, 5), (256, 20)]:
+        moved = needed = 0
+        for _ in range(60):
+            names = [f"{chance.getrandbits(64):016x}" for _ in range(servers + 1)]
+            more, fewer = firsts(set(names), containers), firsts(set(names[:-1]), containers)
+            moved += sum(one != two for one, two in zip(more, fewer, strict=True))
+            needed += more.count(names[-1])
+        assert needed <= moved < 1.4 * needed, (containers, servers)
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    code = "from nadi.cluster.placement import placement; print([order[0] for order in placement(['a', 'b', 'c'], 12)])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == str(firsts({"a", "b", "c"}, 12))
+    assert firsts({"a", "b", "c"}, 12) == list("ccbcabbcbbaa"), "all versions of nadi in a cluster must agree"
+
+
+def test_without_servers_nobody_gets_anything() -> None:
+    assert placement([], 3) == ((), (), ())
+    assert placement(["a"], 0) == ()
+
+
+# --- where a server is said to be, from what is seen of it and its successors -------------------------
+
+
+STORE = ("127.0.0.1", 9000)
+SEGMENT = "home/meters/0.#epoch.0"
+
+
+def peer(name: str, since: float, heard: float = 0.0, port: int = 9000, *, is_alive: bool = True) -> Peer:
+    member = Member(id=name, store=f"127.0.0.1:{port}", controller="c:1", rest="", version="", started_ms=0)
+    return Peer(name, member, is_alive, since, heard)
+
+
+def seen(*peers: Peer, owner: str = "a", is_leased: bool = True) -> Map:
+    found = Map(cast("Any", SimpleNamespace(owner=lambda number: owner)), 4)
+    members = {one.id: one for one in peers}
+    found.membership = cast("Any", SimpleNamespace(members=members, lease_is_valid=lambda: is_leased, beat_s=1.0))
+    return found
+
+
+def test_a_segment_is_where_its_owner_is() -> None:
+    assert seen(peer("a", 1.0), peer("b", 1.0, port=9001)).find(SEGMENT) == STORE
+
+
+def test_it_is_between_two_servers_while_its_owner_is_dead_or_unknown() -> None:
+    assert seen(peer("a", 1.0, is_alive=False)).find(SEGMENT) is None
+    assert seen(peer("b", 1.0)).find(SEGMENT) is None
+    with pytest.raises(UnavailableError, match="is between two servers"):
+        seen(peer("b", 1.0)).endpoint_of(SEGMENT)
+
+
+def test_an_owner_is_gone_once_another_was_started_in_its_place() -> None:
+    """Nobody has noticed its death yet, and who is there now has nothing."""
+    assert seen(peer("a", 1.0), peer("b", 5.0)).find(SEGMENT) is None
+    assert seen(peer("a", 1.0), peer("b", 5.0), owner="b").find(SEGMENT) == STORE
+    assert seen(peer("a", 5.0), peer("b", 1.0)).find(SEGMENT) == STORE
+    assert seen(peer("a", 1.0), peer("b", 5.0, is_alive=False)).find(SEGMENT) == STORE
+
+
+def test_who_is_cut_off_from_the_store_tells_nothing() -> None:
+    with pytest.raises(UnavailableError, match="can't reach the cluster's store"):
+        seen(peer("a", 1.0), is_leased=False).find(SEGMENT)
+
+
+def test_a_server_surely_lives_that_has_beaten_since() -> None:
+    """What a look shows for the first time may have been said before it."""
+    assert not seen(peer("a", 1.0, heard=11.9)).lives_since(STORE, 10.0)
+    assert seen(peer("a", 1.0, heard=12.1)).lives_since(STORE, 10.0)
+    assert not seen(peer("a", 1.0, heard=12.1)).lives_since(("127.0.0.1", 9001), 10.0)
+    assert not seen(peer("a", 1.0, heard=12.1, is_alive=False)).lives_since(STORE, 10.0)
+    assert not seen(peer("b", 10.1, heard=12.1)).lives_since(STORE, 10.0)  # another, started since in its place
+    assert not Map(cast("Any", None), 4).lives_since(STORE, 10.0)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import nadi
 from nadi import limits
+from nadi.cluster.admin.cluster_view import living, opened
 from nadi.cluster.membership import Load
 from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode, encode
 from nadi.engines.lines import line_of, value_of
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT
 from tests.simulation.machine.loop import run
+from tests.support.clocks import StandsStill
 from tests.support.waiting import until_async
 
 from .support import Cluster, Node
@@ -515,3 +521,33 @@ def test_entries() -> None:
     assert decode(encode(one).replace(b'"h:1"', b'"h:2"')) is None
     assert decode(b"{}") is None
     assert decode(b"\xff") is None
+
+
+# --- who lives, as those see it who look into the store -----------------------------------------------
+
+
+def test_servers_that_stood_still_with_the_machine_live(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    with nadi.embedded(tmp_path / "one", store=store, containers=1) as server:
+
+        def goes_on(sleeps: int) -> None:
+            if sleeps == 3:
+                os.kill(server.pid, signal.SIGCONT)
+
+        async def look() -> list[str]:
+            async with opened(store, {}, StandsStill(goes_on)) as shared:
+                return await living(shared)
+
+        os.kill(server.pid, signal.SIGSTOP)
+        assert len(asyncio.run(look())) == 1
+
+
+def test_one_that_was_killed_does_not_live(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    nadi.embedded(tmp_path / "one", store=store, containers=1).kill()
+
+    async def look() -> list[str]:
+        async with opened(store, {}) as shared:
+            return await living(shared)
+
+    assert asyncio.run(look()) == []

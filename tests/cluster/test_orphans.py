@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,7 +17,7 @@ from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.records import Records, Stored
 from tests.cluster.support import Cluster, Node
-from tests.simulation.machine.loop import SimulatedLoop, run
+from tests.simulation.machine.loop import SimulatedLoop, simulated
 from tests.support.waiting import until_async
 
 CONTAINERS = 12
@@ -98,13 +97,10 @@ async def three(loop: SimulatedLoop, seed: int) -> dict[str, Server]:
     return servers
 
 
-def test_all_soon_know_who_has_taken_the_containers_of_a_server_that_died() -> None:
+@pytest.mark.parametrize("seed", range(3))
+@simulated
+async def test_all_soon_know_who_has_taken_the_containers_of_a_server_that_died(loop: SimulatedLoop, seed: int) -> None:
     """They learnt it within a second, for which clients waited."""
-    for seed in range(5):
-        run(partial(_a_server_dies, seed=seed))
-
-
-async def _a_server_dies(loop: SimulatedLoop, seed: int) -> None:
     servers = await three(loop, seed)
     had = [number for number, owner in servers["a"].owners().items() if owner == "c"]
     servers.pop("c").node.kill()
@@ -124,8 +120,9 @@ async def _a_server_dies(loop: SimulatedLoop, seed: int) -> None:
     assert max(known[number] - taken[number] for number in had) < 0.35
 
 
-def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@simulated
+async def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
+    loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was told with a traceback, as what nobody foresaw."""
     is_dead, answers = Membership.is_dead, iter([False] * 3)
@@ -136,24 +133,19 @@ def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
         return await is_dead(self, server)
 
     monkeypatch.setattr(Membership, "is_dead", asked)
-    run(_claims_fail)
+    servers = await three(loop, 1)
+    servers.pop("c").node.kill()
+    await until_async(lambda: all("c" not in one.owners().values() for one in servers.values()))
     assert "can't be moved now" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def _claims_fail(loop: SimulatedLoop) -> None:
-    servers = await three(loop, 1)
-    servers.pop("c").node.kill()
-    await until_async(lambda: all("c" not in one.owners().values() for one in servers.values()))
-
-
-def test_a_container_that_comes_while_the_lease_is_renewed_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@simulated
+async def test_a_container_that_comes_while_the_lease_is_renewed_is_answered_for(
+    loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was claimed before this server fell silent, and opened while the others' records were set anew. That they
     were all set was noted after it, and reads of it had no answer until the next restart."""
-    run(partial(_one_comes_late, monkeypatch))
-
-
-async def _one_comes_late(monkeypatch: pytest.MonkeyPatch, loop: SimulatedLoop) -> None:
     servers = await three(loop, 1)
     servers.pop("c").node.kill()
     one = servers["a"]
@@ -177,13 +169,11 @@ async def _one_comes_late(monkeypatch: pytest.MonkeyPatch, loop: SimulatedLoop) 
     await until_async(lambda: all(one.keeper.may_answer(n) for n, owner in one.owners().items() if owner == "a"), 10.0)
 
 
-def test_one_that_is_lost_while_it_is_handed_over_is_let_go_of(caplog: pytest.LogCaptureFixture) -> None:
+@simulated
+async def test_one_that_is_lost_while_it_is_handed_over_is_let_go_of(
+    loop: SimulatedLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     """That failed with a KeyError."""
-    run(_one_is_lost)
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-async def _one_is_lost(loop: SimulatedLoop) -> None:
     servers = await three(loop, 1)
     lost = list[int]()
 
@@ -192,10 +182,11 @@ async def _one_is_lost(loop: SimulatedLoop) -> None:
         servers["a"].keeper.lost(number)
 
     servers["a"].store.on_snapshot = on_snapshot
-    servers["a"].node.process.start(_drained(servers["a"]))
+
+    async def drained() -> None:
+        servers["a"].node.membership.drain()
+
+    servers["a"].node.process.start(drained())
     await until_async(lambda: len(lost) > 1)
     await asyncio.sleep(10.0)
-
-
-async def _drained(server: Server) -> None:
-    server.node.membership.drain()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from nadi.cluster.map import RecordWatch
 from nadi.cluster.parts import ClusterParts
 from nadi.errors import (
     ClosedError,
     DamagedStateError,
     DataFolderError,
     DataFolderLockedError,
-    FencedError,
+    StoreError,
     UnavailableError,
 )
 from nadi.runtime import REAL
@@ -26,7 +27,7 @@ from nadi.standalone.clustered import emptied_cache
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
 from tests.support.memory_engine import MemoryEngine
-from tests.support.memory_registry import MemoryRecords, MemoryRegistry
+from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
 
 
 class SilentEngine(MemoryEngine):
@@ -75,15 +76,6 @@ async def test_what_was_prepared_for_nothing_is_closed(tmp_path: Path) -> None:
     await parts.discard()
     with pytest.raises(ClosedError):
         await chain.append([b"frame"])
-
-
-async def test_one_who_was_overtaken_while_it_prepared_is_fenced(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    first, second = await world.parts("a"), await world.parts("b")
-    await first.prepare()
-    with pytest.raises(FencedError):
-        await second.prepare()
-    await first.discard()
 
 
 async def test_a_container_whose_record_is_missing_is_not_begun_anew(tmp_path: Path) -> None:
@@ -171,3 +163,46 @@ async def test_a_data_folder_is_no_cache(tmp_path: Path) -> None:
     with pytest.raises(DataFolderError, match="without a cluster"):
         emptied_cache(tmp_path / "data")
     assert files(tmp_path) == before
+
+
+# --- the containers' records: changed once whatever gets no answer, and each damaged for itself -------
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_claim_without_an_answer_is_known_to_be_ones_own(seed: int) -> None:
+    stored = MemoryRecords()
+    records = Records(MemoryRegistry(stored, Faults(unanswered=0.25, lost=0.1), seed=seed), REAL)
+    claimed = await records.claim(0, "me", await Records(MemoryRegistry(stored), REAL).read(0))
+    assert (claimed.record.epoch, claimed.record.owner) == (1, "me")
+    assert await Records(MemoryRegistry(stored), REAL).read(0) == claimed
+
+
+async def test_a_digit_that_is_another_is_noticed() -> None:
+    """Of all bytes of a record: none can be taken for another place in the log, owner or snapshot."""
+    stored = MemoryRecords()
+    records = Records(MemoryRegistry(stored), REAL)
+    claimed = await records.claim(0, "a", await records.read(0))
+    whole = stored.values[name_of(0)].value
+    for place in range(len(whole)):
+        stored.set(name_of(0), b"%b%c%b" % (whole[:place], whole[place] ^ 1, whole[place + 1 :]))
+        with pytest.raises(StoreError, match="containers/0 in the store is damaged"):
+            await records.read(0)
+    stored.set(name_of(0), whole)
+    assert (await records.read(0)).record == claimed.record
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xff\xff\xff"])
+async def test_one_that_is_damaged_stops_no_other(damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A look at all of them used to fail for one."""
+    stored = MemoryRecords()
+    registry = MemoryRegistry(stored)
+    records = Records(registry, REAL)
+    await records.claim(0, "a", await records.read(0))
+    stored.set(name_of(1), damaged)
+    watch = RecordWatch(registry, records, 3, REAL)
+    await watch.look()
+    assert watch.owner(0) == "a"
+    assert sorted(watch.seen) == [0, 2], "nobody decides anything about the damaged one"
+    assert "containers/1" in caplog.text
+    with pytest.raises(StoreError, match="containers/1"):
+        await records.read(1)

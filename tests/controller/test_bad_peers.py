@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
+import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,17 @@ from nadi import limits
 from nadi.access.shares import LoopTurns
 from nadi.client import StreamManager
 from nadi.controller.grpc import server, service
-from nadi.controller.grpc.server import add_controller, rpc_server
+from nadi.controller.grpc.server import Call, add_answers, add_controller, rpc_server
+from nadi.controller.state.records import Config
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
+from nadi.standalone import EmbeddedServer
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
+from tests.support.waiting import until, until_async
+
+from .support import STREAM, settle, with_stream
 
 
 @asynccontextmanager
@@ -241,3 +249,141 @@ def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
             manager.create_scope("t")
             for each in idle:
                 each.close()
+
+
+# --- connections that ask nothing keep nobody from the controller for long: gRPC ends them, and tho ---
+
+
+pytestmark = pytest.mark.timeout(300)
+MOST = 40
+LIMITS = {"NADI_LIMITS": f"rpc_connections_max={MOST},rpc_idle_s=1,tls_handshake_s=1,rpc_keepalive_s=900"}
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def call() -> bytes:
+    """The head of a call, which then waits for its message."""
+    fields = {
+        ":path": "/io.pravega.controller.stream.api.grpc.v1.ControllerService/pingTransaction",
+        ":authority": "localhost:9090",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    block = b"\x83\x86" + b"".join(  # POST, http; then literals
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+    return len(block).to_bytes(3, "big") + bytes([1, 4, 0, 0, 0, 1]) + block
+
+
+def connected(server: EmbeddedServer, stack: ExitStack, count: int, said: bytes) -> list[socket.socket]:
+    port = int(server.controller_uri.rpartition(":")[2])
+    made = []
+    for _ in range(count):
+        made.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)))
+        made[-1].sendall(said)
+        made[-1].setblocking(False)
+    return made
+
+
+def has_ended(one: socket.socket) -> bool:
+    try:
+        while one.recv(1000):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "a hello"])
+def test_silent_ones_make_room(said: bytes, tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
+        silent = connected(server, stack, 3 * MOST, said)
+        with StreamManager(server.controller_uri) as manager:
+            assert manager.create_scope("home")
+        until(lambda: all(map(has_ended, silent)))
+
+
+def test_those_with_a_call_under_way_stay(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
+        asking = connected(server, stack, 5, HELLO + call())
+        silent = connected(server, stack, 5, HELLO)
+        until(lambda: all(map(has_ended, silent)))
+        assert not any(map(has_ended, asking))
+
+
+# --- callers that leave just as they are answered -----------------------------------------------------
+
+
+CALLERS, CALLS = 16, 100
+
+
+async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    answered = 0
+
+    async def answer(call: Call) -> pb.CreateScopeStatus:
+        nonlocal answered
+        await asyncio.sleep(0.002)
+        answered += 1
+        return pb.CreateScopeStatus()
+
+    server, patience = rpc_server(), random.Random(1)
+    port = server.add_insecure_port("127.0.0.1:0")
+    add_answers(server, answer)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        create_scope = channel.unary_unary(path("createScope"))
+
+        async def caller() -> None:
+            for _ in range(CALLS):
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await create_scope(b"", timeout=0.001 + patience.random() * 0.03)
+
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    await server.stop(None)
+    assert answered
+    assert not [record.getMessage() for record in caplog.records]
+
+
+async def test_what_else_grpc_says_stays(caplog: pytest.LogCaptureFixture) -> None:
+    rpc_server()
+    logging.getLogger("grpc._cython.cygrpc").error("something else", exc_info=ValueError("something else"))
+    of_grpc = [record.getMessage() for record in caplog.records if record.name == "grpc._cython.cygrpc"]
+    assert of_grpc == ["something else"]  # servers of other tests' threads may log meanwhile
+
+
+# --- callers that go away before it is their turn leave nothing behind: neither work to do nor a pl ---
+
+
+async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
+    async with with_stream() as (controller, store, _):
+        await settle()
+        before = len(asyncio.all_tasks())
+        async with controller._flow.lock(STREAM):  # as another workflow does, for as long as it takes
+            callers = [
+                asyncio.create_task(controller.update_stream(STREAM, Config(min_segments=2, tags=(f"t{n}",))))
+                for n in range(200)
+            ]
+            await settle()
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+            await settle()
+            assert len(asyncio.all_tasks()) == before, "nobody waits for the stream any more"
+            store.log.clear()
+        await settle()
+        assert not store.log
+        assert not (await controller.stream(STREAM)).config.tags
+        await controller.update_stream(STREAM, Config(min_segments=2, tags=("mine",)))
+
+
+async def test_what_has_begun_goes_on_when_its_caller_is_gone() -> None:
+    async with with_stream() as (controller, store, _):
+        caller = asyncio.create_task(controller.update_stream(STREAM, Config(min_segments=2, tags=("mine",))))
+        store.log.clear()
+        await until_async(lambda: bool(store.log))
+        caller.cancel()
+        await settle()
+        assert (await controller.stream(STREAM)).config.tags == ("mine",)

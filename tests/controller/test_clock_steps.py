@@ -3,8 +3,6 @@ prolonged, and nothing known is forgotten or hidden."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from nadi.controller.controller import Controller
@@ -137,30 +135,27 @@ async def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> N
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> None:
+async def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> None:
     def tables(store: FakeStore) -> int:
         return sum("/completed/" in name for name in store.tables)
 
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            begun = await finished(controller)
-            for day in range(1, 8):
-                if restarts:
-                    await controller.stop()
-                    clock = FakeClock(clock.now_ms() + DAY_MS)
-                    controller = await restarted(store, clock.now_ms())
-                else:
-                    clock.jump(DAY_MS)
-                await finished(controller)
-                assert tables(store) == min(day + 1, TXN_COMPLETED_TABLES)
-                if day < TXN_COMPLETED_TABLES:
-                    assert await controller.transactions.state(STREAM, begun) is TxnState.COMMITTED
-                else:
-                    with pytest.raises(TransactionNotFoundError):
-                        await controller.transactions.state(STREAM, begun)
-            await controller.stop()
-
-    asyncio.run(main())
+    async with with_stream(1) as (controller, store, clock):
+        begun = await finished(controller)
+        for day in range(1, 8):
+            if restarts:
+                await controller.stop()
+                clock = FakeClock(clock.now_ms() + DAY_MS)
+                controller = await restarted(store, clock.now_ms())
+            else:
+                clock.jump(DAY_MS)
+            await finished(controller)
+            assert tables(store) == min(day + 1, TXN_COMPLETED_TABLES)
+            if day < TXN_COMPLETED_TABLES:
+                assert await controller.transactions.state(STREAM, begun) is TxnState.COMMITTED
+            else:
+                with pytest.raises(TransactionNotFoundError):
+                    await controller.transactions.state(STREAM, begun)
+        await controller.stop()
 
 
 async def test_a_new_stream_lists_none_of_its_predecessors() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -21,59 +19,45 @@ from .support import STREAM, settle, with_stream
 OTHER = StreamName(STREAM.scope, "other")
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    asyncio.run(in_time())
-
-
-def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
-    async def test() -> None:
-        async with with_stream() as (controller, store, _):
-            txn = (await controller.transactions.create(STREAM, 30_000)).txn_id
-            store.full = True
-            for refused in (
-                lambda: controller.create_scope("another"),
-                lambda: controller.create_stream(OTHER, Config(min_segments=2)),
-                lambda: controller.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)]),
-                lambda: controller.transactions.create(STREAM, 30_000),
-            ):
-                with pytest.raises(StorageFullError):
-                    await refused()
-            assert controller.unfinished["workflows"] == 0, "what was refused is not done later"
-            await controller.transactions.abort(STREAM, txn)
-            await settle()
-            assert await controller.transactions.state(STREAM, txn) is TxnState.ABORTED
-            await controller.truncate_stream(STREAM, {0: 0, 1: 0})
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            assert not await controller.stream_exists(STREAM)
-
-    run(test)
-
-
-def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is_room() -> None:
-    async def test() -> None:
-        async with with_stream() as (controller, store, clock):
-
-            async def fill(command: Command) -> None:
-                store.full = store.full or isinstance(command, wire.CreateSegment)
-
-            store.before = fill
+async def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
+    async with with_stream() as (controller, store, _):
+        txn = (await controller.transactions.create(STREAM, 30_000)).txn_id
+        store.full = True
+        for refused in (
+            lambda: controller.create_scope("another"),
+            lambda: controller.create_stream(OTHER, Config(min_segments=2)),
+            lambda: controller.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)]),
+            lambda: controller.transactions.create(STREAM, 30_000),
+        ):
             with pytest.raises(StorageFullError):
-                await controller.create_stream(OTHER, Config(min_segments=2))
-            for _ in range(2):  # whoever comes after it is told too, and what he asked for is not done later
-                with pytest.raises(StorageFullError, match="unfinished work"):
-                    await controller.seal_stream(OTHER)
-                await clock.advance(60_000)
-            store.before, store.full = None, False
-            await clock.advance(1_000)
-            assert controller.unfinished["workflows"] == 0
-            assert len(await controller.current_segments(OTHER)) == 2, "created, and not sealed"
+                await refused()
+        assert controller.unfinished["workflows"] == 0, "what was refused is not done later"
+        await controller.transactions.abort(STREAM, txn)
+        await settle()
+        assert await controller.transactions.state(STREAM, txn) is TxnState.ABORTED
+        await controller.truncate_stream(STREAM, {0: 0, 1: 0})
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        assert not await controller.stream_exists(STREAM)
 
-    run(test)
+
+async def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is_room() -> None:
+    async with with_stream() as (controller, store, clock):
+
+        async def fill(command: Command) -> None:
+            store.full = store.full or isinstance(command, wire.CreateSegment)
+
+        store.before = fill
+        with pytest.raises(StorageFullError):
+            await controller.create_stream(OTHER, Config(min_segments=2))
+        for _ in range(2):  # whoever comes after it is told too, and what he asked for is not done later
+            with pytest.raises(StorageFullError, match="unfinished work"):
+                await controller.seal_stream(OTHER)
+            await clock.advance(60_000)
+        store.before, store.full = None, False
+        await clock.advance(1_000)
+        assert controller.unfinished["workflows"] == 0
+        assert len(await controller.current_segments(OTHER)) == 2, "created, and not sealed"
 
 
 async def stuck(controller: Controller, store: FakeStore) -> None:
@@ -88,65 +72,56 @@ async def stuck(controller: Controller, store: FakeStore) -> None:
     store.before = None
 
 
-def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions() -> None:
-    async def test() -> None:
-        async with with_stream() as (controller, store, clock):
-            await stuck(controller, store)
-            before = len(store.log)
-            for _ in range(100):
-                await clock.advance(1_000)
-            written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
-            assert not written
-            assert len(store.log) > before, "it goes on trying"
-            store.full = False
+async def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions() -> None:
+    async with with_stream() as (controller, store, clock):
+        await stuck(controller, store)
+        before = len(store.log)
+        for _ in range(100):
             await clock.advance(1_000)
-            assert len(await controller.current_segments(OTHER)) == 2
-
-    run(test)
-
-
-def test_unfinished_work_does_not_keep_a_controller_from_starting_where_there_is_no_room_at_all() -> None:
-    async def test() -> None:
-        async with with_stream() as (controller, store, clock):
-            await stuck(controller, store)
-            await controller.stop()
-            store.full, has_room = False, False  # but for this
-
-            async def exchange(command: Command) -> Command:
-                if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom):
-                    return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
-                return await store.exchange(command)
-
-            address = ("127.0.0.1", 1)
-            second = Controller(exchange, clock=clock, endpoint_of=lambda _: address, rpc_endpoint=address)
-            await second.start()
-            await clock.advance(10_000)
-            has_room = True
-            await clock.advance(1_000)
-            assert len(await second.current_segments(OTHER)) == 2
-            await second.stop()
-
-    run(test)
+        written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
+        assert not written
+        assert len(store.log) > before, "it goes on trying"
+        store.full = False
+        await clock.advance(1_000)
+        assert len(await controller.current_segments(OTHER)) == 2
 
 
-def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
-    async def test() -> None:
-        async with with_stream() as (controller, store, _):
-            goes_on = asyncio.Event()
+async def test_unfinished_work_does_not_keep_a_controller_from_starting_where_there_is_no_room_at_all() -> None:
+    async with with_stream() as (controller, store, clock):
+        await stuck(controller, store)
+        await controller.stop()
+        store.full, has_room = False, False  # but for this
 
-            async def fill(command: Command) -> None:
-                if isinstance(command, wire.CreateSegment):
-                    await goes_on.wait()
-                    store.full = True
+        async def exchange(command: Command) -> Command:
+            if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom):
+                return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
+            return await store.exchange(command)
 
-            store.before = fill
-            creating = asyncio.create_task(controller.create_stream(OTHER, Config(min_segments=2)))
-            await settle()
-            sealing = asyncio.create_task(controller.seal_stream(OTHER))
-            await settle()
-            goes_on.set()
-            for told in (creating, sealing):
-                with pytest.raises(StorageFullError):
-                    await told
+        address = ("127.0.0.1", 1)
+        second = Controller(exchange, clock=clock, endpoint_of=lambda _: address, rpc_endpoint=address)
+        await second.start()
+        await clock.advance(10_000)
+        has_room = True
+        await clock.advance(1_000)
+        assert len(await second.current_segments(OTHER)) == 2
+        await second.stop()
 
-    run(test)
+
+async def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
+    async with with_stream() as (controller, store, _):
+        goes_on = asyncio.Event()
+
+        async def fill(command: Command) -> None:
+            if isinstance(command, wire.CreateSegment):
+                await goes_on.wait()
+                store.full = True
+
+        store.before = fill
+        creating = asyncio.create_task(controller.create_stream(OTHER, Config(min_segments=2)))
+        await settle()
+        sealing = asyncio.create_task(controller.seal_stream(OTHER))
+        await settle()
+        goes_on.set()
+        for told in (creating, sealing):
+            with pytest.raises(StorageFullError):
+                await told

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.state.history import History, PreconditionError, first_epoch
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from bench import epochs
+from nadi.controller.state.history import Cut, History, PreconditionError, first_epoch
+from nadi.controller.state.records import EpochChange, EpochSegment
+from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.keyspace import equal_ranges
-from nadi.model.segments import share_keys, tiles
-from nadi.naming import segment_epoch, segment_id
+from nadi.model.segments import share_keys
+from nadi.naming import segment_id, segment_number
+
+from .plain_history import PlainHistory
+from .support import STREAM, scaled, settle, with_stream
 
 
 def random_history(seed: int, scales: int, first: int = 3) -> History:
@@ -43,34 +50,6 @@ def random_history(seed: int, scales: int, first: int = 3) -> History:
 
 
 histories = st.builds(random_history, st.integers(0, 1 << 30), st.integers(0, 12), st.integers(1, 5))
-
-
-@given(histories)
-def test_every_epoch_tiles_the_key_space_with_equal_borders(history: History) -> None:
-    for epoch in range(history.newest + 1):
-        assert tiles(history.epoch(epoch))
-    times = [change.created_ms for change in history.changes]
-    assert times == sorted(set(times))
-
-
-@given(histories)
-def test_successors_and_predecessors_mirror_each_other(history: History) -> None:
-    active = {s.id for s in history.epoch(history.newest)}
-    for segment in history.segments.values():
-        found = history.successors(segment.id)
-        assert bool(found) == (segment.id not in active)
-        for new, before in found:
-            assert segment.id in before
-            assert share_keys(new, segment)
-            assert all(segment_epoch(old) < segment_epoch(new.id) or old == new.id for old in before)
-            for old in before:
-                if old in history.sealed_in and history.sealed_in[old] == history.sealed_in[segment.id]:
-                    assert new.id in [s.id for s, _ in history.successors(old)]
-        if found:  # together they hold all its keys, contiguous
-            new_ones = sorted((s for s, _ in found), key=lambda s: s.low)
-            assert new_ones[0].low <= segment.low
-            assert new_ones[-1].high >= segment.high
-            assert all(a.high == b.low for a, b in itertools.pairwise(new_ones))
 
 
 def read_on(history: History, rng: random.Random, cut: dict[int, int], read: set[int]) -> dict[int, int]:
@@ -197,3 +176,283 @@ def test_unknown_segments_and_wrong_order_are_told() -> None:
         history.between(tail, head)
     with pytest.raises(InvalidStreamCutError):
         history.between({segment_id(7, 99): 0}, {})
+
+
+# --- histories of very many epochs, parts of which are forgotten: they answer as one that forgets n ---
+
+
+class Twins:
+    """One stream's history, twice: `history` forgets at times, `plain` never. `head`: where it was truncated."""
+
+    def __init__(self, seed: int, first: int) -> None:
+        self.chance = random.Random(seed)
+        self.plain = PlainHistory()
+        self.history = History([first_epoch(first, 1_000)])
+        self.plain.add(self.history.change(0))
+        self.head: dict[int, int] = self.history.head_of_time()
+
+    def live(self, most: int = 10) -> None:
+        what = self.chance.random()
+        if what < 0.12:
+            self.roll()
+        elif what < 0.17:
+            self.rebuild()
+        elif what < 0.22:
+            self.truncate()
+        elif what < 0.27:
+            self.forget()
+        else:
+            self.scale(most)
+
+    def scale(self, most: int) -> None:
+        history, chance = self.history, self.chance
+        active = history.epoch(history.newest)
+        start = chance.randrange(len(active))
+        sealed = active[start : start + chance.randint(1, 3)]
+        low, high = sealed[0].low, sealed[-1].high
+        count = 1 if high - low < 1e-3 or len(active) >= most else chance.randint(1, 3)
+        ranges = equal_ranges(count, low, high)
+        self._add(history.plan_scale(history.newest, [s.id for s in sealed], ranges, min_segments=1, time_ms=0))
+
+    def roll(self) -> None:
+        """Of a transaction of an epoch that is still known."""
+        history = self.history
+        old = history.reference(self.chance.randrange(history.first, history.newest + 1))
+        if history.first <= old != history.reference(history.newest):
+            for change in history.plan_roll(history.newest, old, 0):
+                self._add(change)
+
+    def rebuild(self) -> None:
+        """An epoch that replaces all."""
+        live, epoch = self.history.epoch(self.history.newest), self.history.newest + 1
+        number = max(segment_number(piece.id) for piece in live) + 1
+        count = self.chance.randint(1, 4)
+        ids = [segment_id(number + i, epoch) for i in range(count)]
+        added = tuple(EpochSegment(i, *keys) for i, keys in zip(ids, equal_ranges(count), strict=True))
+        began_ms = self.history.change(epoch - 1).created_ms + self.chance.randint(1, 9)
+        self._add(EpochChange(epoch, epoch, began_ms, tuple(piece.id for piece in live), added))
+
+    def _add(self, change: EpochChange) -> None:
+        self.history.add(change)
+        self.plain.add(change)
+        for removed in change.removed:
+            self.history.sizes[removed] = removed % 97
+
+    def truncate(self) -> None:
+        self.head = self.further(self.head, self.chance.randint(1, 30))
+
+    def forget(self) -> None:
+        """As much as the head allows, or less."""
+        most = min(self.plain.span(self.head).values())
+        if most > self.history.first:
+            self.history = self.history.forgetting(self.chance.randint(self.history.first, most))
+
+    def further(self, cut: Cut, steps: int) -> dict[int, int]:
+        """Where readers could stand that read on from a cut: some of its segments to their ends."""
+        at = dict(cut)
+        for _ in range(steps):
+            done = self.chance.choice([i for i, offset in at.items() if offset >= 0])
+            following = self.plain.successors(done)
+            if not following:
+                at[done] += self.chance.randint(0, 3)
+                continue
+            del at[done]
+            for new, before in following:
+                waits = any(i in at for i in before) or self._is_under(new.id, at)
+                at[new.id] = -1 if waits else 0
+        return at
+
+    def _is_under(self, segment: int, cut: Cut) -> bool:
+        own = self.plain.segments[segment]
+        others = (self.plain.segments[i] for i in cut if i < segment)
+        return any(other.low < own.high and own.low < other.high for other in others)
+
+    def anywhere(self) -> dict[int, int]:
+        """Segments that are known, from a few epochs, and may be no cut at all."""
+        first, newest = self.history.first, self.history.newest
+        found: dict[int, int] = {}
+        for _ in range(self.chance.randint(1, 3)):
+            pieces = self.history.epoch(self.chance.randint(first, newest))
+            low, high = sorted(self.chance.sample(range(len(pieces) + 1), 2))
+            found |= {piece.id: self.chance.choice([0, 5, -1]) for piece in pieces[low:high]}
+        return found
+
+    def mixed(self) -> dict[int, int]:
+        """Up to a border that two epochs have the segments of one, behind it those of the other."""
+        first, newest = self.history.first, self.history.newest
+        one, other = (self.history.epoch(self.chance.randint(first, newest)) for _ in range(2))
+        border = self.chance.choice(sorted({piece.low for piece in one} & {piece.low for piece in other}))
+        return {p.id: 0 for p in one if p.low < border} | {p.id: 0 for p in other if p.low >= border}
+
+    def check(self) -> None:
+        history, plain = self.history, self.plain
+        assert history.newest == len(plain.changes) - 1
+        for epoch in range(history.newest + 1):
+            if epoch < history.first:
+                with pytest.raises(EpochGoneError):
+                    history.epoch(epoch)
+            else:
+                assert history.epoch(epoch) == plain.epoch(epoch), epoch
+                assert history.epoch_at(plain.changes[epoch].created_ms) == epoch
+        for segment in plain.segments:
+            if history.is_forgotten(segment):
+                assert self.plain.sealed_in[segment] <= history.first
+                assert plain.has_passed(self.head, segment)
+                with pytest.raises(EpochGoneError):
+                    history.successors(segment)
+                continue
+            assert history.successors(segment) == plain.successors(segment), segment
+            assert history.began_ms(segment) == plain.changes[segment >> 32].created_ms
+            assert history.passed(self.head)(segment) == plain.has_passed(self.head, segment)
+        ids = sorted(history.segments)
+        assert list(history.ids_after(-1)) == ids
+        assert list(history.ids_after(ids[len(ids) // 2])) == ids[len(ids) // 2 + 1 :]
+        never = segment_id(999, history.newest + 1)  # one of the first known epoch may be forgotten
+        assert history.is_unknown(never)
+        with pytest.raises(NotFoundError):
+            history.successors(never)
+        self._check_cuts()
+
+    def _check_cuts(self) -> None:
+        history, plain = self.history, self.plain
+        for odd in (make() for _ in range(10) for make in (self.anywhere, self.mixed)):
+            assert history.is_valid_cut(odd) == plain.is_valid_cut(odd), odd
+        cuts = [self.head]
+        for _ in range(6):
+            cuts.append(self.further(self.chance.choice(cuts), self.chance.randint(0, 12)))
+        for cut in cuts:
+            assert history.is_valid_cut(cut), cut
+            assert history.span(cut) == plain.span(cut)
+            other = self.chance.choice(cuts)
+            assert history.is_at_or_after(cut, other) == plain.is_at_or_after(cut, other)
+            if plain.is_at_or_after(cut, other):
+                assert history.between(other, cut) == plain.between(other, cut), (other, cut)
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 5), st.integers(0, 60))
+@settings(max_examples=60)
+def test_a_history_answers_as_one_that_forgets_nothing(seed: int, first: int, steps: int) -> None:
+    twins = Twins(seed, first)
+    for _ in range(steps):
+        twins.live()
+    twins.check()
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=25)
+def test_a_view_stays_as_it_was(seed: int) -> None:
+    twins = Twins(seed, 3)
+    for _ in range(20):
+        twins.live()
+    view, then = twins.history.view(), twins.history.forgetting(twins.history.first)
+    for _ in range(20):
+        twins.live()
+    assert (view.first, view.newest) == (then.first, then.newest)
+    for epoch in range(view.first, view.newest + 1):
+        assert view.epoch(epoch) == then.epoch(epoch)
+    for segment in then.segments:
+        assert view.successors(segment) == then.successors(segment)
+    assert all(view.is_unknown(i) or view.is_forgotten(i) for i in twins.history.segments.keys() - then.segments.keys())
+    tail = {piece.id: 0 for piece in then.epoch(then.newest)}
+    assert view.between(then.head_of_time(), {}) == then.between(then.head_of_time(), tail)
+
+
+def long_history(count: int) -> History:
+    """Random neighbours are split and merged, 4 to 16 segments at a time."""
+    chance = random.Random(count)
+    history = History([first_epoch(4, 0)])
+    for epoch in range(count):
+        active = history.epoch(epoch)
+        at = chance.randrange(len(active) - 1)
+        is_wide = active[at].high - active[at].low > 1e-6
+        splits = len(active) == 4 or (len(active) < 16 and is_wide and chance.random() < 0.5)
+        sealed = active[at : at + (1 if splits else 2)]
+        ranges = equal_ranges(2 if splits else 1, sealed[0].low, sealed[-1].high)
+        history.add(history.plan_scale(epoch, [s.id for s in sealed], ranges, min_segments=1, time_ms=0))
+    return history
+
+
+class Looks:
+    """Counts how often changes and segments are looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        change, find = History.change, History._find
+
+        def counted_change(history: History, epoch: int) -> EpochChange:
+            self.count += 1
+            return change(history, epoch)
+
+        def counted_find(history: History, segment: int) -> EpochSegment | None:
+            self.count += 1
+            return find(history, segment)
+
+        monkeypatch.setattr(History, "change", counted_change)
+        monkeypatch.setattr(History, "_find", counted_find)
+
+    def of(self, ask: Callable[[], object]) -> int:
+        before = self.count
+        ask()
+        return self.count - before
+
+
+def test_what_a_question_costs_does_not_depend_on_how_many_epochs_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    histories = [long_history(count) for count in (200, 2_000)]
+    looks = Looks(monkeypatch)
+    for _ in range(2):
+        for name, most in _costs(histories[-1], looks):
+            assert most <= 200, f"{name} looked {most} times"
+    few, many = (looks.of(partial(all_successors, history)) for history in histories)
+    assert many < 15 * few, f"successors from head to tail: {few} for 200 epochs, {many} for 2,000"
+    assert looks.of(partial(long_history, 2_000)) < 30 * looks.of(partial(long_history, 100))
+
+
+def all_successors(history: History) -> list[object]:
+    return [history.successors(segment) for segment in list(history.segments)]
+
+
+def _costs(history: History, looks: Looks) -> Iterator[tuple[str, int]]:
+    chance, newest = random.Random(5), history.newest
+    for epoch in chance.sample(range(newest - 3), 50):
+        cut, near, tail = ({piece.id: 0 for piece in history.epoch(at)} for at in (epoch, epoch + 3, newest))
+        yield "an epoch", looks.of(partial(history.epoch, epoch + 1))
+        yield "successors", looks.of(partial(history.successors, chance.choice(list(cut))))
+        yield "a cut", looks.of(partial(history.is_valid_cut, cut))
+        yield "a range", looks.of(partial(history.between, cut, near))
+        yield "the order of two cuts", looks.of(partial(history.is_at_or_after, tail, cut))
+        yield "a time", looks.of(partial(history.epoch_at, history.change(epoch).created_ms))
+
+
+async def commands_of_scalings(count: int) -> list[list[str]]:
+    """What a controller asks its store for each of so many scalings."""
+    chance, found = random.Random(3), []
+    async with with_stream(4) as (controller, store, _):
+        for _ in range(count):
+            active = await controller.current_segments(STREAM)
+            at = chance.randrange(len(active) - 1)
+            splits = len(active) == 4 or (len(active) < 8 and active[at].high - active[at].low > 1e-6)
+            sealed = active[at : at + (1 if splits else 2)]
+            ranges = equal_ranges(2 if splits else 1, sealed[0].low, sealed[-1].high)
+            del store.log[:]
+            await scaled(controller, [piece.id for piece in sealed], ranges)
+            await settle(20)
+            found.append([type(command).__name__ for command in store.log])
+    return found
+
+
+async def test_a_scaling_asks_the_store_for_as_much_however_many_went_before() -> None:
+    scalings = await commands_of_scalings(120)
+    asked = [len(commands) for commands in scalings]
+    assert max(asked[1:]) <= max(asked[1:10])
+    assert not any("ReadTableEntries" in commands for commands in scalings[1:]), "the history is read again"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_stream_that_scaled_ten_thousand_times(tmp_path: Path) -> None:
+    figures = {figure.name: figure.value for figure in epochs.epochs(tmp_path, 10_000)}
+    for name, value in figures.items():
+        print(f"{name:60} {value:12,.3f}")
+    first, last = (figures[f"one scaling, the {which} of 10,000, p50"] for which in ("first", "last"))
+    assert last < 3 * first
+    assert figures["memory that reading it added then"] < figures["memory that reading it after a restart added"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,13 +12,12 @@ from hypothesis import strategies as st
 from nadi.controller.state.metadata import TableName
 from nadi.controller.state.records import EpochSegment, TableConfig
 from nadi.model.segments import tiles
-from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry
 from nadi.wire.rpc import controller_pb2 as pb
 
 from .fake_store import FakeStore
-from .rpc import Call, code_of, over_grpc, over_server
+from .rpc import Call, code_of, served
 from .support import running
 
 CREATED = pb.CreateKeyValueTableStatus
@@ -55,8 +53,8 @@ async def names(call: Call) -> list[str]:
         token = page.continuationToken
 
 
-def test_a_table_is_created_with_its_segments_and_echoed(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_table_is_created_with_its_segments_and_echoed() -> None:
+    async with served() as (call, store, _controller):
         await call("createScope", SCOPE)
         config = table_config(rolloverSizeBytes=1 << 20)
         assert (await call("createKeyValueTable", config)).status == CREATED.SUCCESS
@@ -70,15 +68,13 @@ def test_a_table_is_created_with_its_segments_and_echoed(tmp_path: Path) -> None
         assert not (await call("checkStreamExists", pb.StreamInfo(scope="home", stream="prices"))).exists
         for number in range(3):
             segment = f"home/prices_kvtable/{number}.#epoch.0"
-            answer = await server.store.exchange(wire.GetTableSegmentInfo(1, segment, ""))
+            answer = await store.exchange(wire.GetTableSegmentInfo(1, segment, ""))
             assert isinstance(answer, wire.TableSegmentInfo)
             assert answer.key_length == 12
 
-    over_server(tmp_path, test)
 
-
-def test_what_cannot_be_a_table(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_what_cannot_be_a_table() -> None:
+    async with served() as (call, _store, _controller):
         await call("createScope", SCOPE)
         for name in ("", "_a", "a_b", "a/b", "a" * 251):
             assert (await call("createKeyValueTable", table_config(name))).status == CREATED.INVALID_TABLE_NAME
@@ -106,29 +102,25 @@ def test_what_cannot_be_a_table(tmp_path: Path) -> None:
         odd = pb.KVTablesInScopeRequest(scope=SCOPE, continuationToken=pb.ContinuationToken(token="not mine"))
         assert await code_of(call("listKeyValueTablesInScope", odd)) is grpc.StatusCode.INVALID_ARGUMENT
 
-    over_server(tmp_path, test)
 
-
-def test_delete_takes_the_entries_along_and_numbers_go_on(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_delete_takes_the_entries_along_and_numbers_go_on() -> None:
+    async with served() as (call, store, _controller):
         await call("createScope", SCOPE)
         await call("createKeyValueTable", table_config())
         segment = "home/prices_kvtable/0.#epoch.0"
         entry = TableEntry(b"k" * 12, NO_VERSION, b"value")
-        stored = await server.store.exchange(wire.UpdateTableEntries(1, segment, "", (entry,)))
+        stored = await store.exchange(wire.UpdateTableEntries(1, segment, "", (entry,)))
         assert isinstance(stored, wire.TableEntriesUpdated)
         assert (await call("deleteKeyValueTable", info())).status == DELETED.SUCCESS
         assert (await call("deleteKeyValueTable", info())).status == DELETED.TABLE_NOT_FOUND
-        gone = await server.store.exchange(wire.GetTableSegmentInfo(1, segment, ""))
+        gone = await store.exchange(wire.GetTableSegmentInfo(1, segment, ""))
         assert isinstance(gone, wire.NoSuchSegment)
         assert (await call("createKeyValueTable", table_config())).status == CREATED.SUCCESS
         assert await numbers(call) == [3, 4, 5]
 
-    over_server(tmp_path, test)
 
-
-def test_tables_are_listed_page_by_page() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_tables_are_listed_page_by_page() -> None:
+    async with served() as (call, _store, _controller):
         await call("createScope", SCOPE)
         assert await names(call) == []
         expected = [f"t{i}" for i in range(30)]  # the store gives at most seven at a time
@@ -137,56 +129,20 @@ def test_tables_are_listed_page_by_page() -> None:
         assert len(found) == len(set(found))
         assert sorted(found) == sorted(expected)
 
-    over_grpc(test)
-
-
-def test_a_scope_is_deleted_with_its_tables(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
-        await call("createScope", SCOPE)
-        await call("createKeyValueTable", table_config())
-        assert (await call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
-        assert (await call("deleteKeyValueTable", info())).status == DELETED.SUCCESS
-        assert (await call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
-        await call("createScope", SCOPE)
-        await call("createKeyValueTable", table_config())
-        assert (await call("deleteScopeRecursive", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
-        gone = await server.store.exchange(wire.GetTableSegmentInfo(1, "home/prices_kvtable/3.#epoch.0", ""))
-        assert isinstance(gone, wire.NoSuchSegment)
-        await call("createScope", SCOPE)
-        assert await names(call) == []
-
-    over_server(tmp_path, test)
-
-
-def test_tables_outlive_the_server(tmp_path: Path) -> None:
-    async def create(call: Call, server: Server) -> None:
-        await call("createScope", SCOPE)
-        await call("createKeyValueTable", table_config())
-
-    async def look(call: Call, server: Server) -> None:
-        assert await names(call) == ["prices"]
-        assert (await call("getKeyValueTableConfiguration", info())).config == table_config()
-
-    over_server(tmp_path, create)
-    over_server(tmp_path, look)
-
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_no_incarnation_reuses_a_number(partitions: list[int]) -> None:
-    async def main() -> None:
-        async with running(FakeStore()) as controller:
-            name = TableName("home", "prices")
-            await controller.create_scope(name.scope)
-            used: set[int] = set()
-            for count in partitions:
-                await controller.create_table(name, TableConfig(count, 4, 0))
-                segments = (await controller.table(name)).segments
-                assert tiles(segments)
-                mine = {segment.id for segment in segments}
-                assert len(mine) == count
-                assert not mine & used
-                used |= mine
-                await controller.delete_table(name)
-
-    asyncio.run(main())
+async def test_no_incarnation_reuses_a_number(partitions: list[int]) -> None:
+    async with running(FakeStore()) as controller:
+        name = TableName("home", "prices")
+        await controller.create_scope(name.scope)
+        used: set[int] = set()
+        for count in partitions:
+            await controller.create_table(name, TableConfig(count, 4, 0))
+            segments = (await controller.table(name)).segments
+            assert tiles(segments)
+            mine = {segment.id for segment in segments}
+            assert len(mine) == count
+            assert not mine & used
+            used |= mine
+            await controller.delete_table(name)

@@ -18,7 +18,9 @@ from nadi.limits import TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.load import SegmentLoad
 
 from .support import STREAM, with_stream
-from .test_moment_cut import World, run
+from .test_moment_cut import World, world
+
+pytestmark = pytest.mark.uvloop
 
 HOUR_S = 3600
 
@@ -29,8 +31,8 @@ async def behind(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None
     return found.size, await seconds_behind(flow, STREAM, found.unread)
 
 
-def test_an_event_that_nobody_reads_waits_ever_longer(tmp_path: Path) -> None:
-    async def test(w: World) -> None:
+async def test_an_event_that_nobody_reads_waits_ever_longer(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
         assert await behind(w, {0: 0, 1: 0}) == (0, 0)
         await w.append(0, b"12345678")
         assert await behind(w, {0: 0, 1: 0}) == (16, 0)
@@ -47,14 +49,12 @@ def test_an_event_that_nobody_reads_waits_ever_longer(tmp_path: Path) -> None:
         assert await behind(w, {0: 0, 1: 0}, {0: 0, 1: 0}) == (0, 0), "up to an end"
         assert (await behind(w, {99: 0}))[0] is None
 
-    run(tmp_path, test)
 
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
+async def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
 
-    async def test(w: World) -> None:
+    async with world(tmp_path) as w:
         for _ in range(60):
             w.clock.jump(dice.choice((10, 700, 9_000, 40_000, 1_000_000)))
             current = await w.current()
@@ -76,11 +76,9 @@ def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: Path, 
             assert seconds * 1000 <= waited_ms
             assert seconds * 1000 >= waited_ms * 0.98 - TIME_INDEX_MOST_MS - TIME_INDEX_MS
 
-    run(tmp_path, test)
 
-
-def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> None:
-    async def test(w: World) -> None:
+async def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
         await w.append(0, b"12345678")
         w.clock.jump(HOUR_S * 1000)
         await w.append(0, b"12345678")
@@ -90,11 +88,9 @@ def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> 
         assert size == 16
         assert seconds == pytest.approx(HOUR_S, rel=0.03)
 
-    run(tmp_path, test)
 
-
-def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
-    async def test(w: World) -> None:
+async def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
         await w.append(0, b"12345678")
         await w.scale([0], [(0.0, 0.25), (0.25, 0.5)])
         left, right, read, end = *sorted(await w.current())[1:], {0: 16, 1: 0}, {0: 16, 1: 0}
@@ -109,8 +105,6 @@ def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
         size, seconds = await behind(w, read, {left: 16, right: 0, 1: 0})
         assert size == 16
         assert seconds == pytest.approx(HOUR_S, rel=0.03)
-
-    run(tmp_path, test)
 
 
 def test_an_end_that_was_forgotten_lies_before_all_that_is_left() -> None:

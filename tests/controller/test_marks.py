@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import grpc
 import pytest
 
+from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import WriterMark
 from nadi.errors import StreamNotFoundError
 from nadi.limits import NOTED_STEPS_MAX
 from nadi.naming import segment_id, transaction_segment_name
-from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from nadi.wire.rpc import controller_pb2 as pb
 
-from .fake_store import FakeStore
-from .rpc import Call, code_of, over_grpc, over_server
+from .rpc import Call, code_of, served
 from .support import STREAM, scaled, until, with_stream
 from .test_reader_groups import METERS, prepare
 
@@ -50,12 +48,12 @@ async def remove(call: Call, writer: str, stream: str = "meters") -> int:
     return int((await call("removeWriter", request)).result)
 
 
-async def marks(server: Server) -> dict[str, WriterMark]:
-    return {writer: record.value async for writer, record in server.controller.metadata.marks(NAME).scan()}
+async def marks(controller: Controller) -> dict[str, WriterMark]:
+    return {writer: record.value async for writer, record in controller.metadata.marks(NAME).scan()}
 
 
-def test_time_and_position_of_a_writer_only_move_on(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_time_and_position_of_a_writer_only_move_on() -> None:
+    async with served() as (call, _store, controller):
         await prepare(call)
         assert await note(call, -5, {0: 10, 1: 0}) == NOTED.SUCCESS
         assert await note(call, -5, {0: 10, 1: 3}) == NOTED.SUCCESS
@@ -66,65 +64,57 @@ def test_time_and_position_of_a_writer_only_move_on(tmp_path: Path) -> None:
         assert await note(call, 7, {0: 11}) == NOTED.SUCCESS
         steps = (-5, {0: 10, 1: 0}), (-5, {0: 10, 1: 3}), (7, {0: 11})
         other = WriterMark(1, {0: 1}, steps=((1, {0: 1}),))
-        assert await marks(server) == {"w": WriterMark(7, {0: 11}, steps=steps), "other": other}
+        assert await marks(controller) == {"w": WriterMark(7, {0: 11}, steps=steps), "other": other}
         missing = pb.StreamCut(streamInfo=pb.StreamInfo(scope="home", stream="none"))
         request = pb.TimestampFromWriter(writer="w", position=missing)
         assert await code_of(call("noteTimestampFromWriter", request)) is grpc.StatusCode.NOT_FOUND
         for writer in ("", "w" * 256):
             assert await code_of(note(call, 1, {}, writer)) is grpc.StatusCode.INVALID_ARGUMENT
 
-    over_server(tmp_path, test)
 
-
-def test_steps_are_kept_in_order_and_wrong_ones_are_refused(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_steps_are_kept_in_order_and_wrong_ones_are_refused() -> None:
+    async with served() as (call, _store, controller):
         await prepare(call)
         assert await note(call, 9, {0: 90}, steps=[(-(1 << 63) + 1, {})]) == NOTED.SUCCESS  # it knows none
-        assert (await marks(server))["w"].steps == ()
+        assert (await marks(controller))["w"].steps == ()
         steps = [(9, {0: 90}), (10, {0: 95, 1: 2})]
         assert await note(call, 12, {0: 120, 1: 2}, steps=steps) == NOTED.SUCCESS
-        assert (await marks(server))["w"] == WriterMark(12, {0: 120, 1: 2}, steps=tuple(steps))
+        assert (await marks(controller))["w"] == WriterMark(12, {0: 120, 1: 2}, steps=tuple(steps))
         for wrong in ([(14, {0: 121}), (13, {0: 122})], [(16, {0: 121})], [(13, {0: 121})] * (NOTED_STEPS_MAX + 1)):
             assert await code_of(note(call, 15, {0: 130, 1: 2}, steps=wrong)) is grpc.StatusCode.INVALID_ARGUMENT
         assert await note(call, 15, {0: 130, 1: 2}, steps=[(13, {7: 1})]) == NOTED.INVALID_POSITION
-        assert (await marks(server))["w"].time == 12
+        assert (await marks(controller))["w"].time == 12
         for time in range(15, 15 + 3 * NOTED_STEPS_MAX):
             assert await note(call, time, {0: 1_000 + time}) == NOTED.SUCCESS
-        kept = (await marks(server))["w"].steps
+        kept = (await marks(controller))["w"].steps
         assert len(kept) <= 2 * NOTED_STEPS_MAX
         assert kept[-1] == (14 + 3 * NOTED_STEPS_MAX, {0: 1_014 + 3 * NOTED_STEPS_MAX})
 
-    over_server(tmp_path, test)
 
-
-def test_a_removed_writer_may_come_back(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_removed_writer_may_come_back() -> None:
+    async with served() as (call, _store, controller):
         await prepare(call)
         assert await remove(call, "w") == REMOVED.UNKNOWN_WRITER
         assert await remove(call, "") == REMOVED.UNKNOWN_WRITER
         assert await remove(call, "w", "none") == REMOVED.STREAM_DOES_NOT_EXIST
         await note(call, 5, {0: 1})
         assert await remove(call, "w") == REMOVED.SUCCESS
-        assert (await marks(server))["w"] == WriterMark(5, {0: 1}, alive=False, steps=((5, {0: 1}),))
+        assert (await marks(controller))["w"] == WriterMark(5, {0: 1}, alive=False, steps=((5, {0: 1}),))
         assert await note(call, 4, {0: 1}) == NOTED.INVALID_TIME
         assert await note(call, 6, {0: 1}) == NOTED.SUCCESS
-        assert (await marks(server))["w"].alive
-
-    over_server(tmp_path, test)
+        assert (await marks(controller))["w"].alive
 
 
-def test_a_deleted_stream_takes_its_marks_along(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_deleted_stream_takes_its_marks_along() -> None:
+    async with served() as (call, store, _controller):
         await prepare(call)
         await note(call, 5, {0: 1})
         await call("sealStream", METERS)
         await call("deleteStream", METERS)
-        gone = await server.store.exchange(wire.GetTableSegmentInfo(1, "_system/_tables/marks/home/meters", ""))
+        gone = await store.exchange(wire.GetTableSegmentInfo(1, "_system/_tables/marks/home/meters", ""))
         assert isinstance(gone, wire.NoSuchSegment)
         await prepare(call)
         assert await note(call, 1, {2: 0}) == NOTED.SUCCESS
-
-    over_server(tmp_path, test)
 
 
 async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
@@ -180,9 +170,7 @@ async def test_a_mark_noted_while_its_stream_is_deleted_leaves_nothing_behind() 
         assert table not in store.tables
 
 
-def test_the_bucket_mapping_names_this_controller() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_the_bucket_mapping_names_this_controller() -> None:
+    async with served() as (call, _store, _controller):
         reply = await call("getControllerToBucketMapping", pb.ControllerToBucketMappingRequest())
         assert {host: list(buckets.id) for host, buckets in reply.mapping.items()} == {"127.0.0.1:9090": [0]}
-
-    over_grpc(test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import uvloop
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
@@ -26,6 +25,8 @@ from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
 from tests.controller.support import STREAM, FakeClock, until
 from tests.segmentstore.harness import Peer, WallClock, connect
+
+pytestmark = pytest.mark.uvloop
 
 DAY_MS = 24 * 3600 * 1000
 PATIENCE = 10_000_000  # rounds: the store waits for a real disk
@@ -120,16 +121,8 @@ async def world(folder: Path, segments: int = 2) -> AsyncIterator[World]:
         await store.close()
 
 
-def run(folder: Path, test: Callable[[World], Awaitable[None]], segments: int = 2) -> None:
-    async def main() -> None:
-        async with world(folder, segments) as opened:
-            await test(opened)
-
-    uvloop.run(main())
-
-
-def test_head_tail_and_days_between(tmp_path: Path) -> None:
-    async def test(w: World) -> None:
+async def test_head_tail_and_days_between(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
         begin = w.clock.now_ms()
         for _ in range(3):
             await w.append(0, b"12345678")
@@ -152,13 +145,11 @@ def test_head_tail_and_days_between(tmp_path: Path) -> None:
         with pytest.raises(StreamNotFoundError):
             await w.controller.cut_at(STREAM._replace(stream="none"), 1)
 
-    run(tmp_path, test)
 
-
-def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two segments become one; between their seals events come to one of them and to the new one."""
 
-    async def test(w: World) -> None:
+    async with world(tmp_path) as w:
         begin = w.clock.now_ms()
         await w.append(0, b"a0")
         await w.append(1, b"b0")
@@ -190,17 +181,15 @@ def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pytest.Mo
         assert await w.at(begin + 3 * DAY_MS + 1) == {merged: 10}
         assert await w.at(w.clock.now_ms() + 1) == {merged: 19}
 
-    run(tmp_path, test)
-
 
 async def _true(value: bool) -> bool:
     return value
 
 
-def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its segments are merged and sealed before those that come before them are sealed."""
 
-    async def test(w: World) -> None:
+    async with world(tmp_path) as w:
         begun = await w.controller.transactions.create(STREAM, 30_000)
         await w.write(transaction_segment_name(STREAM.segment(0), begun.txn_id), [b"late"])
         await w.scale([0, 1], [(0.0, 1.0)])
@@ -227,11 +216,9 @@ def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest
         assert await w.at(before + 10_000) == {single: 22}
         assert await w.at(before + 10_001) == {restored: 0}
 
-    run(tmp_path, test)
 
-
-def test_a_head_that_is_old_on_one_side_and_new_on_the_other(tmp_path: Path) -> None:
-    async def test(w: World) -> None:
+async def test_a_head_that_is_old_on_one_side_and_new_on_the_other(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
         await w.append(0, b"a0")
         await w.append(1, b"b0")
         w.clock.jump(DAY_MS)
@@ -248,11 +235,9 @@ def test_a_head_that_is_old_on_one_side_and_new_on_the_other(tmp_path: Path) -> 
         assert await w.at(now_ms - DAY_MS) == {left: 0, right: 0}
         assert await w.at(now_ms + 1) == {left: 0, right: 10}
 
-    run(tmp_path, test)
 
-
-def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(w: World) -> None:
+async def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as w:
         begin = w.clock.now_ms()
         await w.append(0, b"a0")
         w.clock.jump(DAY_MS)
@@ -271,14 +256,12 @@ def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pytest.Mon
         assert await w.at(begin) == {merged: 0}
         assert STREAM.segment(0) in asked, "it was asked for, and was gone"
 
-    run(tmp_path, test)
 
-
-@pytest.mark.parametrize("seed", range(8))
-def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))])
+async def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path, seed: int) -> None:
     r = random.Random(seed)
 
-    async def test(w: World) -> None:
+    async with world(tmp_path) as w:
         open_ones: list[tuple[int, dict[int, int]]] = []  # transactions, with the sizes of what is in them
         times = [w.clock.now_ms() - 1]
         told: dict[int, tuple[set[tuple[int, int]], int]] = {}
@@ -325,14 +308,12 @@ def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path
             for moment in r.sample(times, min(4, len(times))):
                 await check(w, moment, told)
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_clock_was_set_the_cuts_of_later_moments_lie_later(tmp_path: Path, seed: int) -> None:
+async def test_whatever_clock_was_set_the_cuts_of_later_moments_lie_later(tmp_path: Path, seed: int) -> None:
     r = random.Random(seed)
 
-    async def test(w: World) -> None:
+    async with world(tmp_path) as w:
         times = [w.clock.now_ms()]
         for step in range(40):
             w.clock.jump(r.choice([300, 4_000, 15_000, 3_600_000]))
@@ -352,8 +333,6 @@ def test_whatever_clock_was_set_the_cuts_of_later_moments_lie_later(tmp_path: Pa
             now = {(s, o) for _, s, o, _ in w.pieces if not before(s, o)}
             assert behind is None or now <= behind, moment
             behind = now
-
-    run(tmp_path, test)
 
 
 async def check(w: World, moment: int, told: dict[int, tuple[set[tuple[int, int]], int]]) -> None:

@@ -10,12 +10,13 @@ from uuid import UUID
 import grpc
 import pytest
 
-from nadi.standalone.server import Server
+from nadi.controller.state.metadata import StreamName
+from nadi.naming import segment_id
 from nadi.wire import commands as wire
 from nadi.wire.rpc import controller_pb2 as pb
 
-from .fake_store import FakeStore
-from .rpc import Call, code_of, over_grpc, over_server
+from .rpc import Call, code_of, served
+from .support import until
 
 ID = "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11"
 METERS = pb.StreamInfo(scope="home", stream="meters")
@@ -55,8 +56,8 @@ async def streams_in(call: Call, scope: str = "home") -> set[str]:
     return {stream.stream for stream in page.streams}
 
 
-def test_a_group_is_created_with_its_stream_and_echoed(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_group_is_created_with_its_stream_and_echoed() -> None:
+    async with served() as (call, store, _controller):
         await prepare(call)
         asked = group_config(
             groupRefreshTimeMillis=1,
@@ -79,7 +80,7 @@ def test_a_group_is_created_with_its_stream_and_echoed(tmp_path: Path) -> None:
         assert created.config == expected
         (segment,) = (await call("getCurrentSegments", STATE)).segmentRanges
         assert (segment.segmentId.segmentId, segment.minKey, segment.maxKey) == (0, 0.0, 1.0)
-        found = await server.store.exchange(wire.GetStreamSegmentInfo(1, "home/_RGreaders/0.#epoch.0", ""))
+        found = await store.exchange(wire.GetStreamSegmentInfo(1, "home/_RGreaders/0.#epoch.0", ""))
         assert isinstance(found, wire.StreamSegmentInfo)
         assert found.exists
         assert "_MARK_RGreaders" not in await streams_in(call)
@@ -88,22 +89,18 @@ def test_a_group_is_created_with_its_stream_and_echoed(tmp_path: Path) -> None:
         another = await call("createReaderGroup", group_config(readerGroupId=str(UUID(int=5))))
         assert (another.status, another.config) == (CREATED.SUCCESS, expected)
 
-    over_server(tmp_path, test)
 
-
-def test_its_stream_rolls_over_at_four_mebibytes_unless_told_otherwise() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_its_stream_rolls_over_at_four_mebibytes_unless_told_otherwise() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         for name, given, expected in (("a", 0, 4 << 20), ("b", 1 << 20, 1 << 20)):
             await call("createReaderGroup", group_config(name, rolloverSizeBytes=given))
             stream = await call("getStreamConfiguration", pb.StreamInfo(scope="home", stream=f"_RG{name}"))
             assert (stream.rolloverSizeBytes, stream.scalingPolicy.minNumSegments) == (expected, 1)
 
-    over_grpc(test)
 
-
-def test_what_cannot_be_a_group(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_what_cannot_be_a_group() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         for name in ("", "_a", "a_b", "a/b", "a" * 251, "ä"):
             assert (await call("createReaderGroup", group_config(name))).status == CREATED.INVALID_RG_NAME
@@ -134,21 +131,17 @@ def test_what_cannot_be_a_group(tmp_path: Path) -> None:
         assert await code_of(call("createReaderGroup", missing)) is grpc.StatusCode.NOT_FOUND
         assert await streams_in(call) == {"meters", "_MARKmeters", "_RG" + "a" * 250}
 
-    over_server(tmp_path, test)
-
 
 @pytest.mark.parametrize("given", ["", str(UUID(int=0))])
-def test_a_group_without_an_id_gets_one(given: str, tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_group_without_an_id_gets_one(given: str, tmp_path: Path) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         created = await call("createReaderGroup", group_config(readerGroupId=given))
         assert UUID(created.config.readerGroupId).version == 4
 
-    over_server(tmp_path, test)
 
-
-def test_an_update_names_the_generation_it_changes(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_an_update_names_the_generation_it_changes() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         assert (await call("updateReaderGroup", group_config())).status == UPDATED.RG_NOT_FOUND
         await call("createReaderGroup", group_config())
@@ -165,11 +158,9 @@ def test_an_update_names_the_generation_it_changes(tmp_path: Path) -> None:
         assert await code_of(call("updateReaderGroup", wrong)) is grpc.StatusCode.INVALID_ARGUMENT
         assert (await call("getReaderGroupConfig", info())).config == read
 
-    over_server(tmp_path, test)
 
-
-def test_only_one_of_many_updates_at_once_succeeds(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_only_one_of_many_updates_at_once_succeeds() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         created = await asyncio.gather(
             *(call("createReaderGroup", group_config(readerGroupId=str(UUID(int=i + 1)))) for i in range(8))
@@ -182,11 +173,9 @@ def test_only_one_of_many_updates_at_once_succeeds(tmp_path: Path) -> None:
         replies = await asyncio.gather(*(call("updateReaderGroup", changed) for _ in range(8)))
         assert sorted(reply.status for reply in replies) == [UPDATED.SUCCESS] + [UPDATED.INVALID_CONFIG] * 7
 
-    over_server(tmp_path, test)
 
-
-def test_delete_takes_the_stream_along_and_numbers_go_on(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_delete_takes_the_stream_along_and_numbers_go_on() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         await call("createReaderGroup", group_config())
         assert (await call("deleteReaderGroup", info(group_id=str(UUID(int=3))))).status == DELETED.RG_NOT_FOUND
@@ -199,13 +188,11 @@ def test_delete_takes_the_stream_along_and_numbers_go_on(tmp_path: Path) -> None
         (segment,) = (await call("getCurrentSegments", STATE)).segmentRanges
         assert segment.segmentId.segmentId == 1
 
-    over_server(tmp_path, test)
 
-
-def test_a_group_outlives_its_stream_as_a_forced_delete_of_the_scope_has_it(tmp_path: Path) -> None:
+async def test_a_group_outlives_its_stream_as_a_forced_delete_of_the_scope_has_it(tmp_path: Path) -> None:
     """The Java client seals and deletes every stream it lists, `_RG` ones too, before it deletes the groups."""
 
-    async def test(call: Call, server: Server) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         await call("createReaderGroup", group_config())
         for name in sorted(await streams_in(call)):
@@ -219,11 +206,9 @@ def test_a_group_outlives_its_stream_as_a_forced_delete_of_the_scope_has_it(tmp_
         assert (await call("deleteReaderGroup", info(group_id=read.config.readerGroupId))).status == DELETED.SUCCESS
         assert (await call("deleteScope", scope)).status == pb.DeleteScopeStatus.SUCCESS
 
-    over_server(tmp_path, test)
 
-
-def test_a_scope_is_deleted_with_its_groups(tmp_path: Path) -> None:
-    async def test(call: Call, server: Server) -> None:
+async def test_a_scope_is_deleted_with_its_groups() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         for name in ("a", "b", "c"):
             await call("createReaderGroup", group_config(name, retentionType=2))
@@ -234,32 +219,18 @@ def test_a_scope_is_deleted_with_its_groups(tmp_path: Path) -> None:
         assert (await call("getReaderGroupConfig", info("a"))).status == FOUND.RG_NOT_FOUND
         assert not (await call("listSubscribers", METERS)).subscribers
 
-    over_server(tmp_path, test)
 
-
-def test_groups_outlive_the_server(tmp_path: Path) -> None:
-    async def create(call: Call, server: Server) -> None:
-        await prepare(call)
-        await call("createReaderGroup", group_config(retentionType=1))
-
-    async def look(call: Call, server: Server) -> None:
-        assert (await call("getReaderGroupConfig", info())).config == group_config(retentionType=1)
-        assert (await call("listSubscribers", METERS)).subscribers == ["home/readers"]
-
-    over_server(tmp_path, create)
-    over_server(tmp_path, look)
-
-
-def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Path) -> None:
+async def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Path) -> None:
     """The tables in which nadi's clients keep a group's state, bookmarks and schemas; a user's own table stays."""
     names = ("_RGa", "_RGb", "_bookmarks", "_schemas", "notes")
 
-    async def test(call: Call, server: Server) -> None:
+    async with served() as (call, store, _controller):
+
         async def there() -> set[str]:
             found = set()
             for name in names:
                 asked = wire.GetTableSegmentInfo(1, f"home/{name}_kvtable/0.#epoch.0", "")
-                if isinstance(await server.store.exchange(asked), wire.TableSegmentInfo):
+                if isinstance(await store.exchange(asked), wire.TableSegmentInfo):
                     found.add(name)
             return found
 
@@ -267,21 +238,146 @@ def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Path) -> 
         for group in "ab":
             await call("createReaderGroup", group_config(group))
         for name in names:
-            made = await server.store.exchange(wire.CreateTableSegment(1, f"home/{name}_kvtable/0.#epoch.0", ""))
+            made = await store.exchange(wire.CreateTableSegment(1, f"home/{name}_kvtable/0.#epoch.0", ""))
             assert isinstance(made, wire.SegmentCreated)
         assert (await call("deleteReaderGroup", info("a"))).status == DELETED.SUCCESS
         assert await there() == {"_RGb", "_bookmarks", "_schemas", "notes"}
         await call("deleteScopeRecursive", pb.ScopeInfo(scope="home"))
         assert await there() == {"notes"}
 
-    over_server(tmp_path, test)
+
+# --- subscribers of a stream: who is one, and which cuts they may publish -----------------------------
 
 
-def test_a_store_that_is_away_is_told_as_unavailable() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+OTHER = pb.StreamInfo(scope="home", stream="other")
+STATUS = pb.UpdateSubscriberStatus
+
+
+def cuts(*streams: Any) -> list[Any]:
+    return [pb.StreamCut(streamInfo=stream) for stream in streams]
+
+
+async def subscribers(call: Call, stream: Any) -> list[str]:
+    reply = await call("listSubscribers", stream)
+    assert reply.status == pb.SubscribersResponse.SUCCESS
+    return sorted(reply.subscribers)
+
+
+def published(cut: dict[int, int], generation: int = 0, group_id: str = ID, group: str = "home/readers") -> Any:
+    return pb.SubscriberStreamCut(
+        subscriber=group,
+        generation=generation,
+        readerGroupId=group_id,
+        streamCut=pb.StreamCut(streamInfo=METERS, cut=cut),
+    )
+
+
+async def publish(call: Call, *args: Any, **more: Any) -> int:
+    return int((await call("updateSubscriberStreamCut", published(*args, **more))).status)
+
+
+async def test_groups_subscribe_while_their_retention_type_asks_for_it() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call, "meters", "other")
+        await call("createReaderGroup", group_config("silent"))
+        assert await subscribers(call, METERS) == []
+        await call("createReaderGroup", group_config("a", retentionType=1, startingStreamCuts=cuts(METERS, OTHER)))
+        await call("createReaderGroup", group_config("b", retentionType=2))
+        assert await subscribers(call, METERS) == ["home/a", "home/b"]
+        assert await subscribers(call, OTHER) == ["home/a"]
+        update = group_config("a", retentionType=1, startingStreamCuts=cuts(OTHER))
+        assert (await call("updateReaderGroup", update)).generation == 1
+        assert await subscribers(call, METERS) == ["home/b"]
+        assert await subscribers(call, OTHER) == ["home/a"]
+        assert (await call("updateReaderGroup", group_config("b", retentionType=0))).generation == 1
+        assert await subscribers(call, METERS) == []
+        assert (await call("updateReaderGroup", group_config("silent", retentionType=2))).generation == 1
+        assert await subscribers(call, METERS) == ["home/silent"]
+        await call("deleteReaderGroup", info("silent"))
+        await call("deleteReaderGroup", info("a"))
+        assert await subscribers(call, METERS) == []
+        assert await subscribers(call, OTHER) == []
+        missing = await call("listSubscribers", pb.StreamInfo(scope="home", stream="none"))
+        assert missing.status == pb.SubscribersResponse.STREAM_NOT_FOUND
+
+
+async def test_a_published_cut_only_moves_on() -> None:
+    async with served() as (call, _store, controller):
         await prepare(call)
-        store.die_at(0)
-        assert await code_of(call("createReaderGroup", group_config())) is grpc.StatusCode.UNAVAILABLE
-        assert await code_of(call("getReaderGroupConfig", info())) is grpc.StatusCode.UNAVAILABLE
+        stream = StreamName("home", "meters")
+        await call("createReaderGroup", group_config(retentionType=1))
 
-    over_grpc(test)
+        async def stored() -> dict[int, int]:
+            found = await controller.metadata.subscribers(stream).get("home/readers", fresh=True)
+            assert found is not None
+            return found.value.cut
+
+        assert await publish(call, {0: 10, 1: 5}) == STATUS.SUCCESS
+        assert await publish(call, {0: 10, 1: 5}) == STATUS.SUCCESS
+        assert await publish(call, {0: 10, 1: 4}) == STATUS.STREAM_CUT_NOT_VALID
+        assert await publish(call, {0: 10}) == STATUS.STREAM_CUT_NOT_VALID
+        assert await publish(call, {0: 10, 7: 5}) == STATUS.STREAM_CUT_NOT_VALID
+        assert await stored() == {0: 10, 1: 5}
+        work = await controller.scale(stream, [1], [(0.5, 0.7), (0.7, 1.0)])
+        await until(lambda: controller.is_scaled(stream, work.change.epoch - 1), 10_000_000)
+        new = {segment_id(2, 1): 0, segment_id(3, 1): 0}
+        assert await publish(call, {0: 10, **new}) == STATUS.SUCCESS
+        assert await publish(call, {0: 11, 1: 50}) == STATUS.STREAM_CUT_NOT_VALID
+        assert await stored() == {0: 10, **new}
+        assert await publish(call, {}) == STATUS.SUCCESS
+        assert await stored() == {}
+
+
+async def test_a_cut_is_taken_from_the_group_as_it_is_now_only() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call)
+        await call("createReaderGroup", group_config(retentionType=1))
+        cut = {0: 0, 1: 0}
+        for group in ("home/none", "", "readers", "x" * 10_000):
+            assert await publish(call, cut, group=group) == STATUS.SUBSCRIBER_NOT_FOUND
+        assert await publish(call, cut, group_id=str(UUID(int=1))) == STATUS.SUBSCRIBER_NOT_FOUND
+        assert await publish(call, cut, 1) == STATUS.GENERATION_MISMATCH
+        assert await publish(call, {0: 7, 1: 7}) == STATUS.SUCCESS
+        await call("updateReaderGroup", group_config(retentionType=1))
+        assert await publish(call, {0: 8, 1: 8}) == STATUS.GENERATION_MISMATCH
+        assert await publish(call, {0: 6, 1: 8}, 1) == STATUS.STREAM_CUT_NOT_VALID  # the update kept the cut
+        assert await publish(call, {0: 8, 1: 8}, 1) == STATUS.SUCCESS
+        nowhere = published(cut)
+        nowhere.streamCut.streamInfo.stream = "none"
+        assert (await call("updateSubscriberStreamCut", nowhere)).status == STATUS.STREAM_NOT_FOUND
+
+
+async def test_a_new_group_of_an_old_name_starts_without_its_cut() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call)
+        await call("createReaderGroup", group_config(retentionType=1))
+        assert await publish(call, {0: 7, 1: 7}) == STATUS.SUCCESS
+        await call("deleteReaderGroup", info())
+        new = str(UUID(int=9))
+        await call("createReaderGroup", group_config(retentionType=1, readerGroupId=new))
+        assert await publish(call, {0: 1, 1: 1}) == STATUS.SUBSCRIBER_NOT_FOUND
+        assert await publish(call, {0: 1, 1: 1}, group_id=new) == STATUS.SUCCESS
+
+
+async def test_a_deleted_stream_takes_its_subscribers_along() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call)
+        await call("createReaderGroup", group_config(retentionType=1))
+        assert await publish(call, {0: 7, 1: 7}) == STATUS.SUCCESS
+        await call("sealStream", METERS)
+        await call("deleteStream", METERS)
+        assert await publish(call, {0: 8, 1: 8}) == STATUS.STREAM_NOT_FOUND
+        await prepare(call)
+        assert await subscribers(call, METERS) == []
+        assert await publish(call, {2: 8, 3: 8}) == STATUS.SUBSCRIBER_NOT_FOUND
+        assert (await call("deleteReaderGroup", info())).status == pb.DeleteReaderGroupStatus.SUCCESS
+
+
+async def test_no_group_subscribes_to_a_groups_own_stream() -> None:
+    async with served() as (call, _store, _controller):
+        await prepare(call)
+        await call("createReaderGroup", group_config())
+        state = pb.StreamInfo(scope="home", stream="_RGreaders")
+        update = group_config(retentionType=1, startingStreamCuts=cuts(state))
+        assert await code_of(call("updateReaderGroup", update)) is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await call("updateReaderGroup", group_config(startingStreamCuts=cuts(state)))).generation == 1

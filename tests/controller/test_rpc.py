@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from google.protobuf import descriptor_pb2
 import nadi.wire.rpc
 from nadi.controller.engine import workflows
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
+from nadi.limits import RPC_STREAMS_MAX
 from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
@@ -25,7 +27,7 @@ from nadi.wire.rpc import externalscaler_pb2, reports_pb2, transactions_pb2
 from nadi.wire.rpc.service import METHODS, path
 
 from .fake_store import FakeStore
-from .rpc import Call, code_of, over_grpc
+from .rpc import Call, code_of, served
 from .support import new_controller
 
 INFO = pb.StreamInfo(scope="home", stream="meters")
@@ -50,8 +52,8 @@ async def leaves(call: Call, rpc: str, request: Any, field: str, value: int) -> 
     raise AssertionError(f"{rpc} stays at {value}")
 
 
-def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it() -> None:
+    async with served() as (call, store, _controller):
         system = pb.ScopeInfo(scope="_system")
         assert list((await call("listScopes", pb.ScopesRequest())).scopes) == ["_system"]
         assert (await call("checkScopeExists", system)).exists
@@ -78,11 +80,9 @@ def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it() -> 
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, rpc  # which no client repeats
         assert {name: dict(table.entries) for name, table in store.tables.items()} == before
 
-    over_grpc(test)
 
-
-def test_scopes_and_streams() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_scopes_and_streams() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         again = pb.CreateScopeStatus.SCOPE_EXISTS, pb.CreateScopeStatus.INVALID_SCOPE_NAME
         assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == again[0]
@@ -120,11 +120,9 @@ def test_scopes_and_streams() -> None:
         assert (await call("deleteStream", INFO)).status == pb.DeleteStreamStatus.STREAM_NOT_FOUND
         assert (await call("deleteScope", pb.ScopeInfo(scope="home"))).status == pb.DeleteScopeStatus.SUCCESS
 
-    over_grpc(test)
 
-
-def test_configuration_is_echoed() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_configuration_is_echoed() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         echoed = await call("getStreamConfiguration", INFO)
         assert echoed.streamInfo == INFO
@@ -149,11 +147,9 @@ def test_configuration_is_echoed() -> None:
         bad = config(0)
         assert await code_of(call("createStream", bad)) is grpc.StatusCode.INVALID_ARGUMENT
 
-    over_grpc(test)
 
-
-def test_segments_scale_and_cuts() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_segments_scale_and_cuts() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         ranges = (await call("getCurrentSegments", INFO)).segmentRanges
         assert [(r.segmentId.segmentId, r.minKey, r.maxKey) for r in ranges] == [(0, 0.0, 0.5), (1, 0.5, 1.0)]
@@ -194,11 +190,9 @@ def test_segments_scale_and_cuts() -> None:
         assert (await call("truncateStream", truncate)).status == pb.UpdateStreamStatus.SUCCESS
         assert await code_of(call("truncateStream", cut)) is grpc.StatusCode.INVALID_ARGUMENT
 
-    over_grpc(test)
 
-
-def test_transactions() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_transactions() -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         begun = await call("createTransaction", pb.CreateTxnRequest(streamInfo=INFO, lease=90_000))
         assert begun.txnId.lowBits >= 0
@@ -222,13 +216,11 @@ def test_transactions() -> None:
         short = pb.CreateTxnRequest(streamInfo=INFO, lease=1)
         assert await code_of(call("createTransaction", short)) is grpc.StatusCode.INVALID_ARGUMENT
 
-    over_grpc(test)
 
-
-def test_no_rpc_answers_unknown() -> None:
+async def test_no_rpc_answers_unknown() -> None:
     """Empty and absurd requests to every RPC: a reply, or a code that clients can act on."""
 
-    async def test(call: Call, store: FakeStore) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         codes = set()
         for rpc, (kind, _) in METHODS.items():
@@ -242,8 +234,6 @@ def test_no_rpc_answers_unknown() -> None:
         missing = pb.StreamInfo(scope="home", stream="none")
         for rpc in ("getCurrentSegments", "getStreamConfiguration"):
             assert await code_of(call(rpc, missing)) is grpc.StatusCode.NOT_FOUND
-
-    over_grpc(test)
 
 
 _TEXTS = [
@@ -301,10 +291,13 @@ def _value(field: Any, random: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
-def test_whatever_is_asked_has_an_answer(seed: int) -> None:
+async def test_whatever_is_asked_has_an_answer(seed: int) -> None:
     """Half-sensible requests to all RPCs in any order: no code that makes a client wait or retry for nothing."""
 
-    async def test(call: Call, store: FakeStore) -> None:
+    answered: set[str] = set()
+    allowed = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
+
+    async with served() as (call, _store, _controller):
         random = Random(seed)
         for _ in range(40):
             await call("createScope", pb.ScopeInfo(scope="home"))  # where it was deleted
@@ -320,13 +313,16 @@ def test_whatever_is_asked_has_an_answer(seed: int) -> None:
                 assert code in allowed, f"{code} for {rpc}: {request}"
         assert len(answered) > 40, f"not once: {set(METHODS) - answered}"
 
-    answered: set[str] = set()
-    allowed = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
-    over_grpc(test)
 
+async def test_a_workflow_that_takes_too_long_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop_at_segments(command: Command) -> None:
+        if isinstance(command, CreateSegment):
+            stopped.set()
+            await go_on.wait()
 
-def test_a_workflow_that_takes_too_long_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+    stopped, go_on = asyncio.Event(), asyncio.Event()
+
+    async with served() as (call, store, _controller):
         await prepare(call)
         store.before = stop_at_segments
         monkeypatch.setattr(workflows, "WORKFLOW_WAIT_S", 0.3)
@@ -341,14 +337,6 @@ def test_a_workflow_that_takes_too_long_is_told_and_goes_on(monkeypatch: pytest.
         assert (await call("createStream", other)).status == pb.CreateStreamStatus.STREAM_EXISTS
         assert len((await call("getCurrentSegments", other.streamInfo)).segmentRanges) == 2
 
-    async def stop_at_segments(command: Command) -> None:
-        if isinstance(command, CreateSegment):
-            stopped.set()
-            await go_on.wait()
-
-    stopped, go_on = asyncio.Event(), asyncio.Event()
-    over_grpc(test)
-
 
 def _with_stream(kind: Any, stream: str) -> Any:
     request = kind()
@@ -357,25 +345,21 @@ def _with_stream(kind: Any, stream: str) -> Any:
     return request
 
 
-def test_an_unreachable_store_is_told_as_unavailable() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_an_unreachable_store_is_told_as_unavailable() -> None:
+    async with served() as (call, store, _controller):
         await prepare(call)
         store.die_at(0)
         other = pb.StreamInfo(scope="home", stream="other")
         assert await code_of(call("getCurrentSegments", other)) is grpc.StatusCode.UNAVAILABLE
         assert len((await call("getCurrentSegments", INFO)).segmentRanges) == 2  # known without the store
 
-    over_grpc(test)
 
-
-def test_a_full_disk_is_told_as_exhausted() -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_a_full_disk_is_told_as_exhausted() -> None:
+    async with served() as (call, store, _controller):
         store.full = True
         assert await code_of(call("createScope", pb.ScopeInfo(scope="home"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
         store.full = False
         assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == pb.CreateScopeStatus.SUCCESS
-
-    over_grpc(test)
 
 
 @pytest.mark.parametrize(
@@ -431,10 +415,10 @@ async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None
     await controller.stop()
 
 
-def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.controller.reports.LIST_PAGE", 2)
 
-    async def test(call: Call, store: FakeStore) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call, 5)
         request, ids = reports_pb2.ReportRequest(scope="home", stream="meters", kind=SEGMENTS), []
         while True:
@@ -445,13 +429,11 @@ def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
             request.token = page.token
         assert ids == [0, 1, 2, 3, 4]
 
-    over_grpc(test)
 
-
-def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
+async def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
     """A report waits for lengths, and the stream may be scaled meanwhile."""
 
-    async def test(call: Call, store: FakeStore) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call, 1)
         request = reports_pb2.ReportRequest(scope="home", stream="meters", kind=SEGMENTS)
         whole, segment = pb.ScaleRequest.KeyRangeEntry(start=0.0, end=1.0), 0
@@ -466,8 +448,6 @@ def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
             check = pb.ScaleStatusRequest(streamInfo=INFO, epoch=epoch)
             assert await leaves(call, "checkScale", check, "status", 0) == pb.ScaleStatusResponse.SUCCESS
 
-    over_grpc(test)
-
 
 @pytest.mark.parametrize(
     ("changed", "code", "told"),
@@ -477,8 +457,8 @@ def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
         ({"stream": "missing"}, "NOT_FOUND", "missing"),
     ],
 )
-def test_a_report_that_can_not_be_given_says_why(changed: dict[str, str], code: str, told: str) -> None:
-    async def test(call: Call, store: FakeStore) -> None:
+async def test_a_report_that_can_not_be_given_says_why(changed: dict[str, str], code: str, told: str) -> None:
+    async with served() as (call, _store, _controller):
         await prepare(call)
         asked = {"scope": "home", "stream": "meters", "kind": SEGMENTS} | changed
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -486,4 +466,27 @@ def test_a_report_that_can_not_be_given_says_why(changed: dict[str, str], code: 
         assert caught.value.code().name == code
         assert told in str(caught.value.details())
 
-    over_grpc(test)
+
+# --- calls by the hundred over one connection, as from a program that creates thousands of streams ----
+
+
+_CALLS = 600
+
+
+async def test_none_is_refused() -> None:
+    """A connection's calls are held back by the client, at the number that the server has told. One that has ended
+    doesn't count any more, though the server may still have to let go of it."""
+
+    async with served() as (call, _store, _controller):
+        numbers = iter(range(_CALLS))
+
+        async def some(numbers: Iterator[int]) -> int:
+            asked = 0
+            for _ in numbers:
+                reply = await call("checkScopeExists", pb.ScopeInfo(scope="home"))  # raises if it is refused
+                assert not reply.exists
+                asked += 1
+            return asked
+
+        asked = await asyncio.gather(*(some(numbers) for _ in range(3 * RPC_STREAMS_MAX)))
+        assert sum(asked) == _CALLS

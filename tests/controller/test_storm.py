@@ -134,6 +134,6 @@ class Storm:
                 assert count == 0
 
 
-@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))])
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 60))])
 def test_storm(seed: int) -> None:
     asyncio.run(Storm(seed).run())

@@ -13,7 +13,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import seal_and_measure
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.state.records import Config, ScaleType, StreamState
 from nadi.controller.workflows import seal
 from nadi.errors import (
     AlreadyExistsError,
@@ -21,6 +21,7 @@ from nadi.errors import (
     InvalidNameError,
     InvalidStreamCutError,
     NotEmptyError,
+    NotOwnerError,
     ScopeNotFoundError,
     StreamNotFoundError,
     StreamNotSealedError,
@@ -29,27 +30,10 @@ from nadi.errors import (
 from nadi.model.segments import tiles
 from nadi.naming import segment_id, segment_number
 from nadi.wire import commands as wire
+from nadi.wire.commands import Command
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, running, scaled, settle, with_stream
-
-
-async def test_a_scope_is_created_listed_and_deleted() -> None:
-    async with running(FakeStore(), FakeClock()) as controller:
-        for scope in ("home", "_internal", "a.b-c"):
-            await controller.create_scope(scope)
-        with pytest.raises(AlreadyExistsError):
-            await controller.create_scope("home")
-        with pytest.raises(InvalidNameError):
-            await controller.create_scope("a_b")
-        page, token = await controller.list_scopes("")
-        assert sorted(page) == ["_internal", "_system", "a.b-c", "home"]
-        assert (await controller.list_scopes(token))[0] == []
-        await controller.delete_scope("home")
-        assert not await controller.scope_exists("home")
-        with pytest.raises(ScopeNotFoundError):
-            await controller.delete_scope("home")
-        await controller.create_scope("home")
 
 
 async def test_a_stream_is_ready_when_create_returns() -> None:
@@ -231,17 +215,6 @@ async def test_seal_delete_and_create_again() -> None:
         assert numbers == [4, 5]
 
 
-async def test_a_scope_is_deleted_with_all_it_holds() -> None:
-    async with with_stream(2) as (controller, store, _clock):
-        await controller.create_stream(StreamName("home", "other"), Config())
-        task = asyncio.create_task(controller.delete_scope("home", recursive=True))
-        for _ in range(200):
-            await _clock.advance(100)
-        await task
-        assert not store.segments
-        assert not await controller.scope_exists("home")
-
-
 async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its creation could never end."""
 
@@ -308,29 +281,25 @@ async def listed(controller: Controller, tag: str) -> list[str]:
         max_size=12,
     )
 )
-def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
+async def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
     """None deletes the stream; tags create it, or replace those it has."""
-
-    async def main() -> None:
-        async with running(FakeStore(), FakeClock()) as controller:
-            await controller.create_scope("home")
-            streams: dict[str, frozenset[str]] = {}
-            for name, tags in steps:
-                stream = StreamName("home", name)
-                if tags is None:
-                    if streams.pop(name, None) is not None:
-                        await controller.seal_stream(stream)
-                        await controller.delete_stream(stream)
-                elif name in streams:
-                    await controller.update_stream(stream, Config(tags=tuple(tags)))
-                    streams[name] = tags
-                else:
-                    await controller.create_stream(stream, Config(tags=tuple(tags)))
-                    streams[name] = tags
-            for tag in ("", "x", "x/", "x/y", "xa", "\0", "ä", "none"):
-                assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
-
-    asyncio.run(main())
+    async with running(FakeStore(), FakeClock()) as controller:
+        await controller.create_scope("home")
+        streams: dict[str, frozenset[str]] = {}
+        for name, tags in steps:
+            stream = StreamName("home", name)
+            if tags is None:
+                if streams.pop(name, None) is not None:
+                    await controller.seal_stream(stream)
+                    await controller.delete_stream(stream)
+            elif name in streams:
+                await controller.update_stream(stream, Config(tags=tuple(tags)))
+                streams[name] = tags
+            else:
+                await controller.create_stream(stream, Config(tags=tuple(tags)))
+                streams[name] = tags
+        for tag in ("", "x", "x/", "x/y", "xa", "\0", "ä", "none"):
+            assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
 
 
 async def test_listing_by_tag_costs_what_it_finds() -> None:
@@ -361,3 +330,33 @@ async def test_a_scope_under_deletion_is_taken() -> None:
             await clock.advance(100)
         await deleting
         await controller.create_scope("home")
+
+
+# --- workflows while a container is between two servers of a cluster ----------------------------------
+
+
+_AWAY_MS, _STEP_MS = 22_000, 250
+_SOON_MS = 2_000
+
+
+async def test_they_go_on_soon_after_it_has_arrived() -> None:
+    """However long that took: whoever waits for a commit, or a seal, would wait on for ten seconds."""
+    async with with_stream() as (controller, store, clock):
+        is_away = True
+
+        async def before(command: Command) -> None:
+            if is_away and isinstance(command, wire.SealSegment):
+                raise NotOwnerError(command.segment)
+
+        store.before = before
+        sealing = asyncio.create_task(controller.seal_stream(STREAM))
+        for _ in range(_AWAY_MS // _STEP_MS):
+            await clock.advance(_STEP_MS)
+        assert not sealing.done()
+        is_away = False
+        for _ in range(_SOON_MS // _STEP_MS):
+            await clock.advance(_STEP_MS)
+        await settle()
+        assert sealing.done(), "it waits though the container is there again"
+        await sealing
+        assert (await controller.stream(STREAM)).state is StreamState.SEALED

@@ -6,22 +6,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 import pytest
 
 from nadi.controller.controller import Controller
+from nadi.controller.engine.workflows import Tasks
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
-from nadi.controller.state.records import Config, DeleteScopeWork, Scope, ScopeState, StreamState, TableConfig
+from nadi.controller.state.records import Config, DeleteScopeWork, Scope, ScopeState, StreamState, TableConfig, TxnState
 from nadi.controller.state.segments import ANY_VERSION
 from nadi.errors import ConflictError, NotEmptyError, NotFoundError, ScopeNotFoundError, UnavailableError
+from nadi.limits import SEGMENT_CALL_ATTEMPTS
 from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 
 from .fake_store import FakeStore
-from .support import STREAM, FakeClock, running, settle
+from .support import STREAM, FakeClock, running, settle, with_stream
 from .test_crashes import ID, check, group_config
+from .test_transactions import LEASE, wait_for, write
 
 Exchange = Callable[[Command], Awaitable[Command]]
 
@@ -272,7 +275,8 @@ async def act(controller: Controller, chance: random.Random, story: Story) -> No
                 await controller.update_stream(stream, Config(min_segments=3, tags=("b",)))
 
 
-async def all_at_once(seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
+async def test_what_clients_make_and_delete_at_the_same_time_is_whole(seed: int) -> None:
     chance, story = random.Random(seed), Story()
     store = FakeStore()
 
@@ -304,6 +308,77 @@ async def all_at_once(seed: int) -> None:
                 assert await afterwards.stream_exists(stream), stream
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_what_clients_make_and_delete_at_the_same_time_is_whole(seed: int) -> None:
-    await all_at_once(seed)
+# --- what was decided about a transaction is carried out, whatever becomes of who asked for it --------
+
+
+@pytest.mark.parametrize("decision", ["commit", "commit together", "abort"])
+@pytest.mark.parametrize("answered", [True, False])
+async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decision: str, *, answered: bool) -> None:
+    """A caller that was cancelled while the decision was stored used to leave it to whoever came next: what was
+    committed after it was merged before it."""
+    async with with_stream(1) as (controller, store, clock):
+        first, second = [await controller.transactions.create(STREAM, LEASE) for _ in range(2)]
+        write(store, first.txn_id, 0, b"1")
+        write(store, second.txn_id, 0, b"2")
+        stored, goes_on = asyncio.Event(), asyncio.Event()
+        left = 1 if answered else SEGMENT_CALL_ATTEMPTS
+
+        async def hold(command: Command) -> None:
+            nonlocal left
+            is_change = isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom)
+            if not is_change or not command.segment.endswith("/transactions"):  # type: ignore[attr-defined]
+                return
+            left -= 1
+            store.before = None
+            stored.set()
+            await goes_on.wait()
+            if not answered:
+                await store.exchange(command)
+                store.before = hold if left else None
+                raise UnavailableError("the answer is lost")
+
+        store.before = hold
+        call: Coroutine[object, object, object]
+        match decision:
+            case "commit":
+                call = controller.transactions.commit(STREAM, first.txn_id)
+            case "abort":
+                call = controller.transactions.abort(STREAM, first.txn_id)
+            case _:
+                call = controller.transactions.commit_together(STREAM, [first.txn_id], "", None)
+        caller = asyncio.ensure_future(call)
+        await stored.wait()
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        goes_on.set()
+        for _ in range(5):
+            await clock.advance(1_000)  # pauses between tries; the lease has not run out
+        ends = TxnState.ABORTED if decision == "abort" else TxnState.COMMITTED
+        await wait_for(controller, first.txn_id, ends)
+        await controller.transactions.commit(STREAM, second.txn_id)
+        await wait_for(controller, second.txn_id, TxnState.COMMITTED)
+        assert store.data(STREAM.segment(0)) == (b"2" if decision == "abort" else b"12")
+
+
+# --- the controller's background tasks end when it is stopped, even if one takes that for the end o ---
+
+
+async def test_a_task_that_overhears_its_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.engine.workflows._AGAIN_S", 0.05)
+    tasks, heard = Tasks(), 0
+
+    async def insist() -> None:
+        nonlocal heard
+        while True:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                heard += 1
+                if heard == 2:
+                    raise
+
+    task = tasks.spawn(insist())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60.0):
+        await tasks.close()
+    assert task.cancelled()

@@ -110,6 +110,17 @@ async def open_store(
         await store.close()
 
 
+@asynccontextmanager
+async def open_segment(
+    folder: Path, segment: str, containers: int = 1, **more: Any
+) -> AsyncIterator[tuple[SegmentStore, Peer]]:
+    """A store with that segment, and a peer that can append to it."""
+    async with open_store(folder, containers, **more) as (store, peer):
+        await peer.create(segment)
+        await peer.setup(segment)
+        yield store, peer
+
+
 async def connect(address: tuple[str, int]) -> Peer:
     peer = Peer(*await open_connection(*address))
     reply = await peer.ask(wire.Hello(15, 5))

@@ -4,18 +4,15 @@ others take no notice. Counted in the server's own budget; one test looks at the
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 import nadi
 from nadi import limits
@@ -53,22 +50,14 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
-from tests.segmentstore.harness import WRITER, Peer, connect, open_store
+from tests.segmentstore.harness import WRITER, Peer, connect, open_segment, open_store
 from tests.support.turns import MostInATurn
+from tests.support.waiting import until_async
 
 S, TABLE = "scope/stream/0.#epoch.0", "scope/t_kvtable/0.#epoch.0"
+pytestmark = pytest.mark.uvloop
+
 HELLO = encode(wire.Hello(17, 5))
-_ids = itertools.count(1)
-
-
-def over_store(
-    folder: Path, test: Callable[[SegmentStore, Peer], Awaitable[None]], tokens: TokenKey | None = None
-) -> None:
-    async def main() -> None:
-        async with open_store(folder, containers=1, tokens=tokens) as (store, peer):
-            await test(store, peer)
-
-    uvloop.run(main())
 
 
 async def filled(peer: Peer, events: int, size: int = MIB) -> None:
@@ -114,12 +103,6 @@ class Rude:
         self.socket.close()
 
 
-async def until(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - it is looked at from outside
-            await asyncio.sleep(0.002)
-
-
 async def quiet(store: SegmentStore) -> None:
     """Until nothing changes what is held any more."""
     same, seen = 0, -1
@@ -146,17 +129,17 @@ def others(store: SegmentStore) -> Iterator[Connection]:
 # --- peers that take nothing --------------------------------------------------------------------------------
 
 
-def test_reads_that_nobody_takes_wait_as_requests(tmp_path: Path) -> None:
-    async def test(store: SegmentStore, peer: Peer) -> None:
+async def test_reads_that_nobody_takes_wait_as_requests(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 8)
         asked = 100
         reads = b"".join(encode(wire.ReadSegment(S, n % 4 * MIB, 2 * MIB, "", n)) for n in range(asked))
         greedy = [Rude(store.address) for _ in range(5)]
         for rude in greedy:
             await rude.send(HELLO + reads)
-        await until(lambda: len(list(others(store))) == 5)
+        await until_async(lambda: len(list(others(store))) == 5)
         await quiet(store)
-        await until(lambda: sum(len(each._reads._ready) > asked // 2 for each in others(store)) == 5)
+        await until_async(lambda: sum(len(each._reads._ready) > asked // 2 for each in others(store)) == 5)
         for connection in others(store):
             assert connection._transport is not None
             assert connection._transport.get_write_buffer_size() < READ_REPLY_MAX_BYTES + CONNECTION_UNSENT_BYTES
@@ -172,13 +155,13 @@ def test_reads_that_nobody_takes_wait_as_requests(tmp_path: Path) -> None:
         for rude in greedy[1:]:
             rude.close()
         decoder_peer.close()
-        await until(lambda: len(store._connections) == 1)
-        await until(lambda: store.budget.held_bytes <= 2 * 256 * KIB)
-
-    over_store(tmp_path, test)
+        await until_async(lambda: len(store._connections) == 1)
+        await until_async(lambda: store.budget.held_bytes <= 2 * 256 * KIB)
 
 
-def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched: list[int] = []
     load = SegmentReader._load
 
@@ -190,24 +173,22 @@ def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, mon
 
     monkeypatch.setattr(SegmentReader, "_load", counted)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 8)
         uncached(store)
         rude = Rude(store.address)
         reads = (encode(wire.ReadSegment(S, n % 7 * (MIB + 8), MIB, "", n)) for n in range(200))
         await rude.send(HELLO + b"".join(reads))
-        await until(lambda: list(others(store)))
+        await until_async(lambda: list(others(store)))
         await quiet(store)
-        await until(lambda: any(len(each._reads._ready) >= 200 - len(fetched) - 8 for each in others(store)))
+        await until_async(lambda: any(len(each._reads._ready) >= 200 - len(fetched) - 8 for each in others(store)))
         assert sum(fetched) <= CONNECTION_REPLIES_BYTES + 8 * MIB  # some went into the network
         (connection,) = others(store)
         assert connection.replies.held.held_bytes <= CONNECTION_REPLIES_BYTES + 2 * READ_REPLY_MAX_BYTES
         rude.close()
 
-    over_store(tmp_path, test)
 
-
-def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
+async def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read of one byte fetches all that is stored with it, and a connection may ask for a thousand at once."""
@@ -222,25 +203,23 @@ def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
 
     monkeypatch.setattr(SegmentReader, "_of_log", slow)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 8)
         uncached(store)
         rude = Rude(store.address)
         await rude.send(HELLO + b"".join(encode(wire.ReadSegment(S, n * (MIB + 8), 1, "", n)) for n in range(7)))
-        await until(lambda: len(store._reader._fetches) == 7)
+        await until_async(lambda: len(store._reader._fetches) == 7)
         peer.send(wire.ReadSegment(S, 7 * (MIB + 8), 1, "", 1))
-        await until(lambda: len(store._reader._fetches) == 8)
+        await until_async(lambda: len(store._reader._fetches) == 8)
         go_on.set()
         assert isinstance(await peer.receive(), wire.SegmentRead)
         assert fetched.index(7 * (MIB + 8)) <= 2
-        await until(lambda: len(fetched) == 8)
+        await until_async(lambda: len(fetched) == 8)
         rude.close()
 
-    over_store(tmp_path, test)
 
-
-def test_a_crowd_that_takes_nothing_stays_within_the_budget(tmp_path: Path) -> None:
-    async def test(store: SegmentStore, peer: Peer) -> None:
+async def test_a_crowd_that_takes_nothing_stays_within_the_budget(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         total, crowd = 16 * MIB, 40
         store.budget = Budget(total)
         await filled(peer, 8)
@@ -257,10 +236,8 @@ def test_a_crowd_that_takes_nothing_stays_within_the_budget(tmp_path: Path) -> N
             each.close()
         late.close()
 
-    over_store(tmp_path, test)
 
-
-def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors_replies, "SEND_TIMEOUT_S", 0.5)
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
     poll, now_s = Connection.poll, 100.0
@@ -270,8 +247,7 @@ def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Connection, "poll", polled)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
-        nonlocal now_s
+    async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 8)
         reads = b"".join(encode(wire.ReadSegment(S, n % 4 * MIB, 2 * MIB, "", n)) for n in range(20))
         stuck, slow = Rude(store.address), Rude(store.address)
@@ -287,19 +263,19 @@ def test_a_peer_that_takes_nothing_loses_its_connection(tmp_path: Path, monkeypa
         assert await stuck.ended()
         slow.close()
 
-    over_store(tmp_path, test)
 
-
-def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acknowledgements_that_nobody_takes_stop_the_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = 256 * KIB
     monkeypatch.setattr(doors_replies, "CONNECTION_UNSENT_BYTES", most)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
         rude = Rude(store.address)
         await rude.send(HELLO + encode(wire.SetupAppend(1, WRITER, S, "")))
         data = frame_events([b"tiny"])
-        await until(lambda: any(WRITER in each.writers.sessions for each in store._connections))
+        await until_async(lambda: any(WRITER in each.writers.sessions for each in store._connections))
         bad = next(each for each in store._connections if WRITER in each.writers.sessions)
         left, number = b"", 1
 
@@ -312,7 +288,7 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
             left = left[rude.send_some(left) :]
             return bad.replies._unsent_bytes > most
 
-        await until(send_on)
+        await until_async(send_on)
         for _ in range(100):
             send_on()
             await asyncio.sleep(0.002)
@@ -320,8 +296,6 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
         assert bad.writers.waiting <= CONNECTION_APPENDS_WAITING
         assert most < bad.replies._unsent_bytes <= most + (CONNECTION_APPENDS_WAITING + COMMANDS_A_TURN) * 100
         rude.close()
-
-    over_store(tmp_path, test)
 
 
 # --- peers that send halves ---------------------------------------------------------------------------------
@@ -331,8 +305,8 @@ def half_frame(size: int, sent: int) -> bytes:
     return struct.pack(">ii", wire.AppendBlockEnd.code, size) + bytes(sent)
 
 
-def test_half_frames_stay_within_the_budget_and_others_write_on(tmp_path: Path) -> None:
-    async def test(store: SegmentStore, peer: Peer) -> None:
+async def test_half_frames_stay_within_the_budget_and_others_write_on(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         total, crowd = 16 * MIB, 60
         store.budget = Budget(total)
         await peer.create(S)
@@ -349,19 +323,17 @@ def test_half_frames_stay_within_the_budget_and_others_write_on(tmp_path: Path) 
         for each in rude:
             each.close()
         good.close()
-        await until(lambda: store.budget.held_bytes < MIB)
-
-    over_store(tmp_path, test)
+        await until_async(lambda: store.budget.held_bytes < MIB)
 
 
-def test_half_a_frame_has_a_deadline_and_quiet_peers_have_none(
+async def test_half_a_frame_has_a_deadline_and_quiet_peers_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.2)
     monkeypatch.setattr(limits, "FRAME_LEAST_BYTES_S", 1000 * MIB)
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
         half = Rude(store.address)
         await half.send(HELLO + half_frame(MIB, 10 * KIB))
@@ -378,35 +350,30 @@ def test_half_a_frame_has_a_deadline_and_quiet_peers_have_none(
         assert await trickle.ended()
         assert store.too_slow == 2
         assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(1, S, "")), wire.StreamSegmentInfo)
-
-    with caplog.at_level(logging.WARNING):
-        over_store(tmp_path, test)
     assert "a frame was not whole after" in caplog.text
 
 
-def test_quiet_connections_hold_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_connections_hold_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "PATROL_S", 0.02)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await filled(peer, 4)
         more = [await connect(store.address) for _ in range(20)]
-        await until(lambda: store.budget.held_bytes == 0)
+        await until_async(lambda: store.budget.held_bytes == 0)
         for each in more:
             assert isinstance(await each.ask(wire.GetStreamSegmentInfo(1, S, "")), wire.StreamSegmentInfo)
         assert store.budget.held_bytes <= 21 * RECEIVE_BUFFER_LEAST_BYTES
         for each in more:
             each.close()
 
-    over_store(tmp_path, test)
-
 
 # --- peers that nobody knows --------------------------------------------------------------------------------
 
 
-def test_who_showed_no_token_sends_small_frames_only(tmp_path: Path) -> None:
+async def test_who_showed_no_token_sends_small_frames_only(tmp_path: Path) -> None:
     key = TokenKey(b"k" * 64, 600)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1, key) as (store, _peer):
         strangers = [Rude(store.address) for _ in range(20)]
         for stranger in strangers:
             await stranger.send(HELLO)
@@ -415,14 +382,12 @@ def test_who_showed_no_token_sends_small_frames_only(tmp_path: Path) -> None:
             assert await stranger.ended()
         assert store.budget.peak_bytes < len(strangers) * 4 * UNKNOWN_PEER_FRAME_BYTES
 
-    over_store(tmp_path, test, key)
 
-
-def test_a_large_first_command_shows_its_token_in_its_head(tmp_path: Path) -> None:
+async def test_a_large_first_command_shows_its_token_in_its_head(tmp_path: Path) -> None:
     key = TokenKey(b"k" * 64, 600)
     entries = tuple(TableEntry(b"key %d" % n, NO_VERSION, bytes(500 * KIB)) for n in range(8))
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1, key) as (store, peer):
         assert isinstance(await peer.ask(wire.CreateTableSegment(1, TABLE, key.master())), wire.SegmentCreated)
         right = key.issue("scope", "t_kvtable", Permission.READ_UPDATE)
         fresh = await connect(store.address)
@@ -440,14 +405,12 @@ def test_a_large_first_command_shows_its_token_in_its_head(tmp_path: Path) -> No
             await endless.receive()
         fresh.close()
 
-    over_store(tmp_path, test, key)
 
-
-def test_a_peer_must_become_known_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_must_become_known_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "PATROL_S", 0.05)
     key = TokenKey(b"k" * 64, 600)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1, key) as (store, peer):
         assert isinstance(await peer.ask(wire.CreateSegment(1, S, 0, 0, key.master(), 0)), wire.SegmentCreated)
         monkeypatch.setattr(limits, "UNKNOWN_PEER_S", 0.3)
         stranger = Rude(store.address)
@@ -456,19 +419,17 @@ def test_a_peer_must_become_known_soon(tmp_path: Path, monkeypatch: pytest.Monke
         info = await peer.ask(wire.GetStreamSegmentInfo(2, S, key.master()))
         assert isinstance(info, wire.StreamSegmentInfo), "who is known stays"
 
-    over_store(tmp_path, test, key)
 
-
-def test_crowds_do_not_take_the_places_of_those_who_say_what_they_want(
+async def test_crowds_do_not_take_the_places_of_those_who_say_what_they_want(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "CONNECTIONS_OF_ADDRESS", 10)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
         silent = [Rude(store.address) for _ in range(30)]
         assert store.listener is not None
-        await until(lambda: store.listener is not None and store.listener.ended >= 20)
+        await until_async(lambda: store.listener is not None and store.listener.ended >= 20)
         late = await connect(store.address)
         assert isinstance(await late.ask(wire.GetStreamSegmentInfo(1, S, "")), wire.StreamSegmentInfo)
         assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(1, S, "")), wire.StreamSegmentInfo)
@@ -477,13 +438,11 @@ def test_crowds_do_not_take_the_places_of_those_who_say_what_they_want(
             each.close()
         late.close()
 
-    over_store(tmp_path, test)
-
 
 # --- turns --------------------------------------------------------------------------------------------------
 
 
-def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turn = MostInATurn()
     receive = Connection.receive
 
@@ -493,7 +452,7 @@ def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Connection, "receive", counted)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
+    async with open_store(tmp_path, 1) as (store, _peer):
         crowd = [await connect(store.address) for _ in range(50)]
         async with turn:
             for each in crowd:
@@ -506,10 +465,8 @@ def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch
         most = 2 * (COMMANDS_A_TURN + COMMANDS_AT_ONCE) + len(crowd) * COMMANDS_OF_CROWD
         assert turn.most <= most < len(crowd) * COMMANDS_AT_ONCE
 
-    over_store(tmp_path, test)
 
-
-def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many connections ask in the same turn, each for the first time."""
     turn = MostInATurn()
     answer = Reads._answer
@@ -521,9 +478,7 @@ def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Reads, "_answer", counted)
 
-    async def test(store: SegmentStore, peer: Peer) -> None:
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([bytes(READ_REPLY_FIRST_BYTES)], 1)
         crowd = [await connect(store.address) for _ in range(60)]
         async with turn:
@@ -534,8 +489,6 @@ def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch:
                 each.close()
         assert turn.all == len(crowd) * READ_REPLY_FIRST_BYTES
         assert turn.most <= 2 * (COMMANDS_A_TURN * READ_WEIGHT_BYTES + READ_REPLY_FIRST_BYTES)
-
-    over_store(tmp_path, test)
 
 
 async def test_many_who_wait_are_called_a_few_in_a_turn() -> None:
@@ -549,11 +502,11 @@ async def test_many_who_wait_are_called_a_few_in_a_turn() -> None:
     waiters.discard(made[-1])  # who leaves while it is due is not called
     waiters.add(made[0])
     waiters.wake()  # it happened again: who came in between has its turn too
-    await until(lambda: not len(waiters))
+    await until_async(lambda: not len(waiters))
     assert called == [*range(count - 1), 0]
 
 
-def test_to_call_each_of_a_crowd_takes_no_longer_for_a_larger_crowd() -> None:
+async def test_to_call_each_of_a_crowd_takes_no_longer_for_a_larger_crowd() -> None:
     """Not 25 times as long for 25 times as many: in user time, each size at its best of three."""
 
     async def each_s(count: int) -> float:
@@ -567,45 +520,38 @@ def test_to_call_each_of_a_crowd_takes_no_longer_for_a_larger_crowd() -> None:
             waiters.add(partial(call))
         begun = time.thread_time()
         waiters.wake()
-        await until(lambda: not len(waiters))
+        await until_async(lambda: not len(waiters))
         assert called == count
         return (time.thread_time() - begun) / count
 
-    async def main() -> None:
-        few, many = [min([await each_s(count) for _ in range(3)]) for count in (4_000, 100_000)]
-        assert many < 10 * few, f"{many * 1e6:.1f} us each, of few {few * 1e6:.1f}"
-
-    asyncio.run(main())
+    few, many = [min([await each_s(count) for _ in range(3)]) for count in (4_000, 100_000)]
+    assert many < 10 * few, f"{many * 1e6:.1f} us each, of few {few * 1e6:.1f}"
 
 
-def test_a_crowd_at_a_tail_is_answered_and_leaves_quickly(tmp_path: Path) -> None:
-    async def test(store: SegmentStore, peer: Peer) -> None:
-        await peer.create(S)
-        await peer.setup(S)
+async def test_a_crowd_at_a_tail_is_answered_and_leaves_quickly(tmp_path: Path) -> None:
+    async with open_segment(tmp_path, S) as (store, peer):
         crowd = [await connect(store.address) for _ in range(10)]
         for each in crowd:
             each.send(*(wire.ReadSegment(S, 0, 100, "", n) for n in range(500)))
         record = store.containers[0].state.find(S)
         assert record is not None
-        await until(lambda: len(record.waiters) == 5_000)
+        await until_async(lambda: len(record.waiters) == 5_000)
         await peer.append([b"news"], 1)
         for each in crowd[:5]:
             assert {(await each.receive()).request_id for _ in range(500)} == set(range(500))
         for each in crowd:
             each.send(*(wire.ReadSegment(S, 12, 100, "", n) for n in range(500)))
-        await until(lambda: len(record.waiters) == 5_000)
+        await until_async(lambda: len(record.waiters) == 5_000)
         for each in crowd:
             each.close()
-        await until(lambda: not len(record.waiters) and record.holders == 0)
-
-    over_store(tmp_path, test)
+        await until_async(lambda: not len(record.waiters) and record.holders == 0)
 
 
 # --- replies and requests that are larger than they look ----------------------------------------------------
 
 
-def test_a_reply_of_many_large_values_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    async def test(store: SegmentStore, peer: Peer) -> None:
+async def test_a_reply_of_many_large_values_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (_store, peer):
         await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
         value = bytes(1000 * KIB)
         assert isinstance(
@@ -620,8 +566,6 @@ def test_a_reply_of_many_large_values_is_refused_before_it_is_built(tmp_path: Pa
         assert isinstance(
             await peer.ask(wire.ReadTable(4, TABLE, "", one * (MAX_FRAME_SENT_BYTES // 1001 // KIB))), wire.TableRead
         )
-
-    over_store(tmp_path, test)
 
 
 # --- the process --------------------------------------------------------------------------------------------

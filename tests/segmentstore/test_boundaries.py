@@ -13,11 +13,13 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nadi
+from nadi.limits import MIB
 from nadi.model.framing import frame_events
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import Walks
 from nadi.wire import commands as wire
-from tests.segmentstore.harness import WRITER, Peer, connect, open_store
+from tests.segmentstore.harness import WRITER, Peer, connect, open_segment
 
 pytestmark = pytest.mark.uvloop
 
@@ -32,9 +34,7 @@ async def locate(peer: Peer, target: int) -> int:
 
 async def test_every_offset_has_the_boundary_after_it(tmp_path: Path) -> None:
     rng = random.Random(1)
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         boundaries, last = [0], 0
         for _ in range(12):
             events = [rng.randbytes(rng.randrange(1, 200)) for _ in range(5)]
@@ -54,9 +54,7 @@ async def test_every_offset_has_the_boundary_after_it(tmp_path: Path) -> None:
 
 
 async def test_inside_an_event_of_several_appends(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"before"], 1)
         made = await peer.ask(wire.CreateTransientSegment(2, WRITER, S, ""))
         large = frame_events([random.Random(2).randbytes(30_000)])
@@ -77,9 +75,7 @@ async def test_inside_an_event_of_several_appends(tmp_path: Path) -> None:
 
 
 async def test_bytes_that_are_no_events_have_the_end_of_their_append(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         for number in range(3):
             await peer.ask(wire.ConditionalBlockEnd(WRITER, number, 20 * number, b"\xff" * 20, 3))
         assert [await locate(peer, target) for target in (1, 20, 21, 59)] == [20, 20, 40, 60]
@@ -138,9 +134,7 @@ def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
 async def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_path: Path) -> None:
     """Before, one walk held the loop for 200,000 events, and a hundred were under way at once."""
 
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         events = [bytes(4 + n % 2) for n in range(80_000)]
         await peer.append(events, len(events))
         target = len(frame_events(events)) - 50
@@ -168,3 +162,50 @@ async def _cpu_of_a_turn() -> float:
     before = time.thread_time()
     await asyncio.sleep(0)
     return time.thread_time() - before
+
+
+# --- damage in an event that was too large for one append: whoever skips it goes on behind the whol ---
+
+
+MARK = b"a mark that stands nowhere else"
+
+
+@pytest.mark.parametrize(
+    ("at", "is_noise", "stop"),
+    [(0.01, True, True), (0.5, True, True), (0.95, True, True), (0.01, False, True), (0.01, False, False)],
+)
+def test_behind_a_damaged_large_event_the_next_one_is_read(
+    tmp_path: Path, at: float, *, is_noise: bool, stop: bool
+) -> None:
+    """The server knows where appends begin, and a large event has several: none of them is where to go on, even
+    where all that follows looks like headers of empty events."""
+    large = bytearray(random.Random(1).randbytes(20 * MIB) if is_noise else 20 * MIB)
+    place = int(at * len(large))
+    large[place : place + len(MARK)] = MARK
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            for event in (b"before", bytes(large), b"after", b"later"):
+                writer.write_event(event, "key").result(60)
+        if not stop:
+            server.kill()
+    spoil(tmp_path, MARK)
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        end = manager.stream_info("s", "t").tail
+        read = [event.data for event in manager.read_events("s", "t", end=end, on_damage="skip")]
+    assert read[-2:] == [b"after", b"later"]
+    # what is damaged at its start may share a block of checksums with what stands before it
+    assert read[:-2] in ([b"before"], [] if place < MIB else [b"before"])
+
+
+def spoil(folder: Path, what: bytes) -> None:
+    """Flip a bit of it wherever it is stored."""
+    found = 0
+    for path in folder.rglob("*"):
+        if path.is_file() and (at := path.read_bytes().find(what)) >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([what[0] ^ 1]))
+            found += 1
+    assert found

@@ -22,6 +22,7 @@ from nadi.segmentstore.tier1.log import Frame
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import connect, open_store
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -201,9 +202,7 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
         monkeypatch.setattr(container.checkpoints, "follow", noted)
         container._recover_from(failures[-1])
         await asyncio.wait_for(opened.wait(), 60)
-        async with asyncio.timeout(60):
-            while container.failure is not None:  # noqa: ASYNC110 -- it refuses until all is open
-                await asyncio.sleep(0.01)
+        await until_async(lambda: container.failure is None)
         assert {type(failure) for failure in failures} == {DamagedStateError}
         fresh = await connect(store.address)  # the other's writers are ended with what failed
         await fresh.setup(S)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import struct
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from nadi import limits
 from nadi.model.framing import frame_events
+from nadi.throttled_log import SeldomWarning
 from nadi.wire import commands as wire
+from nadi.wire.codec import encode
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
-from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.segmentstore.harness import WRITER, Peer, connect, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
 
 S = "scope/stream/0.#epoch.0"
+S1 = "scope/stream/1.#epoch.0"
 T = "scope/table_kvtable/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"
 OTHER = b"other writer 123"
@@ -70,7 +77,9 @@ async def test_a_table_of_fixed_keys_is_read_by_ranges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_long_keys_with_one_head_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+async def test_long_keys_with_one_head_are_all_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
     if not written:
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 60.0)
     names = sorted([b"h" * 470 + bytes([n]) * (10 + n) for n in range(60)] + [b"h" * 450, b"i", b"h" * 471])
@@ -85,17 +94,14 @@ def test_long_keys_with_one_head_are_all_listed(tmp_path: Path, monkeypatch: pyt
             found += [key.key for key in page.keys]
             token = page.continuation_token
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (_, peer):
-            await peer.ask(wire.CreateTableSegment(1, T, ""))
-            for name in names:
-                await put(peer, TableEntry(name, NOT_EXISTS, b""))
-            if not written:
-                assert await listed(peer) == names
-        async with open_store(tmp_path, 1) as (_, peer):
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        for name in names:
+            await put(peer, TableEntry(name, NOT_EXISTS, b""))
+        if not written:
             assert await listed(peer) == names
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (_, peer):
+        assert await listed(peer) == names
 
 
 async def test_a_sealed_table_takes_nothing(tmp_path: Path) -> None:
@@ -110,42 +116,21 @@ async def test_a_sealed_table_takes_nothing(tmp_path: Path) -> None:
 async def test_kinds_of_segments_are_not_mixed(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.create(S)
-        await peer.create(TXN)
         await peer.ask(wire.CreateTableSegment(1, T, ""))
         await peer.setup(S)
         await peer.append([b"kept"], 1)
         for command in (
             wire.ReadSegment(T, 0, 100, "", 2),
             wire.ReadTable(3, S, "", (TableKey(b"k"),)),
-            wire.MergeSegments(4, S, T, ""),
-            wire.MergeSegments(5, T, S, ""),
-            wire.MergeSegmentsBatch(6, S, (TXN, T), ""),
-            wire.MergeSegmentsBatch(7, S, (S,), ""),
-            wire.MergeSegments(8, S, S, ""),
             wire.TruncateSegment(9, T, 0, ""),
             wire.LocateOffset(10, T, 0, ""),
             wire.LocateMoment(13, T, 1, 0, ""),
-            wire.CreateSegment(11, "", 0, 0, ""),
-            wire.CreateTableSegment(12, "", ""),
         ):
             reply = await peer.ask(command)
             assert isinstance(reply, wire.ErrorMessage), command
             assert (reply.request_id, reply.error_code) == (command.request_id, 0)
-        assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(12, TXN, "")), wire.StreamSegmentInfo)
         assert await peer.read_all(S) == frame_events([b"kept"])
         assert store.containers[0].failure is None
-
-
-async def test_a_truncated_segment_is_not_merged(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.create(TXN)
-        await peer.setup(TXN)
-        await peer.append([b"a", b"b"], 2)
-        await peer.ask(wire.TruncateSegment(1, TXN, 9, ""))
-        assert isinstance(await peer.ask(wire.MergeSegments(2, S, TXN, "")), wire.ErrorMessage)
-        assert isinstance(await peer.ask(wire.MergeSegmentsBatch(3, S, (TXN,), "")), wire.ErrorMessage)
-        assert await peer.read_all(TXN, 9) == frame_events([b"b"])
 
 
 async def test_attributes_in_merges(tmp_path: Path) -> None:
@@ -178,28 +163,10 @@ async def test_attributes_in_merges(tmp_path: Path) -> None:
         assert (await peer.ask(wire.GetSegmentAttribute(2, S, OTHER, ""))).value == -(1 << 63)
 
 
-async def test_a_failed_condition_leaves_the_session_open(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
-        peer.send(
-            wire.ConditionalBlockEnd(WRITER, 1, 0, b"12345678", 1),
-            wire.ConditionalBlockEnd(WRITER, 2, 9, b"refused!", 2),
-            wire.ConditionalBlockEnd(WRITER, 3, 8, b"abcdefgh", 3),
-        )
-        replies = [await peer.receive() for _ in range(3)]
-        assert replies[1] == wire.ConditionalCheckFailed(WRITER, 2, 2)
-        assert (replies[2].event_number, replies[2].previous_event_number) == (3, 1)
-        assert await peer.setup(S) == 3
-        assert await peer.read_all(S) == b"12345678abcdefgh"
-
-
 async def test_behind_a_refused_append_nothing_passes(tmp_path: Path) -> None:
     """Somebody else's bytes fill the place of the refused one, so the length alone would let the next pass."""
 
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.setup(S, OTHER)
         peer.send(
             wire.ConditionalBlockEnd(WRITER, 1, 0, b"1234", 1),
@@ -228,3 +195,103 @@ async def test_transient_segments_do_not_outlive_a_crash(tmp_path: Path, monkeyp
         assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(2, made.segment, "")), wire.NoSuchSegment)
         assert not store.containers[0].state.transients
         assert not store.containers[0].state.frames
+
+
+# --- requests that make no sense, after which the container goes on as if there were none -----------------
+
+
+@asynccontextmanager
+async def goes_on(folder: Path) -> AsyncIterator[Peer]:
+    async with open_store(folder, containers=1) as (store, peer):
+        for name in (S, S1):
+            await peer.create(name)
+            await peer.setup(name)
+            await peer.append([b"12345678", b"12345678"], 1)
+        yield peer
+        assert store.containers[0].failure is None
+        assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(9, S, "")), wire.StreamSegmentInfo)
+
+
+async def test_an_empty_name(tmp_path: Path) -> None:
+    async with goes_on(tmp_path) as peer:
+        for look in (
+            wire.GetStreamSegmentInfo(1, "", ""),
+            wire.ReadSegment("", 0, 100, "", 1),
+            wire.SealSegment(1, "", ""),
+            wire.SetupAppend(1, bytes(16), "", ""),
+            wire.MergeSegments(1, "", S, "", ()),
+            wire.MergeSegments(1, S, "", "", ()),
+            wire.ReadTable(1, "", "", ()),
+        ):
+            assert isinstance(await peer.ask(look), wire.NoSuchSegment), look
+        assert isinstance(await peer.create(""), wire.ErrorMessage)
+        assert isinstance(await peer.ask(wire.CreateTableSegment(1, "", "")), wire.ErrorMessage)
+        batch = await peer.ask(wire.MergeSegmentsBatch(1, S, ("",), ""))
+        assert isinstance(batch, wire.SegmentsBatchMerged)
+
+
+async def test_merges_that_would_lose_data(tmp_path: Path) -> None:
+    async with goes_on(tmp_path) as peer:
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        assert isinstance(await peer.ask(wire.TruncateSegment(1, S1, 5, "")), wire.SegmentTruncated)
+        for target, source in ((S, S), (S, S1), (S, T), (T, S)):
+            for command in (
+                wire.MergeSegments(1, target, source, "", ()),
+                wire.MergeSegmentsBatch(1, target, (source,), ""),
+            ):
+                reply = await peer.ask(command)
+                assert isinstance(reply, wire.ErrorMessage), (command, reply)
+        assert len(await peer.read_all(S)) == 32
+        assert isinstance(
+            await peer.ask(wire.UpdateTableEntries(1, T, "", (TableEntry(b"k", -1, b"v"),))),
+            wire.TableEntriesUpdated,
+        )
+
+
+async def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
+    whole = encode(wire.ReadTable(1, T, "", (TableKey(b"k", -1),)))
+    key_size = struct.pack(">ii", 12, 0)  # which no encoder writes
+    payload = whole[8:].replace(struct.pack(">ii", 13, 1) + b"k", key_size)
+
+    async with goes_on(tmp_path) as peer:
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        peer.send_raw(struct.pack(">ii", wire.ReadTable.code, len(payload)) + payload)
+        assert isinstance(await peer.receive(), wire.ErrorMessage)
+
+
+async def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
+        peer.send(wire.GetStreamSegmentInfo(2, S, ""))
+        assert await peer.closed(), "what was sent behind it would wait for ever"
+        container = store.containers[0]
+        while await container.call(lambda _: bool(container.state.transients)):
+            pass
+
+
+async def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with open_segment(tmp_path, S) as (store, peer):
+        await peer.ask(wire.SealSegment(1, S, ""))
+        for number in range(50):
+            assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
+        (connection,) = store._connections
+        error = connection.writers.sessions[WRITER].error
+        assert error is not None
+        assert len(list(traceback.walk_tb(error.__traceback__))) < 10
+
+
+async def test_one_who_breaks_the_protocol_often_is_logged_seldom(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    async with open_store(tmp_path, containers=1) as (store, _):
+        store._report = SeldomWarning(logging.getLogger("nadi"), "%d ended, the last from %s: %s", lambda: now)
+        for number in range(12):
+            now = 1.0 if number == 11 else 0.5 * bool(number)
+            bad = await connect(store.address)
+            bad.send_raw(struct.pack(">ii", 9, 1 << 30))
+            assert await bad.closed()
+            bad.close()
+    lines = [record.getMessage() for record in caplog.records if " ended, " in record.getMessage()]
+    assert [line.partition(" ended")[0] for line in lines] == ["1", "11"]
+    assert "announces" in lines[0]

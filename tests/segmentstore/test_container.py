@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import traceback
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nadi import limits
-from nadi.errors import CorruptLogError, StorageFullError, UnavailableError
+from nadi.client.aio import StreamManager
+from nadi.client.control.controller import ControllerClient
+from nadi.errors import (
+    CorruptLogError,
+    DamagedDataError,
+    DataFolderError,
+    RequestTimeoutError,
+    StorageFullError,
+    UnavailableError,
+)
+from nadi.naming import segment_name
+from nadi.segmentstore.container import container
 from nadi.segmentstore.container import container as container_module
-from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.container.container import Container, KnownDamage
 from nadi.segmentstore.state import metadata
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import ChunksDropped
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.stored import ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.files import FileLog
-from tests.segmentstore.harness import open_store
+from nadi.segmentstore.tier1.log import LogAddress
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableKey
 from tests.support.waiting import until_async
+
+from .harness import connect, open_store
 
 
 async def break_log(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +177,125 @@ def test_a_state_that_has_no_room_says_where(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(StorageFullError, match="free space") as raised:
         metadata.Metadata(tmp_path / "state")
     assert str(tmp_path / "state") in str(raised.value)
+
+
+# --- what the store keeps for itself can't be read: nobody is told a thing that may be wrong, and n ---
+
+
+pytestmark = pytest.mark.uvloop
+
+SEGMENT, TABLE = segment_name("sc", "st", 0), segment_name("sc", "table_kvtable", 0)
+
+
+class _Direct(ControllerClient):
+    """Knows one store, and nothing else."""
+
+    store: tuple[str, int]
+
+    async def segment_endpoint(self, segment: str) -> tuple[str, int]:
+        return self.store
+
+
+async def test_state_that_cannot_be_read_ends_requests_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DataFolderError("a record of it is damaged")
+
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(SEGMENT)
+        await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
+    async with open_store(tmp_path, 1) as (store, _):
+        address = await store.listen("127.0.0.1", 0)
+        monkeypatch.setattr(Metadata, "_get", refuse)
+        for command in (
+            wire.ReadTable(2, TABLE, "", (TableKey(b"k"),)),
+            wire.ReadSegment(SEGMENT, 0, 100, "", 3),
+            wire.GetStreamSegmentInfo(4, SEGMENT, ""),
+        ):
+            peer = await connect(address)
+            peer.send(command)
+            assert await peer.closed(), command
+            with pytest.raises(UnavailableError, match="a record of it is damaged"):
+                await store.exchange(command)
+        controller = _Direct("nowhere:1", timeout_s=0.3)
+        controller.store = address
+        async with StreamManager(controller=controller) as manager:
+            begun = time.monotonic()
+            with pytest.raises(RequestTimeoutError):
+                await manager.table("sc", "table").get(b"k")
+            with pytest.raises(RequestTimeoutError):
+                [block async for block in manager.read_segment_range(SEGMENT, 0, 100)]
+            assert time.monotonic() - begun < 20
+        monkeypatch.undo()
+        await asyncio.sleep(0)
+
+
+# --- after a recovery the log is released no further than its oldest frame that is still needed -------
+
+
+def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None:
+    frames = {n: FrameRef(n, LogAddress(n, 1, 4096 * n), 0.0) for n in (5, 7, 9)}
+    metadata = Metadata(tmp_path)
+    changes = [state_change(ContainerState(sequence=9, next_segment=3))]
+    extents = []
+    for segment, numbers in ((1, (5, 9)), (2, (7,))):
+        record = SegmentRecord(segment, f"scope/stream/{segment}", Kind.STREAM, 0)
+        for number in numbers:
+            record.extents.append(Extent(record.length, 10, frames[number], 0))
+            record.changed_extents[record.length] = record.extents[-1]
+            record.length += 10
+            record.log_bytes += 10
+        changes += record_changes(record)
+        extents.append((segment, record.changed_extents, 0))
+    metadata.commit(changes, extents=extents)
+
+    state = StateMachine(metadata, 0.0)
+
+    assert list(state.frames) == [5, 7, 9]
+    assert [frame.live_bytes for frame in state.frames.values()] == [10, 10, 10]
+    assert [record.log_bytes for record in state.record_cache.all()] == [20, 10]
+    metadata.close()
+
+
+# --- the list of damaged places: those that touch for one reason are one, and all that was noted is ---
+
+
+S = "s/t/0.#epoch.0"
+
+
+def listed(*noted: tuple[int, int, str]) -> list[tuple[int, int, str]]:
+    known = KnownDamage(0)
+    for begin, end, reason in noted:
+        known.note(DamagedDataError(S, begin, end, reason))
+    return sorted((damage.offset, damage.end_offset, damage.reason) for damage in known.all())
+
+
+def test_places_that_touch_keep_their_reasons() -> None:
+    assert listed((0, 10, "a"), (10, 20, "b")) == [(0, 10, "a"), (10, 20, "b")]
+    assert listed((10, 20, "b"), (0, 10, "a")) == [(0, 10, "a"), (10, 20, "b")]
+    assert listed((0, 10, "a"), (20, 30, "b"), (10, 20, "b")) == [(0, 10, "a"), (10, 30, "b")]
+    assert listed((0, 10, "a"), (2, 8, "b")) == [(0, 10, "a")], "it is known"
+
+
+def test_what_is_known_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    listed((0, 10, "a"), (0, 10, "a"), (2, 3, "b"), (10, 12, "b"))
+    assert len(caplog.records) == 2
+
+
+def test_beyond_the_limit_places_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "DAMAGE_LISTED", 2)
+    known = KnownDamage(0)
+    for begin, reason in ((0, "a"), (10, "b"), (20, "c"), (20, "c"), (20, "b")):
+        known.note(DamagedDataError(S, begin, begin + 10, reason))
+    assert len(known.all()) == 2
+    assert sum(damage.end_offset - damage.offset for damage in known.all()) == 30
+    assert known.unlisted == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10), st.sampled_from("abc")), max_size=12))
+def test_every_byte_that_was_noted_is_listed(noted: list[tuple[int, int, str]]) -> None:
+    told = {at for begin, size, _ in noted for at in range(begin, begin + size)}
+    found = listed(*((begin, begin + size, reason) for begin, size, reason in noted))
+    assert {at for begin, end, _ in found for at in range(begin, end)} == told
+    for reason in "abc":
+        places = [place for place in found if place[2] == reason]
+        assert all(one[1] < other[0] for one, other in pairwise(places)), "those that touch are one"

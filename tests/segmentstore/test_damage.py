@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,13 @@ from crc32c import crc32c
 import nadi
 from nadi.client.reading.damage import OnDamage
 from nadi.errors import CorruptLogError, DamagedDataError, DataFolderError
+from nadi.segmentstore.tier1 import fence
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader
+from tests.cli.test_check_and_repair import HOLD, command, flip
+from tests.segmentstore.dying_main import DIED
+from tests.segmentstore.state_tables import Records, copy_of, recovered
+from tests.segmentstore.tier1.test_files import frames as some
+from tests.segmentstore.tier1.test_files import read, write
 
 COUNT = 40
 
@@ -126,3 +134,126 @@ def test_damage_in_the_middle_is_refused_and_a_repair_keeps_all_else(folder: Pat
     with pytest.raises(DamagedDataError):
         events_of(folder)
     assert events_of(folder, "skip") == [event for event in expected(COUNT) if event != b"event-0025"]
+
+
+# --- a log whose last file is gone, or says nothing any more, is not taken for a shorter one ----------
+
+
+def removed(file: Path) -> None:
+    file.unlink()
+
+
+def zeroed(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def emptied(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def begins_with_zeros(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.write(bytes(2 * BLOCK_BYTES))
+
+
+@pytest.mark.parametrize("spoil", [removed, zeroed, emptied, begins_with_zeros])
+def test_what_was_acknowledged_after_a_clean_stop_is_not_lost_unsaid(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """Written after the stop, and killed before the first checkpoint: the state says nothing of it."""
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            writer.write_event(b"before", "key").result(60)
+    server = nadi.embedded(tmp_path, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"})
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("s", "t") as writer:
+        writer.write_event(b"after", "key").result(60)
+        server.kill()
+    log = tmp_path / "container-0/log"
+    used = [file for file in sorted(log.glob("log-*.nadi")) if file.read_bytes()[:8] == b"nadi-log"]
+    spoil(used[-1])
+    with pytest.raises(nadi.NadiError, match=used[-1].name):
+        nadi.embedded(tmp_path)
+
+
+def test_a_log_knows_its_last_file(tmp_path: Path) -> None:
+    log_id, other = secrets.token_bytes(16), secrets.token_bytes(16)
+    assert fence.latest(tmp_path, log_id) == 0
+    for number in (1, 2, 3, 2):  # again 2: after a repair the numbers may begin below
+        fence.note(tmp_path, log_id, number)
+        assert fence.latest(tmp_path, log_id) == number
+        assert fence.latest(tmp_path, other) == 0, "that of another log says nothing"
+    file = tmp_path / fence.LATEST_FILE
+    whole, inode = file.read_bytes(), file.stat().st_ino
+    for torn in range(0, len(whole.rstrip()), 7):
+        file.write_bytes(whole[:torn] + bytes([whole[torn] ^ 1]) + whole[torn + 1 :])
+        assert fence.latest(tmp_path, log_id) == 0, "a wrong number would refuse a sound log"
+    fence.note(tmp_path, log_id, 4)
+    assert fence.latest(tmp_path, log_id) == 4
+    assert (file.stat().st_ino, file.stat().st_size) == (inode, len(whole)), "a full disk has room for it"
+
+
+def test_a_log_whose_last_file_is_missing_is_refused(tmp_path: Path) -> None:
+    for _ in range(2):
+        write(tmp_path, some(30))  # some files, by an owner each
+    last = [path for path in sorted(tmp_path.glob("log-*.nadi")) if path.read_bytes()[:8] == b"nadi-log"][-1]
+    for path in sorted(tmp_path.glob("log-*.nadi")):
+        if path >= last:
+            path.unlink()
+    with pytest.raises(CorruptLogError, match="the last in use") as refused:
+        read(tmp_path)
+    assert Path(refused.value.file) == last
+
+
+# --- a repair that is interrupted at any moment can be done again, and ends in the same ---------------
+
+
+def killed_at(step: int, folder: Path) -> bool:
+    """Whether a repair that is killed at that step came to it."""
+    command = [sys.executable, "-m", "tests.segmentstore.dying_main", str(folder), str(step)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode in (0, DIED), ended.stderr
+    return ended.returncode == DIED
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> Path:
+    """A folder in whose log a frame can't be read."""
+    folder = tmp_path / "data"
+    with nadi.embedded(folder, containers=1, environment={"NADI_LIMITS": HOLD}) as server:
+        with nadi.StreamManager(server.controller_uri) as manager:
+            manager.create_scope("s")
+            manager.create_stream("s", "t", 1)
+            with manager.create_writer("s", "t") as writer:
+                for number in range(40):
+                    writer.write_event(b"late-%d" % number, "key").result(60)
+        server.kill()
+    log = next(path for path in folder.glob("container-0/log/log-*.nadi") if b"late-20" in path.read_bytes())
+    flip(log, log.read_bytes().index(b"late-20") // 4096 * 4096 + 9)
+    return folder
+
+
+def what_counts(folder: Path) -> Records:
+    (found,) = recovered(folder)
+    return {name: found[name] for name in ("segments", "extents", "entries", "names")}
+
+
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_repair_that_is_killed_is_done_again(unreadable: Path, stride: int) -> None:
+    folder = unreadable
+    pristine = copy_of(folder, "pristine")
+    assert "a server can be started" in command("repair", folder, "--yes").output
+    expected = what_counts(folder)
+    step = 0
+    while True:
+        shutil.rmtree(folder)
+        shutil.copytree(pristine, folder)
+        if not killed_at(step, folder):
+            break
+        told = command("repair", folder, "--yes")
+        assert "a server can be started" in told.output or "what is left is sound" in told.output, (step, told.output)
+        assert what_counts(folder) == expected, step
+        step += stride
+        assert step < 100
+    assert step > 5

@@ -24,7 +24,7 @@ from nadi.segmentstore.reading.boundaries import SizesOfEvents
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import sizes_in
 from nadi.wire.fields import Buffer
-from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.segmentstore.harness import WRITER, Peer, open_segment
 
 pytestmark = pytest.mark.uvloop
 
@@ -68,9 +68,7 @@ async def large(peer: Peer, payload: bytes, piece: int) -> None:
 async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_SIZES_SCANNED_BYTES", 5_000)
     rng = random.Random(1)
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         last = 0
         for tier in (1, 2, 1):  # the last part stays in the log
             for kind in (0, 50, 50, 1000):
@@ -106,9 +104,7 @@ async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: py
 
 async def test_a_turn_puts_few_small_appends_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads_module, "_EXTENTS_A_TURN", 5)
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         for number in range(1, 24):
             await peer.append([b"%d" % number], number)
         stored = await peer.read_all(S)
@@ -118,9 +114,7 @@ async def test_a_turn_puts_few_small_appends_together(tmp_path: Path, monkeypatc
 
 
 async def test_what_is_no_event_ends_the_answer(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"one", b"three"], 2)
         await peer.ask(wire.ConditionalBlockEnd(WRITER, 3, 24, b"\xff" * 40, 3))
         for start in (24, 25, 30, 12, 3):

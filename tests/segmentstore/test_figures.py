@@ -17,7 +17,7 @@ from nadi.segmentstore import storage_writer
 from nadi.segmentstore.metrics import MEANINGS, samples
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
-from tests.segmentstore.harness import open_store
+from tests.segmentstore.harness import open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
 
@@ -82,9 +82,7 @@ async def test_each_sample_has_the_labels_of_its_meaning(tmp_path: Path) -> None
 
 
 async def test_appends_by_stage(tmp_path: Path) -> None:
-    async with open_store(tmp_path, containers=1, runtime=Clock()) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S, runtime=Clock()) as (store, peer):
         for count in range(1, 5):
             await peer.append([b"a" * 10, b"b" * 10], 2 * count)
         found = told(store)
@@ -104,9 +102,7 @@ async def test_appends_by_stage(tmp_path: Path) -> None:
 
 
 async def test_refused_appends_count_apart(tmp_path: Path) -> None:
-    async with open_store(tmp_path, containers=1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"a"], 1)
         await peer.ask(wire.SealSegment(7, S, ""))
         await peer.append([b"b"], 2)
@@ -117,9 +113,7 @@ async def test_refused_appends_count_apart(tmp_path: Path) -> None:
 
 async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
     clock = Clock()
-    async with open_store(tmp_path, containers=1, runtime=clock) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S, runtime=clock) as (store, peer):
         (container,) = store.containers
         container.queue.is_held = True
         event = frame_events([b"a"])
@@ -137,9 +131,7 @@ async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
 
 async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 1_000.0)
-    async with open_store(tmp_path, containers=1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"a" * 992], 1)
         assert len(await peer.read_all(S)) == 1000
         found = told(store)
@@ -157,9 +149,7 @@ async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest
 
 async def test_what_is_moved_to_tier_2_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 1_000.0)
-    async with open_store(tmp_path, containers=1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"a" * 992], 1)
         first = told(store)
         assert first["nadi_store_tier2_lag_bytes", "0"] == 1000

@@ -8,14 +8,12 @@ import time
 import typing
 import weakref
 from collections import Counter
-from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
@@ -76,14 +74,6 @@ def sample(kind: type[wire.Command], segment: str) -> Any:
     return kind(**values)
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    async def in_time() -> None:
-        async with asyncio.timeout(150):
-            await test
-
-    uvloop.run(in_time())
-
-
 def is_told(reply: Any) -> bool:
     return bool(reply == wire.WrongHost(reply.request_id, THERE, OWNER))
 
@@ -105,50 +95,44 @@ def test_the_commands_that_name_a_segment_are_known() -> None:
     assert {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd} == set(APPENDS)
 
 
-def test_every_request_is_answered_that_another_store_has_the_segment(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            await stores.one.give_up(1)
-            peer = await connect(stores.one.address)
-            for kind in REQUESTS:
-                command = sample(kind, THERE)
-                told = wire.WrongHost(ID, THERE, OWNER)
-                assert await stores.one.exchange(command) == told, kind
-                if kind not in INNER:
-                    assert await peer.ask(command) == told, kind
-            for kind in (kind for kind in REQUESTS if kind not in INNER):  # and only of that segment
-                reply = await peer.ask(sample(kind, HERE))
-                assert not isinstance(reply, wire.WrongHost), kind
-                if kind is wire.ReadSegment:
-                    assert isinstance(reply, wire.NoSuchSegment)
-
-    run(test())
+async def test_every_request_is_answered_that_another_store_has_the_segment(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as stores:
+        await stores.one.give_up(1)
+        peer = await connect(stores.one.address)
+        for kind in REQUESTS:
+            command = sample(kind, THERE)
+            told = wire.WrongHost(ID, THERE, OWNER)
+            assert await stores.one.exchange(command) == told, kind
+            if kind not in INNER:
+                assert await peer.ask(command) == told, kind
+        for kind in (kind for kind in REQUESTS if kind not in INNER):  # and only of that segment
+            reply = await peer.ask(sample(kind, HERE))
+            assert not isinstance(reply, wire.WrongHost), kind
+            if kind is wire.ReadSegment:
+                assert isinstance(reply, wire.NoSuchSegment)
 
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in APPENDS if kind is not wire.AppendBlock], ids=lambda kind: kind.__name__
 )
-def test_appends_of_a_writer_that_was_set_up_before_are_refused(kind: type[wire.Command], tmp_path: Path) -> None:
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            peer = await connect(stores.one.address)
-            await peer.create(THERE)
-            await setup_id(peer, THERE)
-            await stores.one.exchange(wire.SetupAppend(ID, WRITER, THERE, ""))
-            await stores.one.give_up(1)
-            assert is_told(await peer.receive()), "the writer is told before it sends anything"
-            command = sample(kind, THERE)
-            if kind is wire.AppendBlockEnd:
-                peer.send(wire.AppendBlock(WRITER, b"data"), msgspec.structs.replace(command, size_of_whole_events=4))
-                assert is_told(await peer.receive())
-            else:
-                assert is_told(await peer.ask(command))
-            assert is_told(await peer.ask(command)), "each of them is answered"
-            assert is_told(await peer.ask(wire.SetupAppend(ID, WRITER, THERE, ""))), "and the connection goes on"
-            if kind is wire.ConditionalAppend:
-                assert is_told(await stores.one.exchange(command)), "at the inner door too"
-
-    run(test())
+async def test_appends_of_a_writer_that_was_set_up_before_are_refused(kind: type[wire.Command], tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as stores:
+        peer = await connect(stores.one.address)
+        await peer.create(THERE)
+        await setup_id(peer, THERE)
+        await stores.one.exchange(wire.SetupAppend(ID, WRITER, THERE, ""))
+        await stores.one.give_up(1)
+        assert is_told(await peer.receive()), "the writer is told before it sends anything"
+        command = sample(kind, THERE)
+        if kind is wire.AppendBlockEnd:
+            peer.send(wire.AppendBlock(WRITER, b"data"), msgspec.structs.replace(command, size_of_whole_events=4))
+            assert is_told(await peer.receive())
+        else:
+            assert is_told(await peer.ask(command))
+        assert is_told(await peer.ask(command)), "each of them is answered"
+        assert is_told(await peer.ask(wire.SetupAppend(ID, WRITER, THERE, ""))), "and the connection goes on"
+        if kind is wire.ConditionalAppend:
+            assert is_told(await stores.one.exchange(command)), "at the inner door too"
 
 
 # --- giving up while it is used -----------------------------------------------------------------------
@@ -169,71 +153,64 @@ class Held:
         patch.setattr(container.log, "append", held)
 
 
-def test_what_is_being_written_is_acknowledged_and_all_else_answered_at_once(
+async def test_what_is_being_written_is_acknowledged_and_all_else_answered_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            one = stores.one
-            writer, reader, idle, other = [await connect(one.address) for _ in range(4)]
-            await writer.create(THERE)
-            await writer.create(HERE)
-            await setup_id(writer, THERE)
-            await setup_id(idle, THERE, bytes(16))
-            await setup_id(other, HERE, bytes(16))
-            reader.send(wire.ReadSegment(THERE, 0, 1_000, "", 1))
-            await reader.ask(wire.KeepAlive())
-            held = Held(one.container_of(THERE), monkeypatch)
-            writer.send(append_of(1), append_of(2))
-            await held.came.wait()
-            writer.send(append_of(3), append_of(4))
-            info = asyncio.create_task(one.exchange(wire.GetStreamSegmentInfo(3, THERE, "")))
-            await writer.ask(wire.KeepAlive())
-            assert one.container_of(THERE).queue
+    async with two_stores(tmp_path) as stores:
+        one = stores.one
+        writer, reader, idle, other = [await connect(one.address) for _ in range(4)]
+        await writer.create(THERE)
+        await writer.create(HERE)
+        await setup_id(writer, THERE)
+        await setup_id(idle, THERE, bytes(16))
+        await setup_id(other, HERE, bytes(16))
+        reader.send(wire.ReadSegment(THERE, 0, 1_000, "", 1))
+        await reader.ask(wire.KeepAlive())
+        held = Held(one.container_of(THERE), monkeypatch)
+        writer.send(append_of(1), append_of(2))
+        await held.came.wait()
+        writer.send(append_of(3), append_of(4))
+        info = asyncio.create_task(one.exchange(wire.GetStreamSegmentInfo(3, THERE, "")))
+        await writer.ask(wire.KeepAlive())
+        assert one.container_of(THERE).queue
 
-            giving_up = asyncio.create_task(one.give_up(1))
-            assert await reader.receive() == wire.WrongHost(1, THERE, OWNER)
-            assert await info == wire.WrongHost(3, THERE, OWNER)
-            assert await idle.receive() == wire.WrongHost(ID, THERE, OWNER)
-            assert [await writer.receive() for _ in range(2)] == [
-                wire.WrongHost(100 + number, THERE, OWNER) for number in (3, 4)
-            ]
-            assert not giving_up.done()
-            held.go_on.set()
-            stored = [await writer.receive() for _ in range(2)]
-            assert [(type(reply), reply.event_number) for reply in stored] == [
-                (wire.DataAppended, 1), (wire.DataAppended, 2),
-            ]  # fmt: skip
-            await giving_up
+        giving_up = asyncio.create_task(one.give_up(1))
+        assert await reader.receive() == wire.WrongHost(1, THERE, OWNER)
+        assert await info == wire.WrongHost(3, THERE, OWNER)
+        assert await idle.receive() == wire.WrongHost(ID, THERE, OWNER)
+        assert [await writer.receive() for _ in range(2)] == [
+            wire.WrongHost(100 + number, THERE, OWNER) for number in (3, 4)
+        ]
+        assert not giving_up.done()
+        held.go_on.set()
+        stored = [await writer.receive() for _ in range(2)]
+        assert [(type(reply), reply.event_number) for reply in stored] == [
+            (wire.DataAppended, 1), (wire.DataAppended, 2),
+        ]  # fmt: skip
+        await giving_up
 
-            await stores.two.take(stores.parts(1))
-            there = await connect(stores.two.address)
-            assert await there.read_all(THERE) == frame_events([b"event 1", b"event 2"])
-            assert await there.setup(THERE) == 2, "the new owner knows the writer's number"
-            assert isinstance(await other.append([b"here"], 1, bytes(16)), wire.DataAppended), "others write on"
-
-    run(test())
+        await stores.two.take(stores.parts(1))
+        there = await connect(stores.two.address)
+        assert await there.read_all(THERE) == frame_events([b"event 1", b"event 2"])
+        assert await there.setup(THERE) == 2, "the new owner knows the writer's number"
+        assert isinstance(await other.append([b"here"], 1, bytes(16)), wire.DataAppended), "others write on"
 
 
-def test_reads_are_answered_by_the_thousand(tmp_path: Path) -> None:
+async def test_reads_are_answered_by_the_thousand(tmp_path: Path) -> None:
     """More than are woken in one turn of the loop: the container is gone before the last one is."""
-
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            peer = await connect(stores.one.address)
-            await peer.create(THERE)
-            for number in range(1_000):
-                peer.send(wire.ReadSegment(THERE, 0, 10, "", number))
-            await peer.ask(wire.KeepAlive())
-            await stores.one.give_up(1)
-            answers = [await peer.receive() for _ in range(1_000)]
-            assert sorted(answer.request_id for answer in answers) == list(range(1_000))
-            assert all(map(is_told, answers))
-
-    run(test())
+    async with two_stores(tmp_path) as stores:
+        peer = await connect(stores.one.address)
+        await peer.create(THERE)
+        for number in range(1_000):
+            peer.send(wire.ReadSegment(THERE, 0, 10, "", number))
+        await peer.ask(wire.KeepAlive())
+        await stores.one.give_up(1)
+        answers = [await peer.receive() for _ in range(1_000)]
+        assert sorted(answer.request_id for answer in answers) == list(range(1_000))
+        assert all(map(is_told, answers))
 
 
-def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
+async def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the connection goes on: each append of each of them is answered."""
@@ -253,129 +230,110 @@ def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
             turn += 1
 
     monkeypatch.setattr(Replies, "fail", counted)
-
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            peer = await connect(stores.one.address)
-            await peer.create(THERE)
-            for writer in writers:
-                await setup_id(peer, THERE, writer)
-            counting = asyncio.create_task(turns())
-            await stores.one.give_up(1)
-            counting.cancel()
-            assert all([is_told(await peer.receive()) for _ in writers])
-            assert sum(told.values()) == len(writers)
-            assert max(told.values()) <= 200
-            assert is_told(await peer.ask(append_of(1, writers[0])))
-
-    run(test())
+    async with two_stores(tmp_path) as stores:
+        peer = await connect(stores.one.address)
+        await peer.create(THERE)
+        for writer in writers:
+            await setup_id(peer, THERE, writer)
+        counting = asyncio.create_task(turns())
+        await stores.one.give_up(1)
+        counting.cancel()
+        assert all([is_told(await peer.receive()) for _ in writers])
+        assert sum(told.values()) == len(writers)
+        assert max(told.values()) <= 200
+        assert is_told(await peer.ask(append_of(1, writers[0])))
 
 
-def test_a_connection_keeps_nothing_of_a_container_that_was_given_up(tmp_path: Path) -> None:
+async def test_a_connection_keeps_nothing_of_a_container_that_was_given_up(tmp_path: Path) -> None:
     """It may last for months, and its writer may never come back."""
-
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            peer = await connect(stores.one.address)
-            await peer.create(THERE)
-            await setup_id(peer, THERE)
-            container = weakref.ref(stores.one.container_of(THERE))
-            await stores.one.give_up(1)
-            assert is_told(await peer.receive())
-            deadline = time.monotonic() + 60
-            while container() is not None and time.monotonic() < deadline:  # what it had begun may still be ending
-                gc.collect()
-                await asyncio.sleep(0.01)
-            assert container() is None
-            assert is_told(await peer.append([b"late"], 1))
-
-    run(test())
+    async with two_stores(tmp_path) as stores:
+        peer = await connect(stores.one.address)
+        await peer.create(THERE)
+        await setup_id(peer, THERE)
+        container = weakref.ref(stores.one.container_of(THERE))
+        await stores.one.give_up(1)
+        assert is_told(await peer.receive())
+        deadline = time.monotonic() + 60
+        while container() is not None and time.monotonic() < deadline:  # what it had begun may still be ending
+            gc.collect()
+            await asyncio.sleep(0.01)
+        assert container() is None
+        assert is_told(await peer.append([b"late"], 1))
 
 
-def test_a_container_comes_back(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            one, two = stores.one, stores.two
-            await one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
-            for number, (origin, target) in enumerate([(one, two), (two, one), (one, two)], 1):
-                await stores.move(1, origin, target)
-                peer = await connect(target.address)
-                await peer.setup(THERE)
-                assert (await peer.append([b"%d" % number], number)).event_number == number
-                assert await peer.read_all(THERE) == frame_events([b"%d" % n for n in range(1, number + 1)])
-                assert [container.number for container in target.containers] == ([0, 1] if target is one else [1])
-                assert target.scrub.started, "what it has is read every week"
-                assert not target.scrub.ended
-                assert is_told(await origin.exchange(wire.GetStreamSegmentInfo(ID, THERE, "")))
-
-    run(test())
+async def test_a_container_comes_back(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as stores:
+        one, two = stores.one, stores.two
+        await one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
+        for number, (origin, target) in enumerate([(one, two), (two, one), (one, two)], 1):
+            await stores.move(1, origin, target)
+            peer = await connect(target.address)
+            await peer.setup(THERE)
+            assert (await peer.append([b"%d" % number], number)).event_number == number
+            assert await peer.read_all(THERE) == frame_events([b"%d" % n for n in range(1, number + 1)])
+            assert [container.number for container in target.containers] == ([0, 1] if target is one else [1])
+            assert target.scrub.started, "what it has is read every week"
+            assert not target.scrub.ended
+            assert is_told(await origin.exchange(wire.GetStreamSegmentInfo(ID, THERE, "")))
 
 
-def test_an_append_that_failed_is_not_told_as_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_that_failed_is_not_told_as_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be stored, so its writer must ask: the connection ends."""
+    async with two_stores(tmp_path) as stores:
+        one = stores.one
+        peer = await connect(one.address)
+        await peer.create(THERE)
+        await setup_id(peer, THERE)
+        container = one.container_of(THERE)
+        failing, came = asyncio.Event(), asyncio.Event()
 
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            one = stores.one
-            peer = await connect(one.address)
-            await peer.create(THERE)
-            await setup_id(peer, THERE)
-            container = one.container_of(THERE)
-            failing, came = asyncio.Event(), asyncio.Event()
+        async def fail(parts: Any) -> Any:
+            came.set()
+            await failing.wait()
+            raise OSError(5, "the disk failed")
 
-            async def fail(parts: Any) -> Any:
-                came.set()
-                await failing.wait()
-                raise OSError(5, "the disk failed")
-
-            monkeypatch.setattr(container.log, "append", fail)
-            peer.send(append_of(1))
-            await came.wait()
-            giving_up = asyncio.create_task(one.give_up(1))
-            assert is_told(await peer.receive()), "the writer"
-            failing.set()
-            with pytest.raises(ConnectionResetError):
-                await peer.receive()
-            await giving_up
-            await stores.two.take(stores.parts(1))
-            reply = await stores.two.exchange(wire.GetStreamSegmentInfo(ID, THERE, ""))
-            assert isinstance(reply, wire.StreamSegmentInfo)
-            assert (await (await connect(stores.two.address)).setup(THERE)) == NO_VERSION
-
-    run(test())
+        monkeypatch.setattr(container.log, "append", fail)
+        peer.send(append_of(1))
+        await came.wait()
+        giving_up = asyncio.create_task(one.give_up(1))
+        assert is_told(await peer.receive()), "the writer"
+        failing.set()
+        with pytest.raises(ConnectionResetError):
+            await peer.receive()
+        await giving_up
+        await stores.two.take(stores.parts(1))
+        reply = await stores.two.exchange(wire.GetStreamSegmentInfo(ID, THERE, ""))
+        assert isinstance(reply, wire.StreamSegmentInfo)
+        assert (await (await connect(stores.two.address)).setup(THERE)) == NO_VERSION
 
 
-def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
+async def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That would stop the store that has it by then."""
+    async with two_stores(tmp_path) as stores:
+        await stores.one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
+        container = stores.one.container_of(THERE)
+        waits, go_on = asyncio.Event(), asyncio.Event()
 
-    async def test() -> None:
-        async with two_stores(tmp_path) as stores:
-            await stores.one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
-            container = stores.one.container_of(THERE)
-            waits, go_on = asyncio.Event(), asyncio.Event()
+        async def pause(_: float) -> None:
+            waits.set()
+            await go_on.wait()
 
-            async def pause(_: float) -> None:
-                waits.set()
-                await go_on.wait()
+        monkeypatch.setattr(containers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
 
-            monkeypatch.setattr(containers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
+        async def fail(parts: Any) -> Any:
+            raise OSError(5, "the disk failed")
 
-            async def fail(parts: Any) -> Any:
-                raise OSError(5, "the disk failed")
-
-            monkeypatch.setattr(container.log, "append", fail)
-            opened: list[int] = []
-            monkeypatch.setattr(container.parts, "open", lambda: opened.append(1))
-            with pytest.raises(UnavailableError):
-                await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
-            await waits.wait()  # before it opens its parts again
-            moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
-            await until_async(lambda: container.phase is not Phase.RUNNING)
-            go_on.set()
-            await moving
-            assert not opened
-            assert isinstance(await stores.two.exchange(wire.SealSegment(ID, THERE, "")), wire.SegmentSealed)
-
-    run(test())
+        monkeypatch.setattr(container.log, "append", fail)
+        opened: list[int] = []
+        monkeypatch.setattr(container.parts, "open", lambda: opened.append(1))
+        with pytest.raises(UnavailableError):
+            await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
+        await waits.wait()  # before it opens its parts again
+        moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
+        await until_async(lambda: container.phase is not Phase.RUNNING)
+        go_on.set()
+        await moving
+        assert not opened
+        assert isinstance(await stores.two.exchange(wire.SealSegment(ID, THERE, "")), wire.SegmentSealed)

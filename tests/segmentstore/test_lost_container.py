@@ -15,17 +15,15 @@ from nadi.segmentstore.container import container as containers
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.tier1.log import DurableLog
 from nadi.wire import commands as wire
+from tests.support.waiting import until_async
 
 from .harness import Peer, connect
-from .owned_parts import OwnedStores, owned_stores
-from .test_hosted import HERE, ID, THERE, Held, append_of, is_told, run, setup_id
-from .two_stores import OWNER
+from .test_hosted import HERE, ID, THERE, Held, append_of, is_told, setup_id
+from .two_stores import OWNER, OwnedStores, Stores, owned_stores, two_stores
 
 
 async def until_lost(stores: OwnedStores, number: int = 1) -> None:
-    async with asyncio.timeout(60):
-        while number not in stores.lost:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: number in stores.lost)
 
 
 def stored(folder: Path) -> set[str]:
@@ -60,58 +58,26 @@ async def assert_two_has(stores: OwnedStores, *events: bytes) -> None:
     assert await there.read_all(THERE) == frame_events(list(events))
 
 
-def test_an_append_that_is_refused_ends_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_that_is_refused_ends_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)  # whose snapshot would be refused before it
-
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            reader, idle = await connect(stores.one.address), await connect(stores.one.address)
-            await setup_id(idle, THERE, bytes(16))
-            reader.send(wire.ReadSegment(THERE, len(frame_events([b"event 1"])), 1_000, "", 1))
-            await reader.ask(wire.KeepAlive())
-            await stores.claim(1)
-            with pytest.raises(ConnectionResetError):  # it might have been stored: the writer has to ask
-                await writer.ask(append_of(2))
-            assert is_told(await reader.receive())
-            assert await idle.receive() == wire.WrongHost(ID, THERE, OWNER)
-            await until_lost(stores)
-            assert is_told(await idle.ask(append_of(3, bytes(16))))
-            assert stores.parts_of_one[1].opened == 1, "it is never opened again"
-            await assert_gone(stores)
-            await stores.two.take(stores.parts(1))
-            await assert_two_has(stores, b"event 1")
-            assert stores.lost == [1]
-
-    run(test())
-
-
-@pytest.mark.parametrize(
-    ("command", "answer"),
-    [
-        (wire.GetStreamSegmentInfo(1, THERE, ""), wire.StreamSegmentInfo),
-        (wire.CreateSegment(1, THERE, 0, 0, ""), wire.SegmentAlreadyExists),
-        (wire.SealSegment(1, f"{THERE}0", ""), wire.NoSuchSegment),
-        (wire.DeleteSegment(1, f"{THERE}0", ""), wire.NoSuchSegment),
-    ],
-)
-def test_who_may_have_lost_it_says_nothing_of_what_is_there(
-    command: wire.Command, answer: type[wire.Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor of what isn't. One that was cut off from the store said that a table exists which had been deleted since."""
-
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            peer = await connect(stores.one.address)
-            told = await peer.ask(command)
-            assert isinstance(told, answer), told
-            for parts in stores.parts_of_one:
-                monkeypatch.setattr(parts, "may_answer", lambda: False)
-            with pytest.raises(ConnectionResetError):
-                raise AssertionError(await peer.ask(command))
-
-    run(test())
+    async with owned_stores(tmp_path) as stores:
+        writer = await writer_on(stores)
+        reader, idle = await connect(stores.one.address), await connect(stores.one.address)
+        await setup_id(idle, THERE, bytes(16))
+        reader.send(wire.ReadSegment(THERE, len(frame_events([b"event 1"])), 1_000, "", 1))
+        await reader.ask(wire.KeepAlive())
+        await stores.claim(1)
+        with pytest.raises(ConnectionResetError):  # it might have been stored: the writer has to ask
+            await writer.ask(append_of(2))
+        assert is_told(await reader.receive())
+        assert await idle.receive() == wire.WrongHost(ID, THERE, OWNER)
+        await until_lost(stores)
+        assert is_told(await idle.ask(append_of(3, bytes(16))))
+        assert stores.parts_of_one[1].opened == 1, "it is never opened again"
+        await assert_gone(stores)
+        await stores.two.take(stores.parts(1))
+        await assert_two_has(stores, b"event 1")
+        assert stores.lost == [1]
 
 
 def fenced(log: DurableLog, patch: pytest.MonkeyPatch) -> None:
@@ -123,258 +89,363 @@ def fenced(log: DurableLog, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "append", append)
 
 
-def test_a_log_that_says_so_ends_it_whatever_the_parts_believe(
+async def test_a_log_that_says_so_ends_it_whatever_the_parts_believe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            fenced(stores.one.container_of(THERE).log, monkeypatch)
-            with pytest.raises(ConnectionResetError):
-                await writer.ask(append_of(2))
-            await until_lost(stores)
-            await assert_gone(stores)
-
-    run(test())
+    async with owned_stores(tmp_path) as stores:
+        writer = await writer_on(stores)
+        fenced(stores.one.container_of(THERE).log, monkeypatch)
+        with pytest.raises(ConnectionResetError):
+            await writer.ask(append_of(2))
+        await until_lost(stores)
+        await assert_gone(stores)
     assert "container 1 ends here: another server has container 1 since epoch 7" in caplog.text
 
 
-def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
+async def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
-
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            container = stores.one.container_of(THERE)
-            record = stores.records[1]
-            async with asyncio.timeout(60):
-                while container.parts.snapshots.sequence < container.state.sequence:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            manifest = record.manifest
-            assert manifest is not None
-            assert manifest.sequence == container.state.sequence
-            before = stored(tmp_path)
-            record.epoch += 1  # who has claimed it has not opened the log yet
-            other = await connect(stores.one.address)
-            await setup_id(other, THERE, bytes(16))
-            await other.append([b"more"], 1, bytes(16))
-            await until_lost(stores)
-            assert stored(tmp_path) >= before
-            assert record.manifest is manifest
-            await assert_gone(stores)
-
-    run(test())
-
-
-def test_one_that_finds_out_when_it_is_opened_again_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "REOPEN_DELAY_S", 0.05)
-
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            parts, tries = stores.parts_of_one[1], 0
-
-            async def opening() -> Opened:
-                nonlocal tries
-                tries += 1
-                raise FencedError(1, 7)
-
-            monkeypatch.setattr(parts, "open", opening)
-            stores.one.container_of(THERE)._recover_from(UnavailableError("the disk failed"))
-            await until_lost(stores)
-            assert tries == 1
-            await assert_gone(stores)
-
-    run(test())
+    async with owned_stores(tmp_path) as stores:
+        await writer_on(stores)
+        container = stores.one.container_of(THERE)
+        record = stores.records[1]
+        await until_async(lambda: container.parts.snapshots.sequence >= container.state.sequence)
+        manifest = record.manifest
+        assert manifest is not None
+        assert manifest.sequence == container.state.sequence
+        before = stored(tmp_path)
+        record.epoch += 1  # who has claimed it has not opened the log yet
+        other = await connect(stores.one.address)
+        await setup_id(other, THERE, bytes(16))
+        await other.append([b"more"], 1, bytes(16))
+        await until_lost(stores)
+        assert stored(tmp_path) >= before
+        assert record.manifest is manifest
+        await assert_gone(stores)
 
 
 @pytest.mark.parametrize("what", ["_claimed", "claim_record"])
-def test_a_record_that_another_server_may_have_changed_ends_it(
+async def test_a_record_that_another_server_may_have_changed_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """When the container is opened again, and when the scrub reads the snapshot."""
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
     monkeypatch.setattr(containers, "REOPEN_DELAY_S", 0.05)
+    async with owned_stores(tmp_path) as stores:
+        await writer_on(stores)
+        container = stores.one.container_of(THERE)
+        snapshots = container.parts.snapshots
+        while not snapshots.sequence:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(snapshots, "due", lambda *_, **__: False)  # another would be the newest, and known
+        await container.checkpoints.ended()
+        await snapshots.ended()
 
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            container = stores.one.container_of(THERE)
-            snapshots = container.parts.snapshots
-            while not snapshots.sequence:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            monkeypatch.setattr(snapshots, "due", lambda *_, **__: False)  # another would be the newest, and known
-            await container.checkpoints.ended()
-            await snapshots.ended()
+        async def refused(*arguments: Any) -> Any:
+            raise FencedError(1, 7)
 
-            async def refused(*arguments: Any) -> Any:
-                raise FencedError(1, 7)
-
-            monkeypatch.setattr(stores.parts_of_one[1], what, refused)
-            before = stored(tmp_path)
-            if what == "_claimed":
-                container._recover_from(UnavailableError("the disk failed"))
-            else:
-                with pytest.raises(FencedError):
-                    await snapshots.verify(lambda size_bytes: asyncio.sleep(0))
-            await until_lost(stores)
-            assert stored(tmp_path) >= before
-            await assert_gone(stores)
-
-    run(test())
+        monkeypatch.setattr(stores.parts_of_one[1], what, refused)
+        before = stored(tmp_path)
+        if what == "_claimed":
+            container._recover_from(UnavailableError("the disk failed"))
+        else:
+            with pytest.raises(FencedError):
+                await snapshots.verify(lambda size_bytes: asyncio.sleep(0))
+        await until_lost(stores)
+        assert stored(tmp_path) >= before
+        await assert_gone(stores)
 
 
 # --- dropped by its keeper ----------------------------------------------------------------------------
 
 
-def test_a_dropped_container_is_closed_though_its_log_never_answers(
+async def test_a_dropped_container_is_closed_though_its_log_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            waiting = await connect(stores.one.address)
-            await setup_id(waiting, THERE, bytes(16))
-            held = Held(stores.one.container_of(THERE), monkeypatch)
-            writer.send(append_of(2))
-            await held.came.wait()
-            waiting.send(append_of(3, bytes(16)))
-            await waiting.ask(wire.KeepAlive())
+    async with owned_stores(tmp_path) as stores:
+        writer = await writer_on(stores)
+        waiting = await connect(stores.one.address)
+        await setup_id(waiting, THERE, bytes(16))
+        held = Held(stores.one.container_of(THERE), monkeypatch)
+        writer.send(append_of(2))
+        await held.came.wait()
+        waiting.send(append_of(3, bytes(16)))
+        await waiting.ask(wire.KeepAlive())
+        await stores.one.drop(1)
+        assert is_told(await waiting.receive())
+        with pytest.raises(ConnectionResetError):
+            await writer.receive()
+        await assert_gone(stores)
+        await stores.two.take(stores.parts(1))
+        await assert_two_has(stores, b"event 1")
+        await stores.one.drop(1)  # which it doesn't have
+        with pytest.raises(ClosedError, match="container 1 is not here any more"):
+            await stores.one.give_up(1)
+        assert not stores.lost, "its keeper knows"
+
+
+@pytest.mark.parametrize("how", ["dropped", "claimed"])
+async def test_one_that_is_lost_while_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async with owned_stores(tmp_path) as stores:
+        writer = await writer_on(stores)
+        held = Held(stores.one.container_of(THERE), monkeypatch)
+        writer.send(append_of(2))
+        await held.came.wait()
+        giving_up = asyncio.create_task(stores.one.give_up(1))
+        await asyncio.sleep(0.05)
+        assert not giving_up.done()
+        if how == "dropped":
             await stores.one.drop(1)
-            assert is_told(await waiting.receive())
-            with pytest.raises(ConnectionResetError):
-                await writer.receive()
-            await assert_gone(stores)
-            await stores.two.take(stores.parts(1))
-            await assert_two_has(stores, b"event 1")
-            await stores.one.drop(1)  # which it doesn't have
-            with pytest.raises(ClosedError, match="container 1 is not here any more"):
-                await stores.one.give_up(1)
-            assert not stores.lost, "its keeper knows"
-
-    run(test())
-
-
-def test_dropping_ends_what_gives_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            held = Held(stores.one.container_of(THERE), monkeypatch)
-            writer.send(append_of(2))
-            await held.came.wait()
-            giving_up = asyncio.create_task(stores.one.give_up(1))
-            await asyncio.sleep(0.05)
-            assert not giving_up.done()
-            await stores.one.drop(1)
-            await giving_up
-            await assert_gone(stores)
-
-    run(test())
-
-
-def test_one_that_is_lost_while_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            held = Held(stores.one.container_of(THERE), monkeypatch)
-            writer.send(append_of(2))
-            await held.came.wait()
-            giving_up = asyncio.create_task(stores.one.give_up(1))
-            await asyncio.sleep(0.05)
+        else:
             await stores.claim(1)
             held.go_on.set()
-            await giving_up
+        await giving_up
+        if how == "claimed":
             await until_lost(stores)
-            await assert_gone(stores)
-
-    run(test())
+        await assert_gone(stores)
 
 
-@pytest.mark.parametrize("turns", range(10))
-def test_one_that_is_being_taken_is_dropped_afterwards(turns: int, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            await stores.one.give_up(1)
-            taking = asyncio.create_task(stores.two.take(stores.parts(1)))
-            for _ in range(turns + 1):
-                await asyncio.sleep(0)
-            await stores.two.drop(1)
-            await asyncio.gather(taking, return_exceptions=True)
-            assert stores.two.containers == []
-            await stores.one.take(stores.parts(1))
-            assert await (await connect(stores.one.address)).setup(THERE) == 1
-
-    run(test())
+@pytest.mark.parametrize("turns", [0, 1, 3, 6])
+async def test_one_that_is_being_taken_is_dropped_afterwards(turns: int, tmp_path: Path) -> None:
+    async with owned_stores(tmp_path) as stores:
+        await writer_on(stores)
+        await stores.one.give_up(1)
+        taking = asyncio.create_task(stores.two.take(stores.parts(1)))
+        for _ in range(turns + 1):
+            await asyncio.sleep(0)
+        await stores.two.drop(1)
+        await asyncio.gather(taking, return_exceptions=True)
+        assert stores.two.containers == []
+        await stores.one.take(stores.parts(1))
+        assert await (await connect(stores.one.address)).setup(THERE) == 1
 
 
-@pytest.mark.parametrize("turns", range(1, 10))
-def test_who_drops_and_waits_no_longer_has_dropped(turns: int, tmp_path: Path) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            dropping = asyncio.create_task(stores.one.drop(1))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            dropping.cancel()
-            await asyncio.gather(dropping, return_exceptions=True)
-            while stores.one._moving:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await assert_gone(stores)
-
-    run(test())
+@pytest.mark.parametrize("turns", [1, 2, 4, 7])
+async def test_who_drops_and_waits_no_longer_has_dropped(turns: int, tmp_path: Path) -> None:
+    async with owned_stores(tmp_path) as stores:
+        await writer_on(stores)
+        dropping = asyncio.create_task(stores.one.drop(1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        dropping.cancel()
+        await asyncio.gather(dropping, return_exceptions=True)
+        while stores.one._moving:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await assert_gone(stores)
 
 
-def test_a_store_that_is_closed_meanwhile_closes_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            await writer_on(stores)
-            lost = stores.one.container_of(THERE)
-            closing = asyncio.create_task(stores.one.close())
-            await asyncio.gather(stores.one.drop(1), return_exceptions=True)
-            await closing
-            assert lost._task is not None
-            assert lost._task.done()
-
-    run(test())
+async def test_a_store_that_is_closed_meanwhile_closes_it(tmp_path: Path) -> None:
+    async with owned_stores(tmp_path) as stores:
+        await writer_on(stores)
+        lost = stores.one.container_of(THERE)
+        closing = asyncio.create_task(stores.one.close())
+        await asyncio.gather(stores.one.drop(1), return_exceptions=True)
+        await closing
+        assert lost._task is not None
+        assert lost._task.done()
 
 
 # --- taking -------------------------------------------------------------------------------------------
 
 
-def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused when it is opened, and by the first frame."""
+    async with owned_stores(tmp_path) as stores:
+        writer = await writer_on(stores)
+        await writer.ask(wire.CreateTransientSegment(ID, bytes(16), THERE, ""))
+        await stores.one.drop(1)
+        parts = stores.parts(1)
 
-    async def test() -> None:
-        async with owned_stores(tmp_path) as stores:
-            writer = await writer_on(stores)
-            await writer.ask(wire.CreateTransientSegment(ID, bytes(16), THERE, ""))
-            await stores.one.drop(1)
-            parts = stores.parts(1)
+        async def refused() -> Opened:
+            raise FencedError(1, 7)
 
-            async def refused() -> Opened:
-                raise FencedError(1, 7)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(parts, "open", refused)
-                with pytest.raises(FencedError):
-                    await stores.two.take(parts)
-            parts, opened = stores.parts(1), []
-            opening = parts.open
-
-            async def refused_later() -> Opened:
-                opened.append(await opening())
-                fenced(opened[0].log, monkeypatch)
-                return opened[0]
-
-            monkeypatch.setattr(parts, "open", refused_later)
-            with pytest.raises(UnavailableError, match="another server has container 1"):
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "open", refused)
+            with pytest.raises(FencedError):
                 await stores.two.take(parts)
-            assert stores.two.containers == []
-            assert not stores.two._writers
-            with pytest.raises(Exception, match="closed"):
-                opened[0].metadata.state()
+        parts, opened = stores.parts(1), []
+        opening = parts.open
 
-    run(test())
+        async def refused_later() -> Opened:
+            opened.append(await opening())
+            fenced(opened[0].log, monkeypatch)
+            return opened[0]
+
+        monkeypatch.setattr(parts, "open", refused_later)
+        with pytest.raises(UnavailableError, match="another server has container 1"):
+            await stores.two.take(parts)
+        assert stores.two.containers == []
+        assert not stores.two._writers
+        with pytest.raises(Exception, match="closed"):
+            opened[0].metadata.state()
+
+
+# --- moves of containers that are interrupted: by a cancellation, the store's end, or a failure hal ---
+
+
+async def at_rest(stores: Stores) -> None:
+    while stores.one._moving or stores.two._moving:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def works(stores: Stores) -> None:
+    """The container can be had by the other store, and then has what was acknowledged."""
+    await stores.two.take(stores.parts(1))
+    there = await connect(stores.two.address)
+    assert await there.setup(THERE) == 1
+    assert await there.read_all(THERE) == frame_events([b"event 1"])
+    assert stores.one.scrub.started
+    assert [container.number for container in stores.one.containers] == [0]
+
+
+async def test_who_gives_up_and_waits_no_longer_has_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while a frame is under way: its writer is answered, and the other store gets the container."""
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+        held = Held(stores.one.container_of(THERE), monkeypatch)
+        writer.send(append_of(1))
+        await held.came.wait()
+        giving_up = asyncio.create_task(stores.one.give_up(1))
+        assert is_told(await writer.receive())
+        giving_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await giving_up
+        held.go_on.set()
+        assert isinstance(await writer.receive(), wire.DataAppended)
+        await at_rest(stores)
+        await works(stores)
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_whenever_giving_up_is_cancelled_the_container_can_be_had(turns: int, tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+        assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)
+        giving_up = asyncio.create_task(stores.one.give_up(1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        giving_up.cancel()
+        await asyncio.gather(giving_up, return_exceptions=True)
+        if turns:
+            await at_rest(stores)
+        else:  # it had not begun
+            await stores.one.give_up(1)
+        await works(stores)
+
+
+async def test_who_takes_and_waits_no_longer_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+        assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)
+        await stores.one.give_up(1)
+        opening, go_on = asyncio.Event(), asyncio.Event()
+        parts = stores.parts(1)
+        snapshots_open = parts.snapshots.open
+
+        async def slow(*arguments: Any) -> None:
+            opening.set()
+            await go_on.wait()
+            await snapshots_open(*arguments)
+
+        monkeypatch.setattr(parts.snapshots, "open", slow)
+        taking = asyncio.create_task(stores.two.take(parts))
+        await opening.wait()
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        go_on.set()
+        await stores.two.close()  # so that nobody has it
+        await stores.one.take(stores.parts(1))
+        again = await connect(stores.one.address)
+        assert await again.setup(THERE) == 1
+
+
+async def test_a_take_that_fails_when_nobody_waits_for_it_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two_stores(tmp_path) as stores:
+        await stores.one.give_up(1)
+        parts = stores.parts(1)
+        opening, go_on = asyncio.Event(), asyncio.Event()
+
+        async def fails(*arguments: Any) -> None:
+            opening.set()
+            await go_on.wait()
+            raise OSError(5, "the disk failed")
+
+        monkeypatch.setattr(parts.snapshots, "open", fails)
+        taking = asyncio.create_task(stores.two.take(parts))
+        await opening.wait()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        go_on.set()
+        await at_rest(stores)
+        await asyncio.sleep(0)
+    assert "a container's move failed after its caller had gone" in caplog.text
+
+
+async def test_a_take_that_failed_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+        assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)
+        await stores.one.give_up(1)
+        parts = stores.parts(1)
+
+        async def fails(*arguments: Any) -> None:
+            raise OSError(5, "the disk failed")
+
+        monkeypatch.setattr(parts.snapshots, "open", fails)
+        with pytest.raises(OSError, match="the disk failed") as failed:
+            await stores.two.take(parts)
+        assert stores.two.containers == []
+        await works(stores)
+        del failed  # until here it would have kept alive what was left open
+
+
+async def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
+    """Nor one that is being closed: who else opens the folder may have it."""
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+        assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)
+        await stores.one.give_up(1)
+        closing = asyncio.create_task(stores.two.close())
+        taking = asyncio.create_task(stores.two.take(stores.parts(1)))
+        await closing
+        with pytest.raises(ClosedError):
+            await taking
+        with pytest.raises(ClosedError):
+            await stores.two.give_up(1)
+        assert not stores.two.scrub.started
+        await stores.one.take(stores.parts(1))
+        assert await (await connect(stores.one.address)).setup(THERE) == 1
+
+
+async def test_where_nobody_can_say_who_has_it_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_stores(tmp_path) as stores:
+        writer = await connect(stores.one.address)
+        await writer.create(THERE)
+        await setup_id(writer, THERE)
+
+        def fails(number: int) -> str:
+            raise LookupError("there is no such store")
+
+        monkeypatch.setattr(stores.one._hosted, "owner_of", fails)
+        with pytest.raises(LookupError):
+            await stores.one.give_up(1)
+        assert isinstance(await writer.ask(append_of(1)), wire.DataAppended)
+        monkeypatch.undo()
+        await stores.one.give_up(1)
+        await works(stores)

@@ -148,7 +148,7 @@ def test_a_container_that_was_never_used_is_opened_again(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("which", ["", "-copy"])
 @pytest.mark.parametrize("how", ["damaged", "gone"])
 def test_one_of_two_copies_is_enough(folder: Path, what: str, which: str, how: str) -> None:
-    recovered(folder)
+    whole = list(map(apart, recovered(folder)))
     manifest = manifest_of(folder)
     assert manifest.deltas
     name = {"base": manifest.base[-1].name, "delta": manifest.deltas[0].name}.get(what, "containers/0") + which
@@ -156,7 +156,7 @@ def test_one_of_two_copies_is_enough(folder: Path, what: str, which: str, how: s
         (folder / "tier2" / name).unlink()
     else:
         spoil(folder, name)
-    assert {event(number) for number in range(EVENTS)} <= events_of(folder)
+    assert list(map(apart, recovered(folder))) == whole
 
 
 @pytest.mark.parametrize("what", ["the snapshots", "a base", "a delta", "the record", "no record", "the log"])
@@ -181,8 +181,9 @@ def test_what_can_not_be_restored_is_refused_and_left_alone(folder: Path, what: 
 
     with pytest.raises(DataFolderError, match="nadi check"):
         start(folder)
-    with pytest.raises(DataFolderError, match="nadi repair"):
-        nadi.embedded(folder)
+    if what == "the log":
+        with pytest.raises(DataFolderError, match="nadi repair"):
+            nadi.embedded(folder)
     after = {path: data for path, data in contents(folder).items() if not is_changed_by_a_start(path)}
     assert after == {path: data for path, data in before.items() if not is_changed_by_a_start(path)}
 
@@ -224,25 +225,21 @@ def test_records_that_change_places_are_no_records(folder: Path) -> None:
 # --- damaged while it is open ------------------------------------------------------------------------
 
 
-def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path) -> None:
+async def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path) -> None:
     """It recovers by itself, with a state that is restored; who asked meanwhile is told to ask again."""
-
-    async def run() -> None:
-        chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
-        await container.start()
-        metadata = container.metadata
-        place = ("segments", (1).to_bytes(8, "big"))
-        with metadata._env.begin(write=True, db=metadata._tables[place[0]]) as txn:
-            raw = bytes(txn.get(place[1]) or b"")
-            txn.put(place[1], raw[:5] + bytes([raw[5] ^ 1]) + raw[6:])
-        with pytest.raises((UnavailableError, DamagedStateError)):
-            await container.call(lambda frame: metadata.load(1, {}))
-        await until_async(lambda: container.failure is None and container.metadata is not metadata)
-        assert container.metadata.load(1, {}) is not None
-        await container.stop()
-
-    asyncio.run(run())
+    chunks = ChunkStore.in_folder(folder / "tier2")
+    container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
+    await container.start()
+    metadata = container.metadata
+    place = ("segments", (1).to_bytes(8, "big"))
+    with metadata._env.begin(write=True, db=metadata._tables[place[0]]) as txn:
+        raw = bytes(txn.get(place[1]) or b"")
+        txn.put(place[1], raw[:5] + bytes([raw[5] ^ 1]) + raw[6:])
+    with pytest.raises((UnavailableError, DamagedStateError)):
+        await container.call(lambda frame: metadata.load(1, {}))
+    await until_async(lambda: container.failure is None and container.metadata is not metadata)
+    assert container.metadata.load(1, {}) is not None
+    await container.stop()
 
 
 def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:

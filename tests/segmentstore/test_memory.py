@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from nadi import limits
+from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
-from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.server.appends import Append
 from nadi.segmentstore.server.connection import Connection
+from nadi.segmentstore.server.reads import Reads
 from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.state.records import Extent, FrameRef
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.wire import commands as wire
-from tests.segmentstore.harness import Peer, connect, open_store
+from tests.segmentstore.harness import Peer, connect, open_segment, open_store
 from tests.support.waiting import until_async
 
 S = "scope/stream/0.#epoch.0"
@@ -108,9 +113,7 @@ async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read is answered in the turn of the loop in which its connection ends."""
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([bytes(1000)], 1)
         monkeypatch.setattr(store._reader, "_in_memory", lambda *_: None)
         (connection,) = store._connections
@@ -129,3 +132,95 @@ def test_the_cache_counts_what_small_blocks_take_besides() -> None:
     for number in range(50_000):
         cache.drop(0, [Extent(0, 5, FrameRef(number, None, 0.0), 0)])
     assert cache.size_bytes == 0
+
+
+# --- the parts of a frame are put into the block cache in one go, as if one by one --------------------
+
+
+def test_the_parts_of_a_frame_are_there_and_count_as_if_put_one_by_one() -> None:
+    ref, parts = FrameRef(7, None, 0.0), [bytes([number]) * 100 for number in range(20)]
+    extents = [Extent(0, 100, ref, 50 + 100 * number) for number in range(20)]
+    together, single = BlockCache(4_000), BlockCache(4_000)
+    together.put_frame(3, 7, extents, parts, bytes(range(20 * CHECKSUM_BYTES)))
+    assert extents[1].checksums == bytes(range(CHECKSUM_BYTES, 2 * CHECKSUM_BYTES))
+    for extent, part in zip(extents, parts, strict=True):
+        single.put(place_in_log(3, extent), part)
+    assert 0 < together.size_bytes == single.size_bytes <= 4_000
+    found = [together.get(place_in_log(3, extent)) for extent in extents]
+    assert found == [single.get(place_in_log(3, extent)) for extent in extents]
+    assert found[0] is None, "the oldest made room"
+    assert found[-1] == parts[-1]
+    together.drop(3, extents[-1:])
+    single.drop(3, extents[-1:])
+    assert together.size_bytes == single.size_bytes
+    together.drop(3, extents)
+    assert (len(together), together.size_bytes) == (0, 0)
+
+
+def test_history_pushes_out_nothing_of_the_log_but_the_log_leaves_it_room() -> None:
+    cache = BlockCache(100_000)
+    extents = [Extent(0, 680, FrameRef(number, None, 0.0), 0) for number in range(200)]
+    for number, extent in enumerate(extents[:60]):
+        cache.put_frame(0, number, [extent], [bytes(680)], bytes(CHECKSUM_BYTES))
+    for number in range(1_000):
+        cache.put(("chunk", number, 0), bytes(680))
+        assert cache.size_bytes <= 100_000
+    assert all(cache.peek(place_in_log(0, extent)) for extent in extents[:60])
+    assert sum(cache.peek(("chunk", number, 0)) is not None for number in range(1_000)) == 40
+    for number, extent in enumerate(extents[60:], 60):
+        cache.put_frame(0, number, [extent], [bytes(680)], bytes(CHECKSUM_BYTES))
+        cache.put(("chunk", number, 0), bytes(680))
+    assert sum(cache.peek(place_in_log(0, extent)) is not None for extent in extents) == 75
+    assert cache.peek(place_in_log(0, extents[-1])) is not None, "the newest stays"
+    assert len(cache) == 100
+    assert cache.evictions == 200 + 1_000 + 140 - 100
+
+
+# --- what waits at segments' tails is nothing for the collector of garbage to walk, and is gone wit ---
+
+
+pytestmark = pytest.mark.uvloop
+
+CROWD = 5
+
+
+async def test_waits_are_not_walked_by_the_collector(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        crowd = [await connect(store.address) for _ in range(CROWD)]
+        record = store.container_of(S).state.find(S)
+        assert record is not None
+        gc.collect()
+        before = len(gc.get_objects())
+        for reader in crowd:
+            reader.send(*(wire.ReadSegment(S, 0, 1000, "", number) for number in range(CONNECTION_READS_WAITING)))
+        await until_async(lambda: len(record.waiters) >= CROWD * CONNECTION_READS_WAITING)
+        assert len(gc.get_objects()) - before < CROWD * CONNECTION_READS_WAITING // 3  # something else may run here
+        for reader in crowd:
+            reader.close()
+
+
+def test_waits_that_nobody_ended_are_garbage_with_their_connection_and_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a loop is given up: what is not walked must keep nothing alive."""
+    monkeypatch.setattr(Reads, "close", lambda self: None)
+    seen = list[weakref.ref[object]]()
+    others = weakref.WeakSet(each for each in gc.get_objects() if isinstance(each, Reads))
+
+    async def main() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            peer.send(*(wire.ReadSegment(S, 0, 1000, "", number) for number in range(10)))
+            container = store.container_of(S)
+            record = container.state.find(S)
+            assert record is not None
+            await until_async(lambda: len(record.waiters) >= 10)
+            (made,) = [
+                each for each in gc.get_objects() if isinstance(each, Reads) and each._waits and each not in others
+            ]
+            seen.extend(weakref.ref(each) for each in (made, record, container))
+
+    uvloop.run(main())
+    gc.collect()
+    assert [each() for each in seen] == [None] * 3

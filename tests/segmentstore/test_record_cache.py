@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from tests.segmentstore.harness import Peer, WallClock, connect, open_store
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
 
@@ -48,12 +48,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         commit(self, *arguments)
 
     monkeypatch.setattr(Metadata, "commit", slow_commit)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 (the store has no event for it)
-            await asyncio.sleep(0.005)
 
 
 class Story:
@@ -83,7 +77,7 @@ class Story:
         former = container.state
         container._pending_failure = UnavailableError("a crash")
         container._wake.set()
-        await until(lambda: container.state is not former and container.failure is None)
+        await until_async(lambda: container.state is not former and container.failure is None)
         peer.close()
         return await connect(store.address)
 
@@ -169,7 +163,7 @@ async def test_a_waiting_reader_keeps_its_segment_in_memory(tmp_path: Path, monk
         peer.send(wire.ReadSegment(STREAMS[0], 0, 100, "", 5))
         await peer.ask(wire.UpdateSegmentAttribute(4, STREAMS[0], ATTRIBUTES[0], 1, NO_VERSION, ""))
         table = store.containers[0].state.record_cache
-        await until(lambda: not table.dirty and not table._writing)
+        await until_async(lambda: not table.dirty and not table._writing)
         for segment in STREAMS * 3:
             await peer.ask(wire.GetStreamSegmentInfo(1, segment, ""))
         held = store.containers[0].state.find(STREAMS[0])
@@ -181,7 +175,7 @@ async def test_a_waiting_reader_keeps_its_segment_in_memory(tmp_path: Path, monk
         peer.send(wire.AppendBlockEnd(writer, 9, frame_events([b"x"]), 1, 1, 3))
         replies = [await peer.receive() for _ in range(3)]
         assert [bytes(r.data) for r in replies if isinstance(r, wire.SegmentRead)] == [frame_events([b"x"])]
-        await until(lambda: not held.holders)
+        await until_async(lambda: not held.holders)
 
 
 async def test_a_restart_loads_only_segments_that_have_bytes_in_the_log(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 
 from nadi import limits
 from nadi.engines.lines import line_of
@@ -372,48 +371,44 @@ async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what:
 
 
 @pytest.mark.parametrize("what", ["head", "header", "table"])
-def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
+async def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Frames behind the newest snapshot: the state in use has what they said, one made anew would not."""
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.SnapshotPace(interval_s=10_000.0))
     payloads = [bytes([number]) * 3_000 for number in range(9)]
-
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            (container,) = store.containers
-            await until_async(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
-            await peer.create(SEGMENTS[0])
-            await peer.setup(SEGMENTS[0])
-            for number, payload in enumerate(payloads):
-                await peer.append([payload], number)
-            await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
-            known = container.parts.snapshots.sequence
-            frames = StoppedLog(tmp_path / "container-0/log").readable(known)
-            assert len(frames) >= len(payloads)
-            store.scrub.begin()
-            whole = await ended(store)
-            assert whole.damages == 0
-            header = frames[-4].header
-            within = FRAME_HEADER_BYTES
-            place = {"head": within + 8, "header": 20, "table": within + header.payload_bytes + 5}[what]
-            with frames[-4].path.open("r+b", buffering=0) as file:
-                file.seek(header.offset + place)
-                (byte,) = file.read(1)
-                file.seek(header.offset + place)
-                file.write(bytes([byte ^ 16]))
-            store.scrub.begin()
-            found = await ended(store, after=whole)
-            assert found.damages == 1
-            assert f"{header.sequence:,}" in found.damaged[0]
-            assert str(frames[-4].path) in found.damaged[0]
-            await until_async(lambda: container.parts.snapshots.sequence >= header.sequence)
-            store.scrub.begin()
-            assert (await ended(store, after=found)).damages == 0
-        async with open_store(tmp_path, 1) as (_, peer):
-            assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        (container,) = store.containers
+        await until_async(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
+        await peer.create(SEGMENTS[0])
+        await peer.setup(SEGMENTS[0])
+        for number, payload in enumerate(payloads):
+            await peer.append([payload], number)
+        await until_async(lambda: container.checkpoints.sequence == container.state.sequence)
+        known = container.parts.snapshots.sequence
+        frames = StoppedLog(tmp_path / "container-0/log").readable(known)
+        assert len(frames) >= len(payloads)
+        store.scrub.begin()
+        whole = await ended(store)
+        assert whole.damages == 0
+        header = frames[-4].header
+        within = FRAME_HEADER_BYTES
+        place = {"head": within + 8, "header": 20, "table": within + header.payload_bytes + 5}[what]
+        with frames[-4].path.open("r+b", buffering=0) as file:
+            file.seek(header.offset + place)
+            (byte,) = file.read(1)
+            file.seek(header.offset + place)
+            file.write(bytes([byte ^ 16]))
+        store.scrub.begin()
+        found = await ended(store, after=whole)
+        assert found.damages == 1
+        assert f"{header.sequence:,}" in found.damaged[0]
+        assert str(frames[-4].path) in found.damaged[0]
+        await until_async(lambda: container.parts.snapshots.sequence >= header.sequence)
+        store.scrub.begin()
+        assert (await ended(store, after=found)).damages == 0
+    async with open_store(tmp_path, 1) as (_, peer):
+        assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
 
 
 async def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: Path) -> None:
@@ -442,7 +437,7 @@ async def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: P
 
 
 @pytest.mark.parametrize("what", ["flipped", "cut off"])
-def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None:
+async def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None:
     def rot(chunk: Path) -> int:
         """The length of the data, which stays as it is."""
         data = bytearray(chunk.read_bytes())
@@ -456,35 +451,32 @@ def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None
         _, report = await inspect_folder(folder)
         return report.renewed, report.lost
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer)
-        rotten = chunks_of(tmp_path)[1::6]
-        assert await inspected(tmp_path) == ([], [])
-        rotten_bytes = sum(map(rot, rotten))
-        (told,), lost = await inspected(tmp_path)
-        assert "chunks with intact data but a damaged description: 2, " in told
-        assert str(rotten[0].relative_to(tmp_path / "tier2")) in told
-        assert lost == []
-        async with open_store(tmp_path, 1) as (store, peer):
-            store.scrub.begin()
-            found = await ended(store)
-            assert (found.damages, found.renewals, len(found.renewed)) == (0, 2, 2)
-            assert found.rewritten_bytes == rotten_bytes
-            for chunk, text in zip(rotten, found.renewed, strict=True):
-                assert chunk.name in text
-                assert str(chunk.relative_to(tmp_path / "tier2")) in store.containers[0].state.garbage
-            assert store.containers[0].damaged == []
-            for container in store.containers:
-                sequence = container.state.sequence
-                await until_async(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
-            store.scrub.begin()
-            again = await ended(store, after=found)
-            assert (again.damages, again.renewals, again.rewritten_bytes) == (0, 0, 0)
-            assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
-        assert await inspected(tmp_path) == ([], [])
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer)
+    rotten = chunks_of(tmp_path)[1::6]
+    assert await inspected(tmp_path) == ([], [])
+    rotten_bytes = sum(map(rot, rotten))
+    (told,), lost = await inspected(tmp_path)
+    assert "chunks with intact data but a damaged description: 2, " in told
+    assert str(rotten[0].relative_to(tmp_path / "tier2")) in told
+    assert lost == []
+    async with open_store(tmp_path, 1) as (store, peer):
+        store.scrub.begin()
+        found = await ended(store)
+        assert (found.damages, found.renewals, len(found.renewed)) == (0, 2, 2)
+        assert found.rewritten_bytes == rotten_bytes
+        for chunk, text in zip(rotten, found.renewed, strict=True):
+            assert chunk.name in text
+            assert str(chunk.relative_to(tmp_path / "tier2")) in store.containers[0].state.garbage
+        assert store.containers[0].damaged == []
+        for container in store.containers:
+            sequence = container.state.sequence
+            await until_async(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
+        store.scrub.begin()
+        again = await ended(store, after=found)
+        assert (again.damages, again.renewals, again.rewritten_bytes) == (0, 0, 0)
+        assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
+    assert await inspected(tmp_path) == ([], [])
 
 
 async def test_without_room_a_chunk_with_a_rotten_description_stays(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-import uvloop
 
 from nadi.errors import UnavailableError
 from nadi.limits import STORAGE_WRITER_RUNS
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.state import machine as state_module
+from nadi.segmentstore.state.operations import ChunksDropped
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
-from tests.segmentstore.harness import WRITER, open_store
+from tests.segmentstore.harness import WRITER, Peer, open_store
 from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.uvloop
@@ -95,7 +97,7 @@ async def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
+async def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
     """Of one segment too; no more of them than may be in memory, and each byte stays where it was."""
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 10_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 10_000)
@@ -115,33 +117,29 @@ def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.Monk
         return None
 
     monkeypatch.setattr(ChunkStore, "put", slow_put)
-
-    async def run() -> None:
-        async with open_store(tmp_path, 2) as (store, peer):
-            for tier2 in store.storage_writers:
-                await tier2.stop()
-            names = [f"scope/stream/{number}.#epoch.0" for number in range(segments)]
-            written = dict.fromkeys(names, b"")
-            for number, name in enumerate(names):
-                await peer.create(name)
-                await peer.setup(name, bytes([number]) * 16)
-                for last in range(1, 100):
-                    event = bytes([last, number]) * 2_000
-                    await peer.append([event], last, bytes([number]) * 16)
-                    written[name] += frame_events([event])
-            for tier2 in store.storage_writers:
-                tier2.start()
-            records = [store.container_of(name).state.find(name) for name in names]
-            await until_async(lambda: all(record is not None and record.log_bytes < 10_000 for record in records))
-            assert 1 < most <= STORAGE_WRITER_RUNS
-            for name, record in zip(names, records, strict=True):
-                assert record is not None
-                assert record.log_bytes < 10_000
-                ends = [extent.end for extent in record.extents]
-                assert [0, *ends[:-1]] == [extent.offset for extent in record.extents]
-                assert await peer.read_all(name) == written[name]
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 2) as (store, peer):
+        for tier2 in store.storage_writers:
+            await tier2.stop()
+        names = [f"scope/stream/{number}.#epoch.0" for number in range(segments)]
+        written = dict.fromkeys(names, b"")
+        for number, name in enumerate(names):
+            await peer.create(name)
+            await peer.setup(name, bytes([number]) * 16)
+            for last in range(1, 100):
+                event = bytes([last, number]) * 2_000
+                await peer.append([event], last, bytes([number]) * 16)
+                written[name] += frame_events([event])
+        for tier2 in store.storage_writers:
+            tier2.start()
+        records = [store.container_of(name).state.find(name) for name in names]
+        await until_async(lambda: all(record is not None and record.log_bytes < 10_000 for record in records))
+        assert 1 < most <= STORAGE_WRITER_RUNS
+        for name, record in zip(names, records, strict=True):
+            assert record is not None
+            assert record.log_bytes < 10_000
+            ends = [extent.end for extent in record.extents]
+            assert [0, *ends[:-1]] == [extent.offset for extent in record.extents]
+            assert await peer.read_all(name) == written[name]
 
 
 async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,3 +173,76 @@ async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkey
         records = [store.containers[0].state.find(segment) for segment in (SMALL, LARGE)]
         assert [record is not None and record.log_bytes for record in records] == [0, 0]
         assert [await peer.read_all(segment) for segment in (SMALL, LARGE)] == [frame_events([bytes(2_000)])] * 2
+
+
+# --- a chunk is deleted only when it is durably garbage -----------------------------------------------
+
+
+async def test_what_became_garbage_in_a_frame_that_failed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
+    await _scenario(tmp_path, monkeypatch)
+
+
+async def _scenario(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(folder, containers=1) as (store, _):
+        container, tier2 = store.containers[0], store.storage_writers[0]
+        await tier2.stop()
+        chunks = tier2._chunks
+        await chunks.put("container-0/live", [b"da", b"ta"])
+        appending, release = asyncio.Event(), asyncio.Event()
+
+        async def fail(_: Any) -> Any:
+            appending.set()
+            await release.wait()
+            raise OSError(5, "the disk failed")
+
+        monkeypatch.setattr(container.log, "append", fail)
+        dropping = asyncio.create_task(container.call(lambda frame: frame.emit(ChunksDropped(["container-0/live"]))))
+        await appending.wait()
+        collecting = asyncio.create_task(tier2._collect_garbage())
+        await asyncio.sleep(0)
+        release.set()
+        for task in (dropping, collecting):
+            with pytest.raises(UnavailableError):
+                await task
+        assert bytes(await chunks.read("container-0/live", 0, 4)) == b"data"
+
+
+async def test_a_chunk_goes_once_the_head_has_passed_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
+    name, event = "scope/stream/0.#epoch.0", bytes(1_000)
+
+    def chunks() -> set[str]:
+        return {path.name.partition("-")[0] for path in (tmp_path / "tier2" / "container-0").rglob("*-*")}
+
+    async def truncated(peer: Peer, store: SegmentStore, offset: int) -> set[str]:
+        assert isinstance(await peer.ask(wire.TruncateSegment(1, name, offset, "")), wire.SegmentTruncated)
+        await store.storage_writers[0]._collect_garbage()
+        return chunks()
+
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        tier2 = store.storage_writers[0]
+        await tier2.stop()
+        await peer.create(name)
+        await peer.setup(name)
+        for number in range(1, 5):
+            await peer.append([event, event], number)
+            assert await tier2.flush_once(everything=True)
+        first, second, third, fourth = sorted(chunks())
+        assert await truncated(peer, store, 1_008) == {first, second, third, fourth}, "half of it"
+        assert await truncated(peer, store, 3 * 2_016) == {fourth}
+        assert await truncated(peer, store, 3 * 2_016 + 1_008) == {fourth}
+        await peer.append([event, event], 5)
+        await peer.ask(wire.TruncateSegment(1, name, 4 * 2_016 + 1_008, ""))
+        assert await tier2.flush_once(everything=True), "what was truncated halfway in the log is moved too"
+        assert not store.containers[0].state.frames
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        assert len(await peer.read_all(name, 4 * 2_016 + 1_008)) == 1_008
+        await store.storage_writers[0].stop()
+        await store.storage_writers[0]._collect_garbage()
+        assert len(chunks() - {fourth}) == 1
+        await peer.ask(wire.DeleteSegment(1, name, ""))
+        await store.storage_writers[0]._collect_garbage()
+        assert chunks() == set()

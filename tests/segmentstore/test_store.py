@@ -10,10 +10,10 @@ import pytest
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.datafolder import StoreFile
-from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.store import InnerDoor, SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from tests.segmentstore.harness import WRITER, connect, open_store
+from tests.segmentstore.harness import WRITER, connect, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
 
@@ -41,9 +41,7 @@ async def test_append_read_and_restart(tmp_path: Path) -> None:
 
 
 async def test_two_connections_with_one_writer(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"x"], 1)
         address = store.address
         second = await connect(address)
@@ -54,56 +52,6 @@ async def test_two_connections_with_one_writer(tmp_path: Path) -> None:
         assert await peer.closed()
         assert await second.read_all(S) == frame_events([b"x", b"y"])
         second.close()
-
-
-async def test_seal_truncate_delete(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
-        await peer.append([b"0123456789"], 1)
-        await peer.append([b"0123456789"], 2)
-        assert isinstance(await peer.ask(wire.TruncateSegment(1, S, 18, "")), wire.SegmentTruncated)
-        assert (await peer.ask(wire.ReadSegment(S, 0, 100, "", 2))) == wire.SegmentIsTruncated(2, S, 18, "", 0)
-        assert isinstance(await peer.ask(wire.TruncateSegment(1, S, 99, "")), wire.SegmentIsTruncated)
-        peer.send(wire.ReadSegment(S, 36, 100, "", 7))  # waits at the tail
-        peer.send(wire.SealSegment(8, S, ""))
-        replies = [await peer.receive(), await peer.receive()]
-        assert wire.SegmentSealed(8, S) in replies
-        end = next(r for r in replies if isinstance(r, wire.SegmentRead))
-        assert (end.offset, end.end_of_segment, bytes(end.data)) == (36, True, b"")
-        assert isinstance(await peer.append([b"z"], 3), wire.SegmentIsSealed)
-        assert isinstance(await peer.ask(wire.SealSegment(9, S, "")), wire.SegmentIsSealed)
-        info = await peer.ask(wire.GetStreamSegmentInfo(3, S, ""))
-        assert (info.is_sealed, info.start_offset, info.write_offset) == (True, 18, 36)
-        assert isinstance(await peer.ask(wire.DeleteSegment(4, S, "")), wire.SegmentDeleted)
-        assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(5, S, "")), wire.NoSuchSegment)
-        reply = await peer.ask(wire.ReadSegment(S, 5, 100, "", 6))
-        assert reply == wire.NoSuchSegment(6, S, "", 5)
-
-
-async def test_long_poll_wakes(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
-        peer.send(wire.ReadSegment(S, 0, 1 << 20, "", 5))
-        peer.send(wire.AppendBlockEnd(WRITER, 9, frame_events([b"q"]), 1, 1, 6))
-        replies = [await peer.receive(), await peer.receive()]
-        read = next(r for r in replies if isinstance(r, wire.SegmentRead))
-        assert (bytes(read.data), read.at_tail, read.request_id) == (frame_events([b"q"]), True, 5)
-
-
-async def test_conditional_append(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
-        ok = await peer.ask(wire.ConditionalAppend(WRITER, 1, 0, 0, b"hi", 3))
-        assert ok.current_segment_write_offset == 10
-        assert isinstance(
-            await peer.ask(wire.ConditionalAppend(WRITER, 2, 0, 0, b"no", 4)), wire.ConditionalCheckFailed
-        )
-        ok = await peer.ask(wire.ConditionalBlockEnd(WRITER, 3, 10, b"raw", 5))
-        assert (ok.event_number, ok.previous_event_number, ok.current_segment_write_offset) == (3, 1, 13)
-        assert await peer.read_all(S) == frame_events([b"hi"]) + b"raw"
 
 
 async def test_merge_keeps_order_and_survives_restart(tmp_path: Path) -> None:
@@ -165,56 +113,6 @@ async def test_transient_segments_go_with_their_connection(tmp_path: Path) -> No
                 await asyncio.sleep(0.02)
 
 
-async def test_attributes(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (_, peer):
-        await peer.create(S)
-        assert (await peer.ask(wire.GetSegmentAttribute(1, S, OTHER, ""))).value == NO_VERSION
-        assert (await peer.ask(wire.UpdateSegmentAttribute(2, S, OTHER, 5, NO_VERSION, ""))).success
-        assert not (await peer.ask(wire.UpdateSegmentAttribute(3, S, OTHER, 6, 4, ""))).success
-        assert (await peer.ask(wire.UpdateSegmentAttribute(4, S, OTHER, 6, 5, ""))).success
-    async with open_store(tmp_path) as (_, peer):
-        assert (await peer.ask(wire.GetSegmentAttribute(1, S, OTHER, ""))).value == 6
-
-
-def entry(key: bytes, value: bytes, version: int = NO_VERSION) -> TableEntry:
-    return TableEntry(key, version, value)
-
-
-async def test_tables(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.ask(wire.CreateTableSegment(1, T, ""))
-        put = await peer.ask(wire.UpdateTableEntries(2, T, "", (entry(b"k", b"v", NOT_EXISTS), entry(b"a", b"b"))))
-        assert put.versions == (0, 19)
-        again = await peer.ask(wire.UpdateTableEntries(3, T, "", (entry(b"k", b"w", NOT_EXISTS),)))
-        assert isinstance(again, wire.TableKeyBadVersion)
-        missing = await peer.ask(wire.UpdateTableEntries(3, T, "", (entry(b"zz", b"w", 7),)))
-        assert isinstance(missing, wire.TableKeyDoesNotExist)
-        twice = (entry(b"k", b"1", 0), entry(b"k", b"2", 0))
-        assert (await peer.ask(wire.UpdateTableEntries(4, T, "", twice))).versions == (38, 57)
-        read = await peer.ask(wire.ReadTable(5, T, "", (TableKey(b"k"), TableKey(b"none"))))
-        assert read.entries == (TableEntry(b"k", 57, b"2"), TableEntry(b"none", NOT_EXISTS, b""))
-        delta = await peer.ask(wire.ReadTableEntriesDelta(6, T, "", 0, 10))
-        assert [e.key for e in delta.entries] == [b"a", b"k"]
-        assert (delta.reached_end, delta.last_position) == (True, 76)
-        empty = await peer.ask(wire.ReadTableEntriesDelta(7, T, "", 76, 10))
-        assert (empty.entries, empty.reached_end, empty.last_position) == ((), True, 76)
-        await peer.ask(wire.RemoveTableKeys(8, T, "", (TableKey(b"a"),)))
-        for _ in range(2):  # before and after a checkpoint
-            page = await peer.ask(wire.ReadTableEntries(9, T, "", 10, (b"", b"", b"")))
-            assert page.entries == (TableEntry(b"k", 57, b"2"),)
-            end = await peer.ask(wire.ReadTableEntries(9, T, "", 10, (page.continuation_token, b"", b"")))
-            assert end.entries == ()
-            await store.containers[0].checkpoints.ended()
-            store.containers[0].checkpoints.start()
-            await store.containers[0].checkpoints.ended()
-        info = await peer.ask(wire.GetTableSegmentInfo(10, T, ""))
-        assert info.entry_count == 1
-        assert isinstance(await peer.ask(wire.DeleteTableSegment(11, T, True, "")), wire.TableSegmentNotEmpty)
-    async with open_store(tmp_path, 1) as (_, peer):
-        read = await peer.ask(wire.ReadTable(5, T, "", (TableKey(b"k"), TableKey(b"a"))))
-        assert read.entries == (TableEntry(b"k", 57, b"2"), TableEntry(b"a", NOT_EXISTS, b""))
-
-
 @pytest.mark.parametrize(
     "junk",
     [
@@ -236,9 +134,7 @@ async def test_a_malformed_frame_ends_only_its_connection(tmp_path: Path, junk: 
 
 async def test_history_moves_to_tier_2_and_reads_the_same(tmp_path: Path) -> None:
     events = [bytes([65 + n % 26]) * 100_000 for n in range(60)]
-    async with open_store(tmp_path, 1) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         for number, event in enumerate(events):
             await peer.append([event], number + 1)
         while await store.storage_writers[0].flush_once(everything=True):
@@ -264,14 +160,58 @@ async def test_the_folder_is_guarded(tmp_path: Path) -> None:
         SegmentStore(tmp_path)
 
 
-async def test_pipelined_commands_keep_their_order(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (_, peer):
-        peer.send(
-            wire.CreateSegment(1, S, 0, 0, ""),
-            wire.SetupAppend(2, WRITER, S, ""),
-            wire.AppendBlockEnd(WRITER, 9, frame_events([b"q"]), 1, 1, 3),
-            wire.SealSegment(4, S, ""),
-            wire.ReadSegment(S, 0, 100, "", 5),
-        )
-        kinds = [type(await peer.receive()).__name__ for _ in range(5)]
-        assert kinds == ["SegmentCreated", "AppendSetup", "DataAppended", "SegmentSealed", "SegmentRead"]
+async def test_tables_read_the_same_before_and_after_a_checkpoint_and_a_restart(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        both = (TableEntry(b"k", NOT_EXISTS, b"1"), TableEntry(b"a", NO_VERSION, b"b"))
+        assert (await peer.ask(wire.UpdateTableEntries(2, T, "", both))).versions == (0, 19)
+        twice = (TableEntry(b"k", 0, b"2"), TableEntry(b"k", 0, b"3"))
+        assert (await peer.ask(wire.UpdateTableEntries(4, T, "", twice))).versions == (38, 57)
+        delta = await peer.ask(wire.ReadTableEntriesDelta(6, T, "", 0, 10))
+        assert [e.key for e in delta.entries] == [b"a", b"k"]
+        assert (delta.reached_end, delta.last_position) == (True, 76)
+        await peer.ask(wire.RemoveTableKeys(8, T, "", (TableKey(b"a"),)))
+        for _ in range(2):  # before and after a checkpoint
+            page = await peer.ask(wire.ReadTableEntries(9, T, "", 10, (b"", b"", b"")))
+            assert page.entries == (TableEntry(b"k", 57, b"3"),)
+            await store.containers[0].checkpoints.ended()
+            store.containers[0].checkpoints.start()
+            await store.containers[0].checkpoints.ended()
+        assert isinstance(await peer.ask(wire.DeleteTableSegment(11, T, True, "")), wire.TableSegmentNotEmpty)
+    async with open_store(tmp_path, 1) as (_, peer):
+        read = await peer.ask(wire.ReadTable(5, T, "", (TableKey(b"k"), TableKey(b"a"))))
+        assert read.entries == (TableEntry(b"k", 57, b"3"), TableEntry(b"a", NOT_EXISTS, b""))
+
+
+# --- the door within the process ------------------------------------------------------------------------
+
+
+def conditional(number: int, offset: int, data: bytes) -> wire.ConditionalAppend:
+    return wire.ConditionalAppend(WRITER, number, offset, 0, memoryview(data), 7)
+
+
+async def test_an_append_whose_wait_was_cancelled_is_stored_or_not(tmp_path: Path) -> None:
+    setup = wire.SetupAppend(5, WRITER, S, "")
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        await store.exchange(setup)
+        waiting = asyncio.create_task(store.exchange(conditional(1, 0, b"one")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert await store.exchange(setup) == wire.AppendSetup(5, S, WRITER, 1)
+        assert await store.exchange(conditional(2, 11, b"two")) == wire.DataAppended(WRITER, 2, 1, 7, 22)
+
+
+async def test_another_writer_of_that_id_is_told(tmp_path: Path) -> None:
+    """The rules are those of a connection: two that share a writer's id never both store under one number."""
+    setup = wire.SetupAppend(5, WRITER, S, "")
+    async with open_store(tmp_path, 1) as (store, peer):
+        other = InnerDoor(store.container_of, store._reader, store._service)
+        await peer.create(S)
+        await store.exchange(setup)
+        await other.exchange(setup)
+        assert isinstance(await store.exchange(conditional(1, 0, b"one")), wire.DataAppended)
+        assert isinstance(await other.exchange(conditional(1, 11, b"two")), wire.InvalidEventNumber)
+        assert await other.exchange(setup) == wire.AppendSetup(5, S, WRITER, 1)
+        assert isinstance(await other.exchange(conditional(2, 11, b"two")), wire.DataAppended)

@@ -6,17 +6,14 @@ import asyncio
 import errno
 import os
 import random
-import shutil
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from nadi import limits
-from nadi.errors import CorruptLogError, DamagedDataError, DamagedStateError
+from nadi.errors import DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
@@ -457,116 +454,6 @@ async def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, wha
 
 
 # --- anything at all -------------------------------------------------------------------------------
-
-
-def _damage(folder: Path, rng: random.Random) -> str:
-    """What a disk may do to one file of the log or of tier 2."""
-    files = [p for p in folder.rglob("*") if p.is_file() and ("tier2" in p.parts or p.name.startswith("log-"))]
-    files = [p for p in files if ".nadi" not in p.parts]
-    path = rng.choice(files)
-    content = bytearray(path.read_bytes())
-    used = len(content.rstrip(b"\0")) or 1
-    at = rng.randrange(used)
-    block = at // BLOCK_BYTES * BLOCK_BYTES
-    ways: dict[str, Callable[[], Any]] = {
-        "flip": lambda: flip(path, at),
-        "flips": lambda: _flip_many(path, [rng.randrange(used) for _ in range(20)]),
-        "zeros": lambda: _overwrite(path, block, bytes(min(BLOCK_BYTES, len(content) - block))),
-        "noise": lambda: _overwrite(path, block, rng.randbytes(min(BLOCK_BYTES, len(content) - block))),
-        "block from elsewhere": lambda: _overwrite(
-            path,
-            block,
-            bytes(content[(other := rng.randrange(used) // BLOCK_BYTES * BLOCK_BYTES) : other + BLOCK_BYTES]),
-        ),
-        "cut": lambda: os.truncate(path, at),
-        "gone": path.unlink,
-        "swap": lambda: _swap(path, rng.choice(files)),
-    }
-    way = rng.choice(list(ways))
-    ways[way]()
-    return f"{way} at {at} of {path.relative_to(folder)}"
-
-
-def _flip_many(path: Path, places: list[int]) -> None:
-    for at in places:
-        flip(path, at)
-
-
-def _overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def _swap(one: Path, other: Path) -> None:
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
-
-
-def _random_damage(tmp_path: Path, killed: Killed, seeds: range) -> dict[str, int]:
-    """Damage a folder, start, and read: never a wrong byte, never a crash. How often the start was refused, and why."""
-    base, folder = tmp_path / "base", tmp_path / "damaged"
-    outcomes: dict[str, int] = {}
-
-    async def make() -> dict[str, bytes]:
-        async with opened(base) as (store, peer):
-            data = {S: await write(peer, S, 12), T: await write(peer, T, 300, 900)}
-            await move(store)
-            data[TXN] = await write(peer, TXN, 3, 700_000)
-            await peer.ask(wire.MergeSegments(1, S, TXN, ""))
-        async with opened(base) as (store, peer):
-            data[S] += data.pop(TXN)
-            for segment in ("scope/x/0.#epoch.0", "scope/y/0.#epoch.0"):
-                data[segment] = await write(peer, segment, 60, 3_000)
-            data["scope/z/0.#epoch.0"] = await write(peer, "scope/z/0.#epoch.0", 2, 300_000)
-            container = store.containers[0]
-            container.checkpoints.start()
-            await killed(store)
-        return data
-
-    async def look(data: dict[str, bytes], what: str) -> str:
-        try:
-            async with opened(folder) as (store, peer):
-                told = 0
-                for segment, content in data.items():
-                    found, errors = await read(store, segment)
-                    told += len(errors)
-                    for offset, piece in found.items():
-                        assert content[offset : offset + len(piece)] == piece, (what, segment, offset)
-                    lost = len(content) - sum(map(len, found.values()))
-                    assert lost == sum(error.end_offset - error.offset for error in errors), (what, segment)
-                await move(store)
-                assert not store.containers[0].failure
-                await write(peer, "scope/new/0.#epoch.0", 2)
-            return "told" if told else "read"
-        except CorruptLogError:
-            return "refused"
-        except DamagedStateError:
-            assert ";" in what or "swap" in what, "one of two copies is enough"
-            return "refused"
-
-    data = uvloop.run(make())
-    for seed in seeds:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(base, folder)
-        rng = random.Random(seed)
-        what = "; ".join(_damage(folder, rng) for _ in range(rng.choice([1, 1, 2])))
-        outcome = uvloop.run(look(data, f"seed {seed}: {what}"))
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        print(seed, outcome, what)
-    return outcomes
-
-
-def test_random_damage(tmp_path: Path, killed: Killed) -> None:
-    outcomes = _random_damage(tmp_path, killed, range(12))
-    assert outcomes["told"], outcomes
-
-
-@pytest.mark.slow
-def test_much_random_damage(tmp_path: Path, killed: Killed) -> None:
-    outcomes = _random_damage(tmp_path, killed, range(100, 400))
-    assert outcomes["told"] > outcomes.get("refused", 0), outcomes
 
 
 async def test_small_extents_of_the_log_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

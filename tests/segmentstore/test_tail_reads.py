@@ -16,7 +16,7 @@ from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.server.reads import Reads
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
-from tests.segmentstore.harness import Peer, connect, open_store
+from tests.segmentstore.harness import Peer, connect, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
 
@@ -43,9 +43,7 @@ async def until_waiting(store: SegmentStore, count: int) -> Any:
 
 
 async def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         readers = [await another(store) for _ in range(5)]
         offset = 0
         for last in range(1, 20):
@@ -65,9 +63,7 @@ async def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["seal", "delete", "truncate"])
 async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
-    async with open_store(tmp_path) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"held"], 1)
         reader = await another(store)
         reader.send(read(len(HELD), 1), read(len(HELD), 2))
@@ -91,9 +87,7 @@ async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) ->
 
 
 async def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
-    async with open_store(tmp_path) as (store, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (store, peer):
         stays, leaves = await another(store), await another(store)
         stays.send(read(0, 1))
         leaves.send(*(read(0, number) for number in range(50)))
@@ -131,9 +125,7 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
+        async with open_segment(tmp_path, S) as (store, peer):
             good, bad = await another(store), await another(store)
             good.send(read(0, 1))
             await until_waiting(store, 1)

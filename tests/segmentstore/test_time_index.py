@@ -32,7 +32,7 @@ from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
 from nadi.wire.moments import ARRIVAL, NO_TIMES, Moments, clock_of, earliest_of, moments_in, packed_stretches
-from tests.segmentstore.harness import WallClock, open_store
+from tests.segmentstore.harness import WallClock, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
 
@@ -455,9 +455,7 @@ async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
         assert (reply.request_id, reply.segment) == (7, segment)
         return reply.offset, reply.is_sealed
 
-    async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S, runtime=WallClock(lambda: now[0])) as (_, peer):
         await peer.append([b"first"], 1)
         now[0] += day_ms
         await peer.append([b"second"], 2)
@@ -487,9 +485,7 @@ async def test_moments_over_the_wire(tmp_path: Path) -> None:
         assert isinstance(reply, wire.MomentsListed), reply
         return moments_in(reply)
 
-    async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S, runtime=WallClock(lambda: now[0])) as (_, peer):
         for number in range(MOMENTS_AT_ONCE + 3):
             await peer.append([b"12"], number + 1)
             now[0] += TIME_INDEX_MOST_MS
@@ -514,9 +510,7 @@ async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Pa
         assert isinstance(reply, wire.TimesIndexed), reply
         return reply.until
 
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"12345678", b"12345678"], 1)
         end = 2 * 16
         assert await until(0, b"") == 0
@@ -557,9 +551,7 @@ async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize("clock", [1, 3, -1, -2, -(1 << 63)])
 async def test_a_clock_that_events_cannot_have_is_refused(tmp_path: Path, clock: int) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"12"], 1)
         for stretches in (b"", b"x", packed_stretches(np.array([10]), np.array([1]), np.array([2]))):
             assert isinstance(await peer.ask(wire.IndexTimes(7, S, clock, 0, stretches, "")), wire.ErrorMessage)
@@ -570,9 +562,7 @@ async def test_a_clock_that_events_cannot_have_is_refused(tmp_path: Path, clock:
 
 
 async def test_no_time_is_earlier_than_the_first(tmp_path: Path) -> None:
-    async with open_store(tmp_path, 1) as (_, peer):
-        await peer.create(S)
-        await peer.setup(S)
+    async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"12"], 1)
         stretch = packed_stretches(np.array([10]), np.array([1]), np.array([2]))
         assert await peer.ask(wire.IndexTimes(7, S, 2, 0, stretch, "")) == wire.TimesIndexed(7, S, 10)

@@ -45,26 +45,3 @@ def test_a_seed_that_failed_is_named_with_what_runs_it_again(
     assert "seed 9 FAILED: BrokenWordError: an event of 9 was acknowledged, and is not there" in said
     assert "script/simulate 9 --minutes 0.5 --log 9.log" in said
     assert "2 seeds, 2 failed" in said
-
-
-def test_an_interruption_says_what_was_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulate = work.simulate
-
-    def interrupted(seed: int, *arguments: Any, **named: Any) -> Any:
-        if seed == 3:
-            raise KeyboardInterrupt
-        return simulate(seed, *arguments, **named)
-
-    monkeypatch.setattr(work, "simulate", interrupted)
-    assert main(["--seeds", "9", "--minutes", "0.2", "--processes", "1"]) == 130
-    assert "interrupted after 2 of 9 seeds, 0 failed; " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--log", "x"], ["1", "2", "--log", "x"], ["1", "--seeds", "5"], ["--seeds", "0"], ["--minutes", "-1"]]
-)
-def test_options_that_do_nothing_are_errors(wrong: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(wrong)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.cluster.judges import figures
-from tests.cluster.judges.figures import Stalls, hand_overs, spread, takeovers
 from tests.cluster.judges.judge import Transcript, check_same
 from tests.cluster.processes.client import Promised
-from tests.cluster.processes.faults import Moved
 from tests.cluster.processes.history import check
 from tests.crash.load import Ledger
-from tests.support.waiting import until
 
 READ = ["w1-0:0:", "w1-1:0:", "t1-0:1:0:commit:", "w1-0:1:", "t1-0:1:1:commit:", "t1-0:3:0:commit:"]
 
@@ -94,32 +89,3 @@ def test_a_reader_that_misses_something_or_has_something_else(tmp_path: Path) ->
                 ledger([*READ[:-1], other]), ledger(READ if what.startswith("of") else [*READ[:-1], "w1-0:2:"]), ""
             )
     check_same(ledger(READ), ledger(READ), "a reader")
-
-
-def test_figures_of_moves() -> None:
-    gaps = {
-        1: [(3.0, 3.1), (9.9, 13.5), (20.0, 21.0)],
-        2: [(9.9, 14.0), (30.1, 30.2), (30.8, 31.2)],
-    }
-    moved = [Moved(True, (1, 2, 3), 10.0, 20.0), Moved(False, (1, 2), 30.0, 32.0)]
-    assert takeovers(moved, gaps) == [3.5, 4.0]
-    assert hand_overs(moved, gaps) == [0.0, 0.4]
-    assert spread([0.1, 0.3, 0.2]) == "p50 0.20, p99 0.30, most 0.30 s of 3"
-    assert spread([]) == "none"
-
-
-def test_the_longest_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on by a second with each look."""
-    looks = 0
-
-    def progress() -> dict[str, float]:
-        nonlocal looks
-        looks += 1
-        return {"a": looks, "b": min(looks, 10)}
-
-    monkeypatch.setattr(figures, "time", SimpleNamespace(monotonic=lambda: float(looks)))
-    stalls = Stalls(progress)
-    until(lambda: looks >= 30)
-    stalls.end()
-    assert (stalls.longest["a"], stalls.longest["b"]) == (0.0, looks - 10)
-    assert len(stalls.loads) == looks

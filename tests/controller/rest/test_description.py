@@ -17,7 +17,7 @@ from nadi.controller.rest.server import ENDPOINTS
 from nadi.standalone.embedded import EmbeddedServer
 from tests.controller.rest.test_resources import create
 
-EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "6"))  # for each endpoint, of what is right and of what is wrong
+EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "4"))  # for each endpoint, of what is right and of what is wrong
 
 
 @pytest.fixture(scope="module")

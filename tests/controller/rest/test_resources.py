@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.client import StreamManager
+from nadi.config import ServerConfig
 from nadi.controller.rest.bodies import (
     RetentionPolicy,
     ScalingPolicy,
@@ -19,6 +21,10 @@ from nadi.controller.rest.bodies import (
 )
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import RetentionType
+from nadi.standalone.server import Server
+from nadi.wire.rpc import controller_pb2 as pb
+from tests.controller.rpc import calls
+from tests.controller.test_reader_groups import CREATED, group_config, prepare, streams_in
 
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
 DAY_MS = 24 * 3600 * 1000
@@ -271,3 +277,45 @@ def test_what_a_stream_keeps(rest: httpx.Client, manager: StreamManager) -> None
     assert kept["oldest_ms"] > 1_600_000_000_000
     assert kept["head"] == manager.stream_info("keeping", "a").head.as_text()
     error_of(rest.get("/v1/scopes/keeping/streams/b/retention"), 404)
+
+
+# --- reader groups over REST, made over gRPC as the official Java client makes them -------------------
+
+
+pytestmark = pytest.mark.uvloop
+
+
+async def test_reader_groups(tmp_path: Path) -> None:
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
+    async with (
+        server,
+        calls(server.controller_uri.removeprefix("tcp://")) as call,
+        httpx.AsyncClient(base_url=f"{server.rest_uri}/v1/scopes", timeout=60) as rest,
+    ):
+        await prepare(call, "meters", "events")
+        assert (await rest.get("/home/readergroups")).json() == {"readerGroups": []}
+        cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope="home", stream=stream)) for stream in ("meters", "events")]
+        for group in ("readers", "others"):
+            made = await call("createReaderGroup", group_config(group, startingStreamCuts=cuts))
+            assert made.status == CREATED.SUCCESS
+        listed = (await rest.get("/home/readergroups")).json()
+        assert sorted(g["readerGroupName"] for g in listed["readerGroups"]) == ["others", "readers"]
+        assert set(listed) == {"readerGroups"}
+        error_of(await rest.get("/none/readergroups"), 404)
+        shown = await rest.get("/home/readergroups/readers")
+        assert (shown.status_code, shown.json()) == (
+            200,
+            {
+                "scopeName": "home",
+                "readerGroupName": "readers",
+                "streamList": ["events", "meters"],
+                "onlineReaderIds": [],
+            },
+        )
+        for path in ("/home/readergroups/none", "/none/readergroups/readers"):
+            error_of(await rest.get(path), 404)
+            error_of(await rest.delete(path), 404)
+        assert (await rest.delete("/home/readergroups/readers")).status_code == 204
+        error_of(await rest.delete("/home/readergroups/readers"), 404)
+        assert "_RGreaders" not in await streams_in(call)
+        assert "_RGothers" in await streams_in(call)

@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.timeout(900)  # a minute where nothing else runs
-@pytest.mark.parametrize("seeds", [range(SEEDS), pytest.param(range(SEEDS, 3_000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3_000), marks=pytest.mark.slow)])
 def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(seeds: range) -> None:
     happened: Counter[str] = Counter()
     for seed in seeds:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,19 +28,31 @@ from nadi.errors import (
 from nadi.segmentstore.tier1 import disk, layout
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.files import FileLog, Pace
-from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
+from nadi.segmentstore.tier1.layout import (
+    BLOCK_BYTES,
+    FRAME_HEADER_BYTES,
+    FileHeader,
+    FrameHeader,
+    checksum_at,
+    encode_table,
+)
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING, LogAddress
 from tests.support.replayed import replayed
+from tests.support.waiting import until_async
 
 FILE_BYTES = 64 * 1024
 
 
-@pytest.fixture(autouse=True, scope="module", params=["loop's thread", "writer thread"])
+@pytest.fixture(autouse=True)
 def thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Small frames are written in the one or the other, as the disk is quick or not."""
+    """Small frames are written in the one or the other, as the disk is quick or not: the same bytes."""
+    in_loop = getattr(request, "param", "loop's thread") == "loop's thread"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pace, "is_quick", lambda _, size: size < FILE_BYTES and request.param == "loop's thread")
+        patch.setattr(Pace, "is_quick", lambda _, size: in_loop and size < FILE_BYTES)
         yield
+
+
+in_either_thread = pytest.mark.parametrize("thread", ["loop's thread", "writer thread"], indirect=True)
 
 
 def open_log(folder: Path, file_bytes: int = FILE_BYTES) -> FileLog:
@@ -175,6 +188,7 @@ def test_torn_first_frame_of_a_new_log(tmp_path: Path) -> None:
     assert read(tmp_path) == [b"again"]
 
 
+@in_either_thread
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_blocks_of_the_last_write_may_be_lost(tmp_path: Path, data: st.DataObject) -> None:
@@ -324,6 +338,7 @@ def test_the_epoch_file_can_be_lost(tmp_path: Path) -> None:
 # --- stale and forged frames ---------------------------------------------------------------------
 
 
+@in_either_thread
 def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
     """Frames of one size, so that each stale frame lies exactly where a live one would."""
     sequence, stale = 0, 0
@@ -338,6 +353,7 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
     assert stale, "the test must have met stale frames"
 
 
+@in_either_thread
 @pytest.mark.parametrize("read_bytes", [1, 30_000, 1 << 20])
 async def test_a_replay_is_read_in_pieces_and_may_be_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
@@ -361,6 +377,7 @@ async def test_a_replay_is_read_in_pieces_and_may_be_left(
     await log.close()
 
 
+@in_either_thread
 async def test_files_are_recycled(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert await replayed(log) == []
@@ -384,6 +401,7 @@ def test_few_spares_are_kept_and_all_of_one_size(tmp_path: Path) -> None:
     assert len(files) == 4  # one in use and one prepared
 
 
+@in_either_thread
 async def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pread, go_on = os.pread, threading.Event()
 
@@ -443,6 +461,7 @@ def test_a_payload_may_be_the_image_of_a_log(tmp_path: Path) -> None:
 # --- former owners ---------------------------------------------------------------------------------
 
 
+@in_either_thread
 async def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
     former = open_log(tmp_path)
     assert await replayed(former) == []
@@ -455,6 +474,7 @@ async def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
     await asyncio.gather(former.close(), owner.close())
 
 
+@in_either_thread
 async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,6 +496,7 @@ async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
     await asyncio.gather(former.close(), *(owner.close() for owner in owners))
 
 
+@in_either_thread
 def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that had been sent to the disk before the fence, and lands after it."""
 
@@ -516,6 +537,7 @@ class SmallDisk:
         return self._pwrite(fd, part, offset)
 
 
+@in_either_thread
 @pytest.mark.parametrize("room", [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 40 * BLOCK_BYTES])
 @pytest.mark.parametrize(
     ("number", "error"),
@@ -552,6 +574,7 @@ def test_a_failed_write_ends_the_log_until_it_is_reopened(
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@in_either_thread
 def test_a_failed_sync_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "lost")
@@ -570,6 +593,7 @@ def test_a_failed_sync_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.M
     assert read(tmp_path)[:1] == [b"1"]
 
 
+@in_either_thread
 def test_buffered_where_direct_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "supports_direct", lambda folder: False)
     payloads = frames(12, 33_333)
@@ -586,6 +610,7 @@ def open_below(folder: Path) -> list[str]:
     return [path for path in found if path.startswith(str(folder))]
 
 
+@in_either_thread
 def test_nothing_stays_open(tmp_path: Path) -> None:
     log = open_log(tmp_path / "open")
     assert open_below(tmp_path)
@@ -619,12 +644,7 @@ class Disk:
         monkeypatch.setattr("nadi.segmentstore.tier1.writer._LOOK_AGAIN_S", 0.01)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - a thread changes it
-            await asyncio.sleep(0.005)
-
-
+@in_either_thread
 def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -639,19 +659,19 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
             written.append(payload)
 
         await append(b"one")
-        await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
+        await until_async(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
         space.room_bytes = -1
         for _ in range(2):  # the second file is ready, and takes one of them; no third can be had
             await append(bytes(FILE_BYTES - 4 * BLOCK_BYTES))
         await log.settle(FILE_BYTES)
-        await until(lambda: log.is_full)
+        await until_async(lambda: log.is_full)
         rest, half, whole = (log.room_bytes(share) for share in (NOTHING, HALF, ALL))
         assert 0 < rest < 2 * BLOCK_BYTES < half < FILE_BYTES // 2 < whole < FILE_BYTES
         await append(b"fits" * (rest // 4))
         assert log.room_bytes() <= 0
 
         await append(bytes(half))  # in the file that was kept aside
-        await until(lambda: log.is_full)  # its thread looks again
+        await until_async(lambda: log.is_full)  # its thread looks again
         assert log.room_bytes() < 0, "of that others have nothing"
         assert log.room_bytes(HALF) < BLOCK_BYTES < log.room_bytes(ALL) < FILE_BYTES // 2
         while log.room_bytes(ALL) >= 0:
@@ -665,9 +685,9 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
         await log.settle(1)
         assert log.room_bytes(ALL) < 0
         space.room_bytes = 1 << 30
-        await until(lambda: log._supply.ready is not None)
+        await until_async(lambda: log._supply.ready is not None)
         await append(b"more")
-        await until(lambda: (tmp_path / "kept-aside").exists())
+        await until_async(lambda: (tmp_path / "kept-aside").exists())
         await log.close()
         return written, again
 
@@ -676,6 +696,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
     assert read(tmp_path) == written
 
 
+@in_either_thread
 async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -684,23 +705,24 @@ async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes
     log = open_log(tmp_path)
     assert await replayed(log) == []
     await log.append([b"one"])
-    await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
+    await until_async(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
     space.room_bytes = -1
     for _ in range(2):
         await log.append([bytes(FILE_BYTES - 4 * BLOCK_BYTES)])
-    await until(lambda: log.is_full)
+    await until_async(lambda: log.is_full)
     await log.append([bytes(2 * BLOCK_BYTES)])
     assert not (tmp_path / "kept-aside").exists()
     space.room_bytes = FILE_BYTES
-    await until(lambda: log._supply.ready is not None)
+    await until_async(lambda: log._supply.ready is not None)
     space.room_bytes = -1
     last = await log.append([b"four"])
     log.truncate(last.address.sequence)
-    await until(lambda: (tmp_path / "kept-aside").exists())
-    await until(lambda: len(list(tmp_path.glob("*.nadi"))) == 1)
+    await until_async(lambda: (tmp_path / "kept-aside").exists())
+    await until_async(lambda: len(list(tmp_path.glob("*.nadi"))) == 1)
     await log.close()
 
 
+@in_either_thread
 @pytest.mark.parametrize("damage", ["empty", "short", "sparse"])
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_kept_file_that_is_not_whole_is_made_again(
@@ -716,7 +738,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
         log = open_log(tmp_path)
         await replayed(log)
         await log.append([b"one"])
-        await until(lambda: log._supply.ready is not None and log._supply.kept_bytes > 0)
+        await until_async(lambda: log._supply.ready is not None and log._supply.kept_bytes > 0)
         await log.close()
         os.truncate(kept, size_bytes // 2 if damage == "short" else 0)
         if damage == "sparse":
@@ -727,17 +749,18 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
         await replayed(log)
         await log.settle(1)
         if full:
-            await until(lambda: log.is_full)
+            await until_async(lambda: log.is_full)
             assert log.room_bytes(ALL) < 0
             assert not kept.exists()
             space.room_bytes = 1 << 30
-        await until(lambda: log._supply.kept_bytes > 0)
+        await until_async(lambda: log._supply.kept_bytes > 0)
         assert kept.stat().st_blocks * 512 >= kept.stat().st_size == size_bytes
         await log.close()
 
     await life(-1 if full else 1 << 30)
 
 
+@in_either_thread
 async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", FILE_BYTES // 2)
 
@@ -745,8 +768,8 @@ async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypa
     log = open_log(tmp_path)
     await replayed(log)
     await log.settle(1)
-    await until(lambda: log.is_full)
-    await until(lambda: log._supply.kept_bytes > 0)
+    await until_async(lambda: log.is_full)
+    await until_async(lambda: log._supply.kept_bytes > 0)
     assert log.room_bytes(NOTHING) <= 0 < log.room_bytes(ALL)
     await log.append([b"frees room"])
     await log.close()
@@ -795,3 +818,54 @@ def test_a_disk_that_has_less_than_is_left_to_others_has_no_room(tmp_path: Path)
     spare = disk.room_to_spare(tmp_path)
     assert spare <= free
     assert free - 65 * (1 << 20) < spare
+
+
+# --- the bytes of log files: what this version writes, and that what earlier ones wrote is read -------
+
+
+LOG_ID = bytes(range(16))
+FILE_HEADER = bytes.fromhex(
+    "6e6164692d6c6f67 02000000 000102030405060708090a0b0c0d0e0f 0c00000000000000 2200000000000000 0500000000000000"
+    "e7b68c26 0000010000000000 44de50c4"
+)
+FRAME_HEADER = bytes.fromhex(
+    "6e616432 18000000 2200000000000000 0500000000000000 0c00000000000000 0020000000000000"
+    "08000000 79d52c5d 02000000 bce296db eb703992"
+)
+PAYLOAD = b"the headfirstsecond part"
+TABLE = bytes.fromhex("05000000 faeda2cd 0b000000 830eb39b")
+
+
+def test_golden_file_header() -> None:
+    header = FileHeader(LOG_ID, 12, 34, 5, 65_536)
+    assert header.encode() == FILE_HEADER.ljust(BLOCK_BYTES, b"\0")
+    assert FileHeader.decode(header.encode(), Path("log")) == header
+
+
+def test_golden_frame() -> None:
+    log_crc, place = crc32c(LOG_ID), 8_192 + FRAME_HEADER_BYTES
+    table, checksums = encode_table([b"first", b"second part"], log_crc, 12, place + 8)
+    crcs = checksum_at(b"the head", log_crc, 12, place), checksum_at(table, log_crc, 12, place + 24)
+    header = FrameHeader(24, 34, 5, 12, 8_192, 8, crcs[0], 2, crcs[1])
+    block = bytearray(BLOCK_BYTES)
+    header.encode_into(memoryview(block), log_crc)
+    assert (table, checksums) == (TABLE, TABLE[4:8] + TABLE[12:])
+    assert block == FRAME_HEADER.ljust(BLOCK_BYTES, b"\0")
+    assert FrameHeader.decode(memoryview(block), log_crc, 12, 8_192) == header
+    for number, offset in ((11, 8_192), (12, 4_096)):
+        assert FrameHeader.decode(memoryview(block), log_crc, number, offset) is None
+
+
+def test_every_byte_of_a_frame_is_under_a_checksum() -> None:
+    whole = FRAME_HEADER + PAYLOAD + TABLE
+    for at in range(len(whole)):
+        frame = bytearray(whole)
+        frame[at] ^= 1
+        header = FrameHeader.decode(memoryview(frame), crc32c(LOG_ID), 12, 8_192)
+        assert (header is None) == (at < FRAME_HEADER_BYTES)
+        if header is not None:
+            check = header.check(memoryview(frame), crc32c(LOG_ID))
+            place = at - FRAME_HEADER_BYTES
+            damaged = () if place < 8 else (0,) if place < 13 else (1,) if place < 24 else (0, 1)
+            assert (check.head_is_whole, check.damaged_parts) == (place >= 8, damaged)
+            assert not check.is_whole

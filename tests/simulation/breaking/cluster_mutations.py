@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nadi.cluster.admin import janitor as garbage
 from nadi.cluster.keeper import Keeper
+from nadi.cluster.membership import Lease, Membership
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.proxy.active import Active
 from nadi.controller.state.segments import Segments
@@ -100,6 +101,34 @@ def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
 
 
 @contextmanager
+def goes_on_with_a_lease_that_had_ended() -> Iterator[None]:
+    """By a beat alone, as if no new term had begun."""
+    extend = Lease.extend
+
+    def revive(self: Lease, sent: float) -> bool:
+        if extend(self, sent) and self.term > 1:
+            self.term -= 1
+            self._settle()
+        return False
+
+    with mock.patch.object(Lease, "extend", revive):
+        yield
+
+
+@contextmanager
+def extends_its_lease_by_beats_without_an_answer() -> Iterator[None]:
+    in_time = Membership._in_time
+
+    async def hopeful(self: Membership, call: Any, *limits: float) -> Any:
+        if limits:  # a beat
+            self._lease.extend(self._runtime.boottime())
+        return await in_time(self, call, *limits)
+
+    with mock.patch.object(Membership, "_in_time", hopeful):
+        yield
+
+
+@contextmanager
 def gives_commands_without_its_lease() -> Iterator[None]:
     with mock.patch.object(Segments, "_check_lease"):
         yield
@@ -176,6 +205,8 @@ CLUSTER_MUTATIONS: list[Mutation] = [
     lets_the_snapshot_of_an_overtaken_owner_count,
     asks_not_again_whether_its_claim_stands,
     answers_reads_though_it_may_have_been_replaced,
+    goes_on_with_a_lease_that_had_ended,
+    extends_its_lease_by_beats_without_an_answer,
     gives_commands_without_its_lease,
     answers_as_a_controller_that_may_have_been_replaced,
     gives_errors_as_a_controller_that_may_have_been_replaced,

@@ -10,6 +10,8 @@ from ..work import simulate
 from .cluster_mutations import (
     CLUSTER_MUTATIONS,
     acknowledges_before_it_is_in_the_store,
+    extends_its_lease_by_beats_without_an_answer,
+    goes_on_with_a_lease_that_had_ended,
     takes_a_log_over_without_sealing_it,
 )
 from .mutations import (
@@ -63,6 +65,8 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
     [
         acknowledges_before_it_is_in_the_store,
         takes_a_log_over_without_sealing_it,
+        goes_on_with_a_lease_that_had_ended,
+        extends_its_lease_by_beats_without_an_answer,
     ],
 )
 def test_some_of_a_cluster_are_found_at_once(mutation: Mutation) -> None:

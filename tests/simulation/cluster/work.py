@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from nadi.cluster.placement import placement
 from nadi.segmentstore.recovery import snapshotter
 
 from .. import fate
@@ -24,7 +25,7 @@ from ..machine.loop import SimulatedLoop, run
 from ..machine.process import Process
 from .fate import Fate
 from .heard import Ear
-from .host import lives
+from .host import Life, lives
 from .plots import Plots
 from .world import CALM_S, ClusterWorld
 
@@ -83,6 +84,7 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
         seconds,
         pace,
         lambda crowd: [
+            _watch(world),
             own.run(30.0 * pace),
             Plots(world, history, own.done).run(10.0 * pace, 90.0 * pace),
             fate.network(world, crowd.living, 30.0 * pace),
@@ -107,8 +109,23 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
     return outcome_of(world, history, watermarks, _figures(world, own))
 
 
+async def _watch(world: ClusterWorld) -> None:
+    """No two servers ever answer reads of one container."""
+    while True:
+        await asyncio.sleep(0.1)
+        for number in range(world.containers):
+            answer = [life.process.name for life in lives(world.hosts, lambda life: True) if _answers(life, number)]
+            if len(answer) > 1:
+                raise BrokenWordError(f"{answer} all answer reads of container {number}")
+
+
+def _answers(life: Life, number: int) -> bool:
+    has_it = any(container.number == number and container.started for container in life.node.store.containers)
+    return has_it and life.node.keeper.may_answer(number)
+
+
 async def _come_to_rest(world: ClusterWorld) -> None:
-    """Each container has one owner, which lives and has it."""
+    """Each container has one owner, which lives and has it, and is where it belongs."""
     try:
         async with asyncio.timeout(CALM_S):
             while _restless(world):  # noqa: ASYNC110
@@ -121,8 +138,11 @@ async def _come_to_rest(world: ClusterWorld) -> None:
 
 def _restless(world: ClusterWorld) -> str:
     living = {host.life.node.id: host.life for host in world.hosts if host.life is not None and host.life.is_ready}
+    wanted = [order[0] for order in placement(living, world.containers)]
     for number in range(world.containers):
         record = world.record(number)
+        if record.owner != wanted[number]:
+            return f"container {number} belongs to {wanted[number]}: {record}"
         owner = living.get(record.owner)
         if record.released or owner is None:
             return f"container {number} has no owner: {record}"

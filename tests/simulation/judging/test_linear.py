@@ -67,123 +67,68 @@ def test_a_wrong_read_among_many_is_told() -> None:
     assert told > 0.8 * tried, "most: an absent key may be absent again"
 
 
-def put(register: Register, began: float, ended: float, expected: int, version: int | None, value: bytes) -> Call:
-    call = register.begin("put", began, expected, value)
-    if version is not None:
-        call.end(ended, version)
-    return call
+Step = tuple[str, float, float, int, int | None, bytes]  # kind, began, ended, expected, version, value
+
+REFUSED = -2
+FIRST: Step = ("put", 0, 1, ABSENT, 1, b"a")
 
 
-def get(register: Register, began: float, ended: float, version: int, value: bytes = b"") -> None:
-    register.begin("get", began).end(ended, version, value)
-
-
-def refused(register: Register, began: float, ended: float, expected: int) -> None:
-    register.begin("put", began, expected, b"refused").refuse(ended)
-
-
-def test_a_lost_update_is_told() -> None:
+def made(*steps: Step) -> Register:
+    """A put or remove whose version is None gets no answer, and one whose version is -2 is refused."""
     register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    put(register, 2, 5, 1, 2, b"b")
-    put(register, 2, 5, 1, 3, b"c")
-    with pytest.raises(NotLinearError, match="that is lost"):
-        register.check()
+    for kind, began, ended, expected, version, value in steps:
+        if kind == "get":
+            register.begin(kind, began).end(ended, version, value)
+            continue
+        call = register.begin(kind, began, expected, value)
+        if version == REFUSED:
+            call.refuse(ended)
+        elif kind == "remove" and version is not None:
+            call.end(ended)
+        elif version is not None:
+            call.end(ended, version)
+    return register
 
 
-def test_a_stale_read_is_told() -> None:
-    for began, is_right in ((2.5, True), (3.5, False)):
-        register = Register("key")
-        put(register, 0, 1, ABSENT, 1, b"a")
-        put(register, 2, 3, 1, 2, b"b")
-        get(register, began, 4, 1, b"a")
-        if is_right:
-            register.check()
-        else:
-            with pytest.raises(NotLinearError, match="before what others had seen"):
-                register.check()
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [FIRST, ("put", 2, 3, 1, 2, b"b"), ("get", 2.5, 4, 0, 1, b"a")],
+        [FIRST, ("get", 2, 3, 0, ABSENT, b""), ("remove", 1.5, 9, 1, None, b"")],
+        [FIRST, ("put", 2, 3, 1, REFUSED, b"r"), ("put", 2, 3, 1, None, b"b")],
+        [FIRST, ("put", 2, 3, 1, None, b"b"), ("get", 6, 7, 0, 2, b"b")],
+    ],
+    ids=[
+        "a read during a put",
+        "a remove without an answer",
+        "a refusal for an unanswered put",
+        "seen though unanswered",
+    ],
+)
+def test_what_may_be_passes(steps: list[Step]) -> None:
+    made(*steps).check()
 
 
-def test_a_value_read_before_it_was_put_is_told() -> None:
-    register = Register("key")
-    get(register, 0, 1, 1, b"a")
-    put(register, 2, 3, ABSENT, 1, b"a")
-    with pytest.raises(NotLinearError, match="before what others had seen"):
-        register.check()
-
-
-def test_what_nobody_put_is_told() -> None:
-    register = Register("key")
-    get(register, 0, 1, 1, b"a")
-    with pytest.raises(NotLinearError, match="nobody put"):
-        register.check()
-
-
-def test_a_key_that_is_gone_though_nobody_removed_it_is_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    get(register, 2, 3, ABSENT)
-    with pytest.raises(NotLinearError, match="what was not there"):
-        register.check()
-    register.begin("remove", 1.5, 1)  # which got no answer
-    register.check()
-
-
-def test_a_refusal_without_a_reason_is_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    refused(register, 2, 3, 1)
-    with pytest.raises(NotLinearError, match="what was not there"):
-        register.check()
-    put(register, 2, 3, 1, None, b"b")  # that got no answer
-    register.check()
-
-
-def test_two_that_made_the_same_version_or_removed_it_are_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    put(register, 0, 1, ABSENT, 1, b"b")
-    with pytest.raises(NotLinearError, match="have the same version"):
-        register.check()
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    for _ in range(2):
-        register.begin("remove", 2, 1).end(3)
-    with pytest.raises(NotLinearError, match="removed the same"):
-        register.check()
-
-
-def test_a_value_that_came_twice_is_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    get(register, 2, 3, 2, b"a")
-    with pytest.raises(NotLinearError, match="saw the version"):
-        register.check()
-
-
-def test_a_put_over_what_was_removed_is_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    register.begin("remove", 2, 1).end(3)
-    put(register, 4, 5, 1, 2, b"b")
-    with pytest.raises(NotLinearError, match="had removed"):
-        register.check()
-
-
-def test_a_put_as_if_nothing_were_there_is_told() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    put(register, 4, 5, ABSENT, 2, b"b")
-    with pytest.raises(NotLinearError, match="as if nothing were there"):
-        register.check()
-
-
-def test_a_put_without_an_answer_that_is_seen_has_happened() -> None:
-    register = Register("key")
-    put(register, 0, 1, ABSENT, 1, b"a")
-    put(register, 2, 3, 1, None, b"b")
-    get(register, 6, 7, 2, b"b")
-    register.check()
-    get(register, 8, 9, 1, b"a")
-    with pytest.raises(NotLinearError, match="before what others had seen"):
-        register.check()
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([FIRST, ("put", 2, 5, 1, 2, b"b"), ("put", 2, 5, 1, 3, b"c")], "that is lost"),
+        ([FIRST, ("put", 2, 3, 1, 2, b"b"), ("get", 3.5, 4, 0, 1, b"a")], "before what others had seen"),
+        ([("get", 0, 1, 0, 1, b"a"), ("put", 2, 3, ABSENT, 1, b"a")], "before what others had seen"),
+        ([("get", 0, 1, 0, 1, b"a")], "nobody put"),
+        ([FIRST, ("get", 2, 3, 0, ABSENT, b"")], "what was not there"),
+        ([FIRST, ("put", 2, 3, 1, REFUSED, b"r")], "what was not there"),
+        ([FIRST, ("put", 0, 1, ABSENT, 1, b"b")], "have the same version"),
+        ([FIRST, ("remove", 2, 3, 1, 0, b""), ("remove", 2, 3, 1, 0, b"")], "removed the same"),
+        ([FIRST, ("get", 2, 3, 0, 2, b"a")], "saw the version"),
+        ([FIRST, ("remove", 2, 3, 1, 0, b""), ("put", 4, 5, 1, 2, b"b")], "had removed"),
+        ([FIRST, ("put", 4, 5, ABSENT, 2, b"b")], "as if nothing were there"),
+        (
+            [FIRST, ("put", 2, 3, 1, None, b"b"), ("get", 6, 7, 0, 2, b"b"), ("get", 8, 9, 0, 1, b"a")],
+            "before what others had seen",
+        ),
+    ],
+)
+def test_what_may_never_be_is_told(steps: list[Step], told: str) -> None:
+    with pytest.raises(NotLinearError, match=told):
+        made(*steps).check()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import gc
 import heapq
+import inspect
 import itertools
 import sys
 import warnings
@@ -306,3 +308,15 @@ def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
                 with _unheard():
                     loop.bury()
                     loop.close()
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test in virtual time, whose first argument is the loop."""
+
+    @functools.wraps(test)
+    def ran(**given: Any) -> None:
+        run(lambda loop: test(loop, **given))
+
+    signature = inspect.signature(test)
+    ran.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+    return ran

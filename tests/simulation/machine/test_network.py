@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from nadi.access.listener import Listener
 from nadi.errors import UnavailableError
 
-from .loop import SimulatedLoop, run
+from .loop import SimulatedLoop, run, simulated
 from .network import LostError, Network
 from .process import Process
 
@@ -84,37 +83,29 @@ class Site:
         return peer, self.guests[-1]
 
 
-def at(test: Callable[[Site], Awaitable[None]], seed: int = 1) -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        await test(Site(loop, seed))
-
-    run(main)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_bytes_come_whole_and_in_order(seed: int) -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        one, other = await site.connect()
-        chance = random.Random(seed)
-        sent = [chance.randbytes(chance.choice([1, 20, 5_000, 100_000])) for _ in range(30)]
-        back = chance.randbytes(70_000)
-        other.transport.write(back)
-        for number, data in enumerate(sent):
-            one.transport.write(data)
-            if number == 10:
-                site.network.cut("client", "server", 2.0, both=False)
-                site.network.stall("server", 1.0, lambda: 1.5)
-            if number == 20:
-                site.network.slow("client", "server", 3.0, 0.2, 1e6)
-            await asyncio.sleep(chance.random() * 0.3)
-        one.transport.close()
-        await asyncio.sleep(60.0)
-        assert (bytes(other.came), bytes(one.came)) == (b"".join(sent), back)
-        assert set(other.pieces) - set(map(len, sent)), "they are split"
-        assert one.lost == other.lost == [None]
-
-    at(test, seed)
+@simulated
+@pytest.mark.parametrize("seed", range(5))
+async def test_bytes_come_whole_and_in_order(loop: SimulatedLoop, seed: int) -> None:
+    site = Site(loop, seed)
+    await site.listen()
+    one, other = await site.connect()
+    chance = random.Random(seed)
+    sent = [chance.randbytes(chance.choice([1, 20, 5_000, 100_000])) for _ in range(30)]
+    back = chance.randbytes(70_000)
+    other.transport.write(back)
+    for number, data in enumerate(sent):
+        one.transport.write(data)
+        if number == 10:
+            site.network.cut("client", "server", 2.0, both=False)
+            site.network.stall("server", 1.0, lambda: 1.5)
+        if number == 20:
+            site.network.slow("client", "server", 3.0, 0.2, 1e6)
+        await asyncio.sleep(chance.random() * 0.3)
+    one.transport.close()
+    await asyncio.sleep(60.0)
+    assert (bytes(other.came), bytes(one.came)) == (b"".join(sent), back)
+    assert set(other.pieces) - set(map(len, sent)), "they are split"
+    assert one.lost == other.lost == [None]
 
 
 @pytest.mark.parametrize("takes_back", [True, False])
@@ -122,7 +113,7 @@ def test_bytes_come_whole_and_in_order(seed: int) -> None:
 def test_what_was_lost_on_the_way_is_sent_again_unless_it_is_taken_back(*, is_cut: bool, takes_back: bool) -> None:
     came = []
 
-    async def test(site: Site) -> None:
+    async def lose(site: Site) -> None:
         await site.listen()
         one, other = await site.connect()
         if is_cut:
@@ -139,170 +130,99 @@ def test_what_was_lost_on_the_way_is_sent_again_unless_it_is_taken_back(*, is_cu
         assert [type(error) for error in other.lost] == [ConnectionResetError]
 
     for seed in range(5):  # for a reset may lose something in any case
-        at(test, seed)
+        run(lambda loop, seed=seed: lose(Site(loop, seed)))  # type: ignore[misc]
     assert set(came) == {b""} if takes_back else b"late" in came
 
 
-def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for() -> None:
-    async def test(site: Site) -> None:
-        site.takes = False
-        await site.listen()
-        one, other = await site.connect()
-        data = random.Random(1).randbytes(4 << 20)
-        one.transport.write(data)
-        await asyncio.sleep(10.0)
-        assert one.paused == [True]
-        assert one.transport.get_write_buffer_size() >= len(data) - (1 << 20)
-        assert not other.came
-        other.transport.resume_reading()
-        await asyncio.sleep(30.0)
-        assert one.paused == [True, False]
-        assert bytes(other.came) == data
-
-    at(test)
-
-
-def test_a_cut_holds_what_is_sent_one_way_alone() -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        one, other = await site.connect()
-        site.network.cut("client", "server", 10.0, both=False)
-        one.transport.write(b"there")
-        other.transport.write(b"back")
-        await asyncio.sleep(9.0)
-        assert (bytes(other.came), bytes(one.came)) == (b"", b"back")
-        await asyncio.sleep(10.0)
-        assert bytes(other.came) == b"there"
-
-    at(test)
+@simulated
+async def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for(loop: SimulatedLoop) -> None:
+    site = Site(loop)
+    site.takes = False
+    await site.listen()
+    one, other = await site.connect()
+    data = random.Random(1).randbytes(4 << 20)
+    one.transport.write(data)
+    await asyncio.sleep(10.0)
+    assert one.paused == [True]
+    assert one.transport.get_write_buffer_size() >= len(data) - (1 << 20)
+    assert not other.came
+    other.transport.resume_reading()
+    await asyncio.sleep(30.0)
+    assert one.paused == [True, False]
+    assert bytes(other.came) == data
 
 
-def test_a_reset_ends_both_sides() -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        one, other = await site.connect()
-        site.network.reset("client", "server")
-        await asyncio.sleep(1.0)
-        assert [type(error) for error in one.lost + other.lost] == [ConnectionResetError, ConnectionResetError]
-
-    at(test)
-
-
-def test_an_abort_resets_the_other_side() -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        one, other = await site.connect()
-        one.transport.abort()
-        await asyncio.sleep(1.0)
-        assert one.lost == [None]
-        assert isinstance(other.lost[0], ConnectionResetError)
-
-    at(test)
+@simulated
+async def test_a_cut_holds_what_is_sent_one_way_alone(loop: SimulatedLoop) -> None:
+    site = Site(loop)
+    await site.listen()
+    one, other = await site.connect()
+    site.network.cut("client", "server", 10.0, both=False)
+    one.transport.write(b"there")
+    other.transport.write(b"back")
+    await asyncio.sleep(9.0)
+    assert (bytes(other.came), bytes(one.came)) == (b"", b"back")
+    await asyncio.sleep(10.0)
+    assert bytes(other.came) == b"there"
 
 
-def test_where_nobody_listens_a_connection_is_refused() -> None:
-    async def test(site: Site) -> None:
-        with pytest.raises(ConnectionRefusedError):
-            await site.connect()
-        await site.listen()
-        site.server.kill()
-        with pytest.raises(ConnectionRefusedError):
-            await site.connect()
+@simulated
+async def test_peers_hear_of_a_kill_and_not_of_a_power_cut(loop: SimulatedLoop) -> None:
+    site = Site(loop)
+    await site.listen()
+    one, _ = await site.connect()
+    site.server.kill()
+    await asyncio.sleep(1.0)
+    assert isinstance(one.lost[0], ConnectionResetError)
+    with pytest.raises(ConnectionRefusedError):
+        await site.connect()
 
-    at(test)
-
-
-def test_peers_hear_of_a_kill_and_not_of_a_power_cut() -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        one, _ = await site.connect()
-        site.server.kill()
-        await asyncio.sleep(1.0)
-        assert isinstance(one.lost[0], ConnectionResetError)
-
-        again = Process(site.loop, "server", random.Random(3))
-        await site.listen(again)
-        one, _ = await site.connect()
-        again.kill(with_power=True)
-        one.transport.write(b"are you there?")
-        await asyncio.sleep(100.0)
-        assert not one.lost, "nothing answers"
-        site.network.is_back("server")
-        one.transport.write(b"are you there?")
-        await asyncio.sleep(1.0)
-        assert isinstance(one.lost[0], ConnectionResetError)
-
-    at(test)
-
-
-def test_of_a_paused_server_the_system_accepts() -> None:
-    async def test(site: Site) -> None:
-        await site.listen()
-        site.server.pause(10.0)
-
-        async def work() -> Any:
-            return (await site.loop.create_connection(Peer, *ADDRESS))[1]
-
-        one = await site.client.start(work())
-        one.transport.write(b"early")
-        await asyncio.sleep(5.0)
-        assert not site.guests
-        await asyncio.sleep(6.0)
-        assert bytes(site.guests[0].came) == b"early"
-
-    at(test)
+    again = Process(loop, "server", random.Random(3))
+    await site.listen(again)
+    one, _ = await site.connect()
+    again.kill(with_power=True)
+    one.transport.write(b"are you there?")
+    await asyncio.sleep(100.0)
+    assert not one.lost, "nothing answers"
+    site.network.is_back("server")
+    one.transport.write(b"are you there?")
+    await asyncio.sleep(1.0)
+    assert isinstance(one.lost[0], ConnectionResetError)
 
 
 # --- calls ----------------------------------------------------------------------------------------------
 
 
-def call(site: Site, work: Callable[[], Awaitable[int]]) -> asyncio.Task[int]:
-    return site.client.start(site.network.call(lambda: site.server if site.server.is_alive else None, "server", work))
+@simulated
+async def test_a_call_is_answered_late_or_nobody_knows(loop: SimulatedLoop) -> None:
+    site, served = Site(loop), 0
 
+    async def count() -> int:
+        nonlocal served
+        served += 1
+        await asyncio.sleep(1.0)
+        return served
 
-async def answer() -> int:
-    await asyncio.sleep(1.0)
-    return 7
+    def call() -> asyncio.Task[int]:
+        living = site.server if site.server.is_alive else None
+        return site.client.start(site.network.call(lambda: living, "server", count))
 
+    task = call()
+    await asyncio.sleep(0.5)
+    site.server.pause(60.0)
+    assert await task == 1
+    assert loop.now > 60.0
 
-def test_a_call_is_answered_or_nobody_knows() -> None:
-    async def test(site: Site) -> None:
-        assert await call(site, answer) == 7
-        task = call(site, answer)
-        await asyncio.sleep(0.5)
-        site.server.kill()
-        with pytest.raises(LostError):
-            await task
-        with pytest.raises(UnavailableError):
-            await call(site, answer)
+    site.network.lost = 0.3
+    results = await asyncio.gather(*(call() for _ in range(100)), return_exceptions=True)
+    lost = sum(isinstance(result, LostError) for result in results)
+    assert 101 - served < lost < 100, "some were served all the same"
 
-    at(test)
-
-
-def test_calls_and_answers_get_lost() -> None:
-    async def test(site: Site) -> None:
-        served = 0
-
-        async def count() -> int:
-            nonlocal served
-            served += 1
-            await asyncio.sleep(1.0)
-            return served
-
-        site.network.lost = 0.3
-        results = await asyncio.gather(*(call(site, count) for _ in range(100)), return_exceptions=True)
-        lost = sum(isinstance(result, LostError) for result in results)
-        assert 100 - served < lost < 100, "some were served all the same"
-
-    at(test)
-
-
-def test_an_answer_comes_late_from_who_stood_still() -> None:
-    async def test(site: Site) -> None:
-        task = call(site, answer)
-        await asyncio.sleep(0.5)
-        site.server.pause(60.0)
-        assert await task == 7
-        assert site.loop.now > 60.0
-
-    at(test)
+    site.network.lost = 0.0
+    task = call()
+    await asyncio.sleep(0.5)
+    site.server.kill()
+    with pytest.raises(LostError):
+        await task
+    with pytest.raises(UnavailableError):
+        await call()
