@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,8 @@ from nadi.errors import InvalidArgumentError
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.StreamManager]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         yield manager
 
