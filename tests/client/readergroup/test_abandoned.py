@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from nadi.client import ReaderGroupManager, StreamManager, aio
+from nadi.client import ReaderGroupManager, StreamManager
 from tests.support.waiting import until
 
 from .support import new_group, new_stream, numbers, read_all
@@ -26,17 +24,3 @@ def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, grou
     assert reader.read_next_event(60)
     del reader
     assert group.initiate_checkpoint("passed", timeout=60).stream_cuts
-
-
-async def test_in_a_program_with_asyncio_too(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
-    group = new_group(groups, new_stream(manager, 1, 10), dead_after_ms=600_000)
-
-    async with aio.StreamManager(uri) as client:
-        own = await client.reader_group_manager("sc").get_reader_group(group.name)
-        reader = await own.create_reader("dropped")
-        assert await reader.read_next_event(60)
-        del reader
-        async with asyncio.timeout(60):
-            async for size in own.notifications(every_s=0.05):
-                if not size.readers:
-                    break

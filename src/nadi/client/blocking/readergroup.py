@@ -1,7 +1,6 @@
 """The blocking face of reader groups.
 
-A reader takes blocks, and events from the block in hand, in the caller's own thread. Only if something else comes
-first, such as a checkpoint, does it ask the client's loop thread.
+A reader takes events from the block in hand in the caller's own thread, and asks the client's loop thread for the next.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from nadi.client import aio
 from nadi.client.blocking.face import Face, by_hand, described, each, ends, on_loop, opens, overloaded, waits
-from nadi.client.control.arguments import check_timeout
 from nadi.client.control.loop_thread import LoopThread
-from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_elsewhere, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, Reading, give_out, held_read, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.serializers.plain import Serializer
@@ -43,24 +41,16 @@ class _Reader(Face[Reading[R]]):
     @by_hand(Reading[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
         found = self._next_ready()
-        if found is not None:
-            return found
-        following = self._elsewhere(timeout, is_whole=False)
-        if isinstance(following, Ask):
-            return self._thread.run(self._core.read_next_event(following.timeout))
-        return following
+        return found if found is not None else self._read(timeout, is_whole=False)
 
     @by_hand(Reading[R].read_next_block)
     def read_next_block(self, timeout: float | None = None) -> R | None:
-        following = self._elsewhere(timeout, is_whole=True)
-        if isinstance(following, Ask):
-            return self._thread.run(self._core.read_next_block(following.timeout))
-        return following
+        return self._read(timeout, is_whole=True)
 
-    def _elsewhere(self, timeout: float | None, *, is_whole: bool) -> R | Ask | None:
-        check_timeout(timeout)
-        self._thread.check()
-        return next_elsewhere(self._core, timeout, is_whole=is_whole)
+    def _read(self, timeout: float | None, *, is_whole: bool) -> R | None:
+        found = self._thread.run(held_read(self._core, timeout, is_whole=is_whole))
+        give_out(self._core)
+        return found
 
     def __iter__(self) -> Iterator[R]:
         """Events and what else there is, until everything is read."""

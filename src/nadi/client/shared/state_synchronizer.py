@@ -22,7 +22,7 @@ import msgspec
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
-from nadi.client.shared.revisioned_stream import Record, RecordLog
+from nadi.client.shared.revisioned_stream import Record, RevisionedStream
 from nadi.errors import ConditionFailedError, ContentionError, InvalidArgumentError, ProtocolError, TruncatedError
 from nadi.limits import STATE_UPDATE_ATTEMPTS
 
@@ -67,11 +67,9 @@ class StateSynchronizer(Generic[S, U]):
     `timeout` is in seconds, for each call; None is the client's.
     """
 
-    def __init__(
-        self, log: RecordLog, kind: StateKind[S, U], *, as_of: int | None = None, attempts: int = STATE_UPDATE_ATTEMPTS
-    ) -> None:
+    def __init__(self, log: RevisionedStream, kind: StateKind[S, U], *, as_of: int | None = None) -> None:
         self.name = log.name
-        self._log, self._kind, self._as_of, self._attempts = log, kind, as_of, attempts
+        self._log, self._kind, self._as_of = log, kind, as_of
         self._state = kind.initial()
         self._position: int | None = None  # up to where records are in the state; None before the first
         self._is_headless = False  # records before were truncated away, so that a whole state must come first
@@ -103,12 +101,11 @@ class StateSynchronizer(Generic[S, U]):
                 return False
             data = _I32.pack(_WHOLE) + self._kind.encode_state(state)
             try:
-                self._position = await self._log.append(data, extent.end)
+                end = await self._log.append(data, extent.end)
             except ConditionFailedError:
                 await self._catch_up()
                 return False
-            self._state = self._kind.decode_state(data[_I32.size :])
-            self._is_headless = False
+            self._apply(Record(extent.end, end, data))
             return True
 
     async def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = None) -> Sequence[U]:
@@ -120,7 +117,7 @@ class StateSynchronizer(Generic[S, U]):
         """
         self._check_writable()
         async with self._limited(timeout, "updated"), self._turn:
-            for _ in range(self._attempts):
+            for _ in range(STATE_UPDATE_ATTEMPTS):
                 await self._catch_up()
                 self._check_known()
                 updates = generate(self._state)
@@ -134,7 +131,7 @@ class StateSynchronizer(Generic[S, U]):
                     continue
                 self._apply(Record(self._position, end, data))
                 return updates
-        raise ContentionError(self.name, self._attempts)
+        raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Store the entire state, for later opens to start from.
@@ -145,7 +142,7 @@ class StateSynchronizer(Generic[S, U]):
         self._check_writable()
         async with self._limited(timeout, "compacted"), self._turn:
             before = await self._log.mark()
-            for _ in range(self._attempts):
+            for _ in range(STATE_UPDATE_ATTEMPTS):
                 await self._catch_up()
                 self._check_known()
                 assert self._position is not None
@@ -157,7 +154,7 @@ class StateSynchronizer(Generic[S, U]):
                 except ConditionFailedError:
                     continue
             else:
-                raise ContentionError(self.name, self._attempts)
+                raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
             if await self._log.set_mark(revision, before) and before is not None and not keep_history:
                 await self._log.truncate(before)  # else somebody else compacts now, and truncates
 

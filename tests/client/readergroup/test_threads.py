@@ -1,4 +1,4 @@
-"""The application's thread takes blocks by itself, while the client's loop keeps up with the group."""
+"""A reader that a program uses from its own thread, while the client's loop keeps up with the group."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from nadi.client import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager, StreamManager, aio
-from nadi.client.blocking.face import Face
-from nadi.client.readergroup.event_reads import News
-from nadi.client.readergroup.plan import plan
+from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError
 from nadi.limits import MIB
@@ -26,83 +21,30 @@ from tests.support.waiting import until
 from .support import in_order, new_group, new_stream, write
 
 
-@contextmanager
-def asked(monkeypatch: pytest.MonkeyPatch, face: Face[Any]) -> Iterator[list[object]]:
-    """What the loop is asked for and waited for."""
-    asked: list[object] = []
-    run = face._thread.run
+@pytest.mark.parametrize("by", ["event", "block"])
+@pytest.mark.parametrize("options", [{}, {"serializer": Text()}], ids=["bytes", "values"])
+def test_read_that_arrived_as_its_wait_was_interrupted_is_returned_next(
+    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch, by: str, options: Any
+) -> None:
+    group = new_group(groups, new_stream(manager, 1, 3))
+    reader = group.create_reader("r", **options)
+    run, read_next = reader._thread.run, getattr(reader, f"read_next_{by}")
 
-    def counting(work: Any) -> Any:
-        asked.append(work)
-        return run(work)
+    def interrupted(work: Any) -> Any:
+        run(work)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(face._thread, "run", counting)
-        yield asked
-
-
-@pytest.mark.parametrize("by", ["events", "blocks", "values", "blocks of values"])
-def test_at_the_tail_the_loop_is_not_asked(
-    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    stream = new_stream(manager, 2)
-    group = new_group(groups, stream, checkpoint_interval_ms=0)
-    made: EventReader | GroupValueReader[str]
-    made = group.create_reader("r", serializer=Text()) if "values" in by else group.create_reader("r")
-    with manager.create_writer("sc", stream) as writer, made as reader:
-        until(lambda: len(reader.positions()) == 2)
-        read_next: Callable[[float], Any] = reader.read_next_block if "blocks" in by else reader.read_next_event
-        with asked(monkeypatch, reader) as requests:
-            for number in range(30):
-                writer.write_event(b"%d" % number, f"k{number}")
-                read = read_next(60)
-                assert [getattr(event, "data", event) for event in read.events] == [b"%d" % number]
-            assert read_next(0.01) is None
-        assert requests == []
-
-
-def test_nothing_is_taken_while_the_loop_decides_what_is_given_away(
-    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = new_stream(manager, 1, 10)
-    with new_group(groups, stream).create_reader("r") as reader:
-        until(lambda: len(reader.positions()) == 1)
-        decides, decided = threading.Event(), threading.Event()
-
-        def slowly(*given: Any) -> Any:
-            decides.set()
-            decided.wait(60)
-            return plan(*given)
-
-        with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
-            patched.setattr("nadi.client.readergroup.reader.plan", slowly)
-            assert decides.wait(60)
-            taking = threads.submit(reader.read_next_block, 60)
-            time.sleep(0.3)
-            assert not taking.done()
-            decided.set()
-            read = taking.result(60)
-        assert read is not None
-        assert read.block is not None
-
-
-def test_a_reader_without_word_of_its_group_asks_before_it_takes_more(
-    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = new_stream(manager, 1)
-    with new_group(groups, stream, refresh_ms=15_000).create_reader("r") as reader:
-        until(lambda: len(reader.positions()) == 1)
-        write(manager, stream, 0, 1)
-        core = reader._core
-        assert isinstance(core, aio.EventReader)
-        until(lambda: core._silence_s > 0.2 and not core._lock.locked())  # it doesn't ask by itself just now
-        core._synced_at -= 100
-        with asked(monkeypatch, reader) as requests:
-            read = reader.read_next_block(60)
-        assert read is not None
-        assert read.block is not None
-        assert len(requests) == 1
-        assert core._silence_s < 10
+        patched.setattr(reader._thread, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            read_next(60)
+    assert set(reader.positions().values()) == {0}
+    found: list[Any] = []
+    while len(found) < 3:
+        found += read_next(60).events
+    assert [getattr(event, "data", event) for event in found] == [b"0", b"1", b"2"]
+    reader.close()
+    assert group.unread_bytes() == 0
 
 
 def test_a_slow_application_holds_the_reading_back_and_gets_everything(
@@ -117,16 +59,15 @@ def test_a_slow_application_holds_the_reading_back_and_gets_everything(
         assert isinstance(core, aio.EventReader)
         until(lambda: len(reader.positions()) == 1)
         (source,) = core._holdings._sources.values()
-        ahead = source._ahead
-        until(lambda: ahead._waits)
-        assert ahead._put_bytes < 30 * MIB
+        until(lambda: source._waiting_bytes >= source._most_bytes)
+        assert source._reached < 30 * MIB
         count = 0
         while count < 40_000:
             read = reader.read_next_block(60)
             assert read is not None
             assert read.block is not None
             count += len(read.block)
-        assert ahead._put_bytes == ahead._taken_bytes
+        assert source._waiting_bytes == 0
 
 
 def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
@@ -168,9 +109,8 @@ def test_a_reader_of_blocks_continues_within_a_block_of_events(
         assert reader.positions() == {read.segment: manager.stream_info("sc", stream).tail.positions[0]}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_readers_that_come_and_go_give_each_event_once_and_in_order(
-    manager: StreamManager, groups: ReaderGroupManager, seed: int
+    manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
     stream, count = new_stream(manager, 8), 4000
     group = new_group(groups, stream, refresh_ms=100, dead_after_ms=20_000, checkpoint_interval_ms=300)
@@ -188,7 +128,7 @@ def test_readers_that_come_and_go_give_each_event_once_and_in_order(
                         found.extend(map(int, read.events if read is not None else ()))
 
     with ThreadPoolExecutor(3) as threads:
-        readers = [threads.submit(read_for_a_while, f"r{n}", random.Random(10 * seed + n)) for n in range(3)]
+        readers = [threads.submit(read_for_a_while, f"r{n}", random.Random(10 + n)) for n in range(3)]
         with manager.create_writer("sc", stream) as writer:
             for number in range(count):
                 writer.write_event(b"%d" % number, f"k{number % 16}")
@@ -217,14 +157,3 @@ def test_a_reader_of_a_forked_process_does_not_wait_for_what_never_comes(
                     told += "fork" in str(error)
             os._exit(told)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-
-
-async def test_news_are_not_missed_by_who_looks_meanwhile() -> None:
-    news = News()
-    news.set()
-    assert not news.wait_elsewhere(0)
-    news.expect()
-    news.set()
-    news.set()
-    assert news.wait_elsewhere(0)
-    assert not news.wait_elsewhere(0), "one word for both"
