@@ -15,7 +15,6 @@ from nadi.cli.app import app
 from nadi.client import StreamManager, aio
 from nadi.client.serializers.plain import Bytes
 from nadi.errors import DamagedDataError
-from nadi.model.streamcut import StreamCut
 
 from .damaged_server import ALL, EVENT_BYTES, GAP, LEFT, PART_BYTES, PARTS, SEGMENT, damaged_server
 
@@ -133,11 +132,3 @@ async def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> 
         assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
         with pytest.raises(DamagedDataError):
             await stream.boundary(GAP[0] + 1)
-
-
-def test_both_ends_of_a_lost_chunk_are_positions(manager: StreamManager) -> None:
-    cuts = manager.cuts("sc", "events")
-    for offset in GAP:
-        cuts.check(StreamCut("sc", "events", {0: offset}))
-    with pytest.raises(DamagedDataError):
-        cuts.check(StreamCut("sc", "events", {0: GAP[0] + EVENT_BYTES}))

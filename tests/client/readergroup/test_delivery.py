@@ -18,7 +18,7 @@ from nadi.errors import InvalidArgumentError, ReaderOfflineError
 from nadi.testing import RestartableServer
 from tests.support.waiting import until
 
-from .support import new_group, new_stream, numbers, read_all, write
+from .support import got, new_group, new_stream, numbers, read_all, write
 
 ONCE: dict[str, Any] = {"delivery": "at-most-once"}
 
@@ -140,8 +140,7 @@ def test_checkpoint_and_reset_under_at_most_once_are_exact(manager: StreamManage
 def test_reader_of_values_records_before_it_returns_them(manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 1, 5))
     with group.create_reader("values", serializer=Text(), **ONCE) as reader:
-        read = reader.read_next_event(5)
-        assert read is not None
+        read = got(reader.read_next_event(5))
         assert read.event is not None
         assert read.event.value == "0"
         assert group.unread_bytes() == 0

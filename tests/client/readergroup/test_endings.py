@@ -18,7 +18,7 @@ from nadi.client.readergroup.reader import drop_out
 from nadi.errors import ClosedError, RequestTimeoutError
 from nadi.testing import RestartableServer
 
-from .support import new_group, new_stream, read_all
+from .support import got, new_group, new_stream, read_all
 
 WAITS: dict[str, Callable[[ReaderGroup], Any]] = {
     "read_next_event": lambda group: group.create_reader("w").read_next_event(),
@@ -70,8 +70,7 @@ def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, group
             signal.signal(signal.SIGINT, former)
         with manager.create_writer("sc", stream) as writer:
             writer.write_event(b"still there")
-        read = reader.read_next_event(60)
-        assert read is not None
+        read = got(reader.read_next_event(60))
         assert read.event == b"still there"
 
 

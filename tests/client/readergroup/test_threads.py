@@ -18,7 +18,7 @@ from nadi.errors import ClosedError
 from nadi.limits import MIB
 from tests.support.waiting import until
 
-from .support import in_order, new_group, new_stream, write
+from .support import got, in_order, new_group, new_stream, write
 
 
 @pytest.mark.parametrize("by", ["event", "block"])
@@ -63,8 +63,7 @@ def test_a_slow_application_holds_the_reading_back_and_gets_everything(
         assert source._reached < 30 * MIB
         count = 0
         while count < 40_000:
-            read = reader.read_next_block(60)
-            assert read is not None
+            read = got(reader.read_next_block(60))
             assert read.block is not None
             count += len(read.block)
         assert source._waiting_bytes == 0
@@ -78,13 +77,11 @@ def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
     with group.create_reader("r") as reader, ThreadPoolExecutor(2) as threads:
         count = 0
         while count < 10:
-            read = reader.read_next_block(60)
-            assert read is not None
+            read = got(reader.read_next_block(60))
             count += len(read.events)
         waiting = threads.submit(reader.read_next_block)
         checkpoint = threads.submit(group.initiate_checkpoint, "here")
-        told = waiting.result(60)
-        assert told is not None
+        told = got(waiting.result(60))
         assert told.checkpoint == "here"
         assert reader.read_next_block(0.5) is None
         tail = manager.stream_info("sc", stream).tail
@@ -103,8 +100,7 @@ def test_a_reader_of_blocks_continues_within_a_block_of_events(
     with new_group(groups, stream).create_reader("r") as reader:
         until(lambda: len(reader.positions()) == 1)
         ones = [read.event for _ in range(3) if (read := reader.read_next_event(60)) is not None]
-        read = reader.read_next_block(60)
-        assert read is not None
+        read = got(reader.read_next_block(60))
         assert ones + read.events == [b"%d" % number for number in range(20)]
         assert reader.positions() == {read.segment: manager.stream_info("sc", stream).tail.positions[0]}
 
