@@ -88,8 +88,8 @@ def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
         assert checkpoint.result(60).stream_cuts == {f"sc/{stream}": tail}
         write(manager, stream, 10, 20)
         found: list[int] = []
-        while (read := reader.read_next_block(60 if len(found) < 10 else 0.3)) is not None:
-            found += map(int, read.events)
+        while (more := reader.read_next_block(60 if len(found) < 10 else 0.3)) is not None:
+            found += map(int, more.events)
         assert sorted(found) == list(range(10, 20))
 
 

@@ -118,7 +118,7 @@ class ByteStreamReader(Closing):
                         self._block = await anext(self._chunks, memoryview(b""))
         except BaseException as error:
             self._chunks = None  # it has ended, also where its wait took too long and was cancelled
-            if isinstance(error, asyncio.CancelledError) and self._closed and waiting and waiting.uncancel() == 0:
+            if isinstance(error, asyncio.CancelledError) and is_closed(self) and waiting and waiting.uncancel() == 0:
                 raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
             raise
         finally:

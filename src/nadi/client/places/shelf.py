@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,13 @@ from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import Catalog, Kind, Unreadable
 from nadi.display import Displayed
-from nadi.errors import BookmarkNotFoundError, ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import (
+    BookmarkNotFoundError,
+    ConflictError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    SliceNotFoundError,
+)
 from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TAG_MAX_CHARS
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
@@ -37,13 +43,12 @@ class Named(Generic[One]):
 
     _noun: ClassVar[str]
     _cuts: ClassVar[int]
-    _missing: ClassVar[Callable[[str, str], NotFoundError]]
+    _missing: ClassVar[type[BookmarkNotFoundError | SliceNotFoundError]]
 
     def __init__(self, stores: SegmentStores, scope: str) -> None:
         self._stores, self._scope = stores, scope
         remedy = f"delete it: `nadi {self._noun} delete {scope} {{}}`".format
-        missing = partial(type(self)._missing, scope)
-        kind = Kind(self._noun, scope, remedy, missing, self._decode, prefix=f"{self._noun}/")
+        kind = Kind(self._noun, scope, remedy, partial(self._missing, scope), self._decode, prefix=f"{self._noun}/")
         self._records: Catalog[Stored] = Catalog(stores, scope, BOOKMARKS_TABLE, kind)
 
     def _of(self, name: str, stored: Stored) -> One:

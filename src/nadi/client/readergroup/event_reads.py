@@ -21,6 +21,10 @@ Condition = Callable[[str, EventBlock], int | None]
 
 class _Read(Protocol):
     @property
+    def segment(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
     def is_read_completed(self) -> bool: ...
 
 
@@ -105,6 +109,11 @@ async def held_read(reader: Reading[R], timeout: float | None, *, is_whole: bool
 def give_out(reader: Reading[R]) -> None:
     """What was held has reached its thread."""
     reader._held = None
+
+
+def place_of(held: _Read | None) -> dict[str, int]:
+    """Where a read begins that was not given out: nothing of it is done."""
+    return {held.segment: held.offset} if held is not None and held.offset >= 0 else {}
 
 
 class EventRead(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading
+from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading, place_of
 from nadi.client.readergroup.holdings import Holdings, end_of
 from nadi.client.readergroup.plan import Facts, Watch, plan
 from nadi.client.readergroup.state import GroupState, cuts_of
@@ -393,11 +393,6 @@ class EventReader(Reading[EventRead]):
 
 
 # --- what the rest of the client asks of a reader ---------------------------------------------
-
-
-def place_of(held: EventRead | None) -> dict[str, int]:
-    """Where a read begins that was not given out: nothing of it is done."""
-    return {held.segment: held.offset} if held is not None and held.offset >= 0 else {}
 
 
 def block_in_hand(reader: EventReader) -> EventBlock | None:

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.event_reads import EventRead, Reading
-from nadi.client.readergroup.reader import EventReader, block_in_hand, place_of, time_window_at
+from nadi.client.readergroup.event_reads import EventRead, Reading, place_of
+from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder

@@ -116,22 +116,16 @@ class StateSynchronizer(Generic[S, U]):
         StorageFullError at once if the server has no room, and ContentionError if others were faster too often.
         """
         self._check_writable()
+        updates: Sequence[U] = ()
+
+        def record() -> bytes | None:
+            nonlocal updates
+            updates = generate(self._state)
+            return self._framed(updates) if updates else None
+
         async with self._limited(timeout, "updated"), self._turn:
-            for _ in range(STATE_UPDATE_ATTEMPTS):
-                await self._catch_up()
-                self._check_known()
-                updates = generate(self._state)
-                if not updates:
-                    return updates
-                data = self._framed(updates)
-                assert self._position is not None
-                try:
-                    end = await self._log.append(data, self._position)
-                except ConditionFailedError:
-                    continue
-                self._apply(Record(self._position, end, data))
-                return updates
-        raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
+            await self._store(record)
+        return updates
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Store the entire state, for later opens to start from.
@@ -142,23 +136,29 @@ class StateSynchronizer(Generic[S, U]):
         self._check_writable()
         async with self._limited(timeout, "compacted"), self._turn:
             before = await self._log.mark()
-            for _ in range(STATE_UPDATE_ATTEMPTS):
-                await self._catch_up()
-                self._check_known()
-                assert self._position is not None
-                data = _I32.pack(_WHOLE) + self._kind.encode_state(self._state)
-                revision = self._position
-                try:
-                    self._position = await self._log.append(data, revision)
-                    break
-                except ConditionFailedError:
-                    continue
-            else:
-                raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
+            revision = await self._store(lambda: _I32.pack(_WHOLE) + self._kind.encode_state(self._state))
             if await self._log.set_mark(revision, before) and before is not None and not keep_history:
                 await self._log.truncate(before)  # else somebody else compacts now, and truncates
 
     # --- inside -----------------------------------------------------------------------------
+
+    async def _store(self, record: Callable[[], bytes | None]) -> int:
+        """Store the record, made of the newest state, unless it is None; return its revision. It is made again whenever
+        somebody else was faster."""
+        for _ in range(STATE_UPDATE_ATTEMPTS):
+            await self._catch_up()
+            self._check_known()
+            assert self._position is not None
+            revision, data = self._position, record()
+            if data is None:
+                return revision
+            try:
+                end = await self._log.append(data, revision)
+            except ConditionFailedError:
+                continue
+            self._apply(Record(revision, end, data))
+            return revision
+        raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
 
     def _check_writable(self) -> None:
         if self._as_of is not None:
