@@ -331,7 +331,13 @@ def test_places_that_are_not_there(meters: StreamManager) -> None:
 
 def test_splits_that_cannot_be(meters: StreamManager) -> None:
     scan = nadi.scan(meters, "sc", "meters")
-    wrong: list[dict[str, Any]] = [{"max_bytes": 0}, {"max_bytes": 1}, {"max_bytes": 10, "ordered": True}]
-    for given in [{"count": 0}, {"count": True}, *({"count": 1, **one} for one in wrong)]:
+    wrong: list[dict[str, Any]] = [
+        {"count": 0},
+        {"count": True},
+        {"count": 1, "max_bytes": 0},
+        {"count": 1, "max_bytes": 1},
+        {"count": 2, "max_bytes": 10, "ordered": True},
+    ]
+    for given in wrong:
         with pytest.raises(InvalidArgumentError):
             scan.splits(**given)
