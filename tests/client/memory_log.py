@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from nadi.client.shared.revisioned_stream import Extent, Record
+from nadi.client.shared.revisioned_stream import Extent, Record, RevisionedStream
 from nadi.errors import ConditionFailedError, NadiError, TruncatedError
 
 
@@ -23,7 +23,7 @@ class Memory:
         return self.records[-1].end if self.records else self.start
 
 
-class MemoryLog:
+class MemoryLog(RevisionedStream):
     """One client's way to the memory; a call waits before it has its effect, and before its caller hears of it."""
 
     name = "sc/st"

@@ -6,13 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.client.places.cuts import StreamCuts
 from nadi.controller.state.history import History, first_epoch
-from nadi.errors import InvalidStreamCutError, NotFoundError
+from nadi.errors import NotFoundError
 from nadi.model.cutorder import CutOrder
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
@@ -157,28 +156,3 @@ def test_equal_boundaries_settle_alike(data: st.DataObject) -> None:
     same = asyncio.run(cuts.settled(a)) == asyncio.run(cuts.settled(b))
     assert same == (stream.read(a) == stream.read(b))
     assert same == (asyncio.run(cuts.compare(a, b)) is CutOrder.EQUAL)
-
-
-def test_what_is_no_boundary_is_refused() -> None:
-    history = History([first_epoch(2, 0)])
-    history.add(history.plan_scale(0, [0, 1], [(0.0, 1.0)], min_segments=1, time_ms=1))
-    (merged,) = history.epoch(1)
-    cuts = FakeStream(history, {0: 5, 1: 5, merged.id: 5}).cuts()
-    good = StreamCut("sc", "st", {0: 1, 1: 2})
-    for positions in ({0: 3}, {0: 3, 1: 2, merged.id: 0}, {}, {77: 0}):
-        with pytest.raises(InvalidStreamCutError):
-            asyncio.run(cuts.compare(good, StreamCut("sc", "st", positions)))
-    with pytest.raises(InvalidStreamCutError, match="belongs to stream sc/other"):
-        asyncio.run(cuts.compare(good, StreamCut("sc", "other", {0: 0})))
-
-
-def test_what_waits_for_nothing_any_more_has_begun() -> None:
-    """Each of two cuts waits before the merged segment on another side: the latest of them is its begin."""
-    history = History([first_epoch(2, 0)])
-    history.add(history.plan_scale(0, [0, 1], [(0.0, 1.0)], min_segments=1, time_ms=1))
-    (merged,) = history.epoch(1)
-    cuts = FakeStream(history, {0: 9, 1: 9, merged.id: 9}).cuts()
-    left, right = StreamCut("sc", "st", {0: 4, merged.id: -1}), StreamCut("sc", "st", {1: 5, merged.id: -1})
-    assert asyncio.run(cuts.compare(left, right)) is CutOrder.OVERLAPPING
-    assert asyncio.run(cuts.latest(left, right)) == StreamCut("sc", "st", {merged.id: 0})
-    assert asyncio.run(cuts.earliest(left, right)) == StreamCut("sc", "st", {0: 4, 1: 5})

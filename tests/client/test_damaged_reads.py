@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from nadi.cli.app import app
 from nadi.client import StreamManager, aio
 from nadi.client.serializers.plain import Bytes
 from nadi.errors import DamagedDataError
-from nadi.model.streamcut import StreamCut
 
 from .damaged_server import ALL, EVENT_BYTES, GAP, LEFT, PART_BYTES, PARTS, SEGMENT, damaged_server
 
@@ -32,45 +31,20 @@ def manager(uri: str) -> Iterator[StreamManager]:
         yield manager
 
 
-def by_events(manager: StreamManager, end: Any) -> None:
-    list(manager.read_events("sc", "events", end=end))
-
-
-def by_values(manager: StreamManager, end: Any) -> None:
-    list(manager.read_events("sc", "events", end=end, serializer=Bytes()))
-
-
-def by_batches(manager: StreamManager, end: Any) -> None:
-    list(manager.read_batches("sc", "events", end=end))
-
-
-def by_range(manager: StreamManager, end: Any) -> None:
-    list(manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES))
-
-
-@pytest.mark.parametrize("read", [by_events, by_values, by_batches, by_range], ids=lambda read: read.__name__)
-def test_a_lost_chunk_is_told_with_its_place(manager: StreamManager, read: Callable[..., None]) -> None:
-    begun = time.monotonic()
-    with pytest.raises(DamagedDataError) as told:
-        read(manager, manager.stream_info("sc", "events").tail)
-    assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, *GAP)
-    assert time.monotonic() - begun < 30
-
-
-def test_told_once_reading_goes_on_behind_it(manager: StreamManager) -> None:
+def test_a_lost_chunk_is_told_with_its_place(manager: StreamManager) -> None:
     end = manager.stream_info("sc", "events").tail
-    gaps, found = [], []
-    with manager.create_reader("sc", "events", end=end) as reader:
-        while True:
-            try:
-                block = reader.next_block(60)
-            except DamagedDataError as gap:
-                gaps.append((gap.offset, gap.end_offset))
-                continue
-            if block is None:
-                break
-            found += block[1].events()
-    assert (gaps, found) == ([GAP], LEFT)
+    reads: list[Iterable[object]] = [
+        manager.read_events("sc", "events", end=end),
+        manager.read_events("sc", "events", end=end, serializer=Bytes()),
+        manager.read_batches("sc", "events", end=end),
+        manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES),
+    ]
+    for read in reads:
+        begun = time.monotonic()
+        with pytest.raises(DamagedDataError) as told:
+            list(read)
+        assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, *GAP)
+        assert time.monotonic() - begun < 30
 
 
 def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,11 +132,3 @@ async def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> 
         assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
         with pytest.raises(DamagedDataError):
             await stream.boundary(GAP[0] + 1)
-
-
-def test_both_ends_of_a_lost_chunk_are_positions(manager: StreamManager) -> None:
-    cuts = manager.cuts("sc", "events")
-    for offset in GAP:
-        cuts.check(StreamCut("sc", "events", {0: offset}))
-    with pytest.raises(DamagedDataError):
-        cuts.check(StreamCut("sc", "events", {0: GAP[0] + EVENT_BYTES}))

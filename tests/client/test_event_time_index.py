@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,8 +23,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.StreamManager]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server, nadi.StreamManager(server.controller_uri) as manager:
+def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("grid")
         yield manager
 
@@ -131,23 +131,14 @@ def test_a_reader_who_may_not_write_gets_a_cut_that_is_less_close(
     assert cuts.after_event_time(YEAR) == cuts.head()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"path": ""},
-        {"path": "a..b"},
-        {"path": "a", "unit": "min"},
-        {"path": "a", "format": "xml"},
-        {"path": 5},
-        {"path": "a", "unit": ["s"]},
-    ],
-)
-def test_a_field_that_means_nothing_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        EventTime(**given)  # type: ignore[arg-type]
+def test_a_field_that_means_nothing_is_refused() -> None:
+    wrong: list[Any] = [{"path": ""}, {"path": "a..b"}, {"path": 5}]
+    for given in [*wrong, *({"path": "a"} | one for one in ({"unit": "min"}, {"unit": ["s"]}, {"format": "xml"}))]:
+        with pytest.raises(InvalidArgumentError):
+            EventTime(**given)
 
 
-def test_the_field_is_changed_and_ended(manager: nadi.StreamManager, tmp_path: Path) -> None:
+def test_the_field_is_changed_and_ended(manager: nadi.StreamManager) -> None:
     manager.create_stream("grid", "changed", 1, event_time="a")
     with manager.create_writer("grid", "changed") as writer:
         writer.write_event(b'{"a": 1767225600, "b": 1000}', "k").result(60)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nadi.client.segments import key_reports
-from nadi.client.segments.key_reports import KeyReports, KeySampler
+from nadi.client.segments.key_reports import KeySampler
 from nadi.client.writing.blocks import Batch, Blocks, Routes
 from nadi.errors import ProtocolError
 from nadi.model.keyspace import key_position
@@ -110,12 +110,6 @@ def test_what_passed_long_ago_is_not_reported() -> None:
     assert sampled.reports == []
     sampled.append(["c"] * 100, 1.0)
     assert set(sampled.positions) == {key_position("c")}
-
-
-def test_transactions_and_writers_share_a_sampler() -> None:
-    reports = KeyReports()
-    assert reports.sampler(f"{S}#transaction.{1:032x}") is reports.sampler(S)
-    assert reports.sampler(segment_name("sc", "st", 1)) is not reports.sampler(S)
 
 
 def test_keys_of_a_batch() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,42 +98,27 @@ def test_the_stream_of_any_moment_stays_what_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"),
+    ("moment", "ms"),
     [
         ("1970-01-01T00:00:01Z", 1_000),
         ("1970-01-01 01:00:01.5+01:00", 1_500),
         ("1970-01-01T00:00:00.0019Z", 1),
         ("1969-12-31T23:59Z", 0),
         ("9999-12-31T23:59:59.999-12:00", 253_402_343_999_999),
+        (-5, 0),
+        (datetime(1970, 1, 1, 0, 0, 0, 999, tzinfo=UTC), 0),
+        ((1 << 63) - 1, (1 << 63) - 1),
     ],
 )
-def test_times_in_words(text: str, ms: int) -> None:
-    assert moment_ms(moment_of(text)) == ms
+def test_moments_are_whole_milliseconds(moment: str | int | datetime, ms: int) -> None:
+    assert moment_ms(moment_of(moment) if isinstance(moment, str) else moment) == ms
 
 
-@pytest.mark.parametrize("text", ["noon:", "2026-11-14T00:00", "2026-13-14T00:00Z", "12:30", "2026-11-14T00:00+25:00"])
-def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"is not a time|has no time zone"):
-        moment_of(text)
-
-
-@pytest.mark.parametrize("moment", [1 << 63, True, 1.5, "2026-11-14T00:00Z", None, datetime(2026, 11, 14)])
-def test_what_is_no_moment(moment: object) -> None:
-    with pytest.raises(InvalidArgumentError):
-        moment_ms(moment)  # type: ignore[arg-type]
-
-
-def test_moments_are_whole_milliseconds() -> None:
-    assert moment_ms(-5) == moment_ms(datetime(1960, 1, 1, tzinfo=UTC)) == 0
-    assert moment_ms(datetime(1970, 1, 1, 0, 0, 0, 999, tzinfo=UTC)) == 0
-    assert moment_ms((1 << 63) - 1) == (1 << 63) - 1
-
-
-@pytest.mark.parametrize(
-    "text", ["2026-01-01", "2026-01-01T10", "2026-01-01T10:00", "20260101", "2026-01-01 10:00:01.5"]
-)
-def test_what_is_suggested_for_a_time_without_a_zone_is_a_time(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no time zone") as caught:
-        moment_of(text)
-    first, second = re.findall(r"say (\S.*), or with an offset as (\S.*)", str(caught.value))[0]
-    assert moment_of(first) - moment_of(second) == timedelta(hours=1)
+def test_what_is_no_time_and_what_has_no_zone_is_refused() -> None:
+    for text in ("noon:", "2026-11-14T00:00", "2026-13-14T00:00Z", "12:30", "2026-11-14T00:00+25:00", "20260101"):
+        with pytest.raises(InvalidArgumentError):
+            moment_of(text)
+    moments: list[Any] = [1 << 63, True, 1.5, "2026-11-14T00:00Z", None, datetime(2026, 11, 14)]
+    for moment in moments:
+        with pytest.raises(InvalidArgumentError):
+            moment_ms(moment)

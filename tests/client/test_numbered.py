@@ -12,8 +12,7 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.connection import AppendSession
 from nadi.errors import ConflictError, EventTooLargeError, NadiError, RequestTimeoutError, StreamSealedError
@@ -211,6 +210,28 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
             with pytest.raises(ConflictError, match="other data"):
                 await again(number).write(other, 60)
         assert len(here.all_stored()) == 50
+
+
+async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then another writer of the id may add to it, which would be written twice."""
+    writer_id = uuid4().bytes
+    async with world() as here:
+
+        def opened() -> NumberedWriter:
+            return NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id)
+
+        older = opened()
+        await older.write([NumberedEvent(1, 0.5, b"first")], 60)
+        seal = here.store.seal
+        monkeypatch.setattr(here.store, "seal", lambda name: None)
+        here.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
+        asked = asyncio.create_task(opened().last_number(0.5))
+        await asyncio.sleep(0.1)
+        await older.write([NumberedEvent(2, 0.5, b"second")], 60)
+        seal("sc/st/0.#epoch.0")
+        assert await asked == 2
 
 
 async def test_what_can_not_be_written() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.manager.structures import open_byte_reader
-from nadi.client.serializers.plain import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
 from nadi.limits import READ_REPLY_MAX_BYTES
@@ -39,18 +38,6 @@ async def by_blocks(w: World) -> object:
     return await (await w.manager.create_reader("sc", "st")).next_block()
 
 
-async def by_events(w: World) -> object:
-    return [event async for event in w.manager.read_events("sc", "st")]
-
-
-async def by_values(w: World) -> object:
-    return await (await w.manager.create_reader("sc", "st", serializer=Text())).next_events()
-
-
-async def by_batches(w: World) -> object:
-    return [batch async for batch in w.manager.read_batches("sc", "st")]
-
-
 async def by_range(w: World) -> object:
     return [block async for block in w.manager.read_segment_range(SEGMENT, 0, 100)]
 
@@ -70,7 +57,7 @@ async def by_records(w: World) -> object:
     return [record async for record in stream.read(0, 100)]
 
 
-EVERY = [by_blocks, by_events, by_values, by_batches, by_range, by_bytes, by_following_bytes, by_records]
+EVERY = [by_blocks, by_range, by_bytes, by_following_bytes, by_records]
 every_reader = pytest.mark.parametrize("read", EVERY, ids=lambda read: read.__name__)
 Read = Callable[[World], Awaitable[object]]
 

@@ -25,10 +25,8 @@ from nadi.errors import (
 )
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
-from nadi.model.frontier import Frontier
-from nadi.model.segments import SegmentRange
+from nadi.model.readergroup import NamedRange
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_id
 from tests.support.waiting import until_async
 
 from .fake_server import Chaos
@@ -53,35 +51,6 @@ def test_events_are_put_together_from_any_pieces(events: list[bytes], sizes: lis
     assert offsets == [1000 + sum(8 + len(e) for e in events[:i]) for i in range(len(events))]
     assert assembler.offset == 1000 + len(data)
     assert not assembler.is_within_event
-
-
-def test_a_merged_segment_waits_for_all_its_predecessors() -> None:
-    a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
-    merged = SegmentRange(segment_id(2, 1), 0.25, 0.75)
-    left = SegmentRange(segment_id(3, 1), 0.0, 0.25)
-    frontier = Frontier([a, b], ())
-    assert frontier.complete(0, [left, merged]) == [left]
-    assert list(frontier.waiting) == [merged.segment_id]
-    again = Frontier([left, b, merged], {merged.segment_id})  # from the cut at this moment
-    for one in (frontier, again):
-        assert one.complete(1, [merged]) == [merged]
-
-
-def test_a_segment_with_nothing_before_it_in_the_cut_begins_though_the_cut_has_not_reached_it() -> None:
-    a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
-    merged = SegmentRange(segment_id(2, 1), 0.0, 1.0)
-    assert list(Frontier([merged], {merged.segment_id}).active) == [merged.segment_id]
-    half_way = Frontier([b, merged], {merged.segment_id})
-    assert list(half_way.active) == [b.segment_id]
-    assert half_way.complete(1, [merged]) == [merged]
-    later = SegmentRange(segment_id(3, 2), 0.0, 0.5)
-    assert list(Frontier([merged, later], {merged.segment_id, later.segment_id}).active) == [merged.segment_id]
-    assert list(Frontier([a, b], {a.segment_id}).active) == [b.segment_id, a.segment_id]
-
-
-def test_a_cut_with_overlapping_segments_is_refused() -> None:
-    with pytest.raises(InvalidStreamCutError):
-        Frontier([SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.25, 1.0)], ())
 
 
 async def drain(reader: SliceReader, timeout: float = 60) -> list[bytes]:
@@ -155,9 +124,9 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
             await writer.write_event(event, "k")
         end = (await w.manager.stream_info("sc", "st")).tail
         reader = await w.manager.create_reader("sc", "st", end=end)
-        ahead = next(iter(reader._sources.values()))._ahead
-        await until_async(lambda: ahead.reached == end.positions[0])
-        assert len(ahead.blocks) > 10
+        (source,) = reader._sources.values()
+        await until_async(lambda: source._reached == end.positions[0])
+        assert len(source._blocks) > 10
         sizes: list[int] = []
         events: list[bytes] = []
         positions: list[int] = []
@@ -169,7 +138,7 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
             sizes.append(block.size_bytes)
             events += list(block)
         assert events == written
-        assert ahead._put_bytes == ahead._taken_bytes
+        assert source._waiting_bytes == 0
         if most_bytes == 0:
             assert max(sizes) <= 60
         elif most_bytes == 300:
@@ -180,12 +149,16 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
 
 async def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
     async with world(1) as w:
-        ahead = read_ahead.ReadAhead(stores_of(w.manager), "sc/st/0.#epoch.0", purpose="test", news=lambda: None)
+        keys = NamedRange("sc/st/0.#epoch.0", 0.0, 1.0)
+        source = read_ahead.SegmentSource(
+            stores_of(w.manager), keys, 0, None, purpose="test", read_ahead_bytes=1, news=lambda: None
+        )
         data = memoryview(frame_events([b"a", b"b"]))
         blocks = [whole_events(data, offset)[0] for offset in (0, 18, 100, 118)]  # 36 to 100 was truncated away
-        ahead.blocks.extend(blocks)
-        assert [(block.offset, block.size_bytes) for block in (ahead.take(), ahead.take())] == [(0, 36), (100, 36)]
-        assert ahead.peek() is None
+        source._blocks.extend(blocks)
+        assert [(block.offset, block.size_bytes) for block in (source.take(), source.take())] == [(0, 36), (100, 36)]
+        assert source.peek() is None
+        source.close()
 
 
 async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:

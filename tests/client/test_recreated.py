@@ -106,12 +106,6 @@ def _map(manager: StreamManager, stream: str) -> Use:
     return shared.refresh
 
 
-def _journal(manager: StreamManager, stream: str) -> Use:
-    journal = manager.journal("again", stream)
-    journal.append(b"old")
-    return lambda: journal.append(b"late")
-
-
 @pytest.mark.parametrize(
     "opened",
     [
@@ -129,7 +123,6 @@ def _journal(manager: StreamManager, stream: str) -> Use:
         _index_reader,
         _counter,
         _map,
-        _journal,
     ],
 )
 def test_a_handle_whose_stream_was_recreated_raises(
@@ -206,13 +199,7 @@ def _recreate(manager: StreamManager, stream: str) -> None:
     manager.create_stream("again", stream)
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with nadi.embedded(tmp_path_factory.mktemp("data")) as server:
-        yield server.controller_uri
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def manager(uri: str) -> Iterator[StreamManager]:
     with StreamManager(uri) as manager:
         manager.create_scope("again")

@@ -204,14 +204,17 @@ def test_records_lie_as_pravegas_synchronizer_writes_them(manager: StreamManager
         assert reader.read() == frame_events([updates, whole])
 
 
-def test_an_update_gives_up_when_others_are_always_faster(uri: str, manager: StreamManager, stream: str) -> None:
+def test_an_update_gives_up_when_others_are_always_faster(
+    uri: str, manager: StreamManager, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nadi.client.shared.state_synchronizer.STATE_UPDATE_ATTEMPTS", 3)
+
     async def contend() -> None:
         async with aio.StreamManager(uri) as third:
             rival = await third.shared_counter("sc", stream)
             tries = 0
             mine = await third.shared_counter("sc", stream)
             synchronizer = mine._synchronizer
-            synchronizer._attempts = 3
             append = synchronizer._log.append
 
             async def append_late(data: bytes, expected_end: int) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from nadi.client import EventWriter, StreamManager, aio
+from nadi.client import StreamManager, aio
 from nadi.client.serializers import Arrow, Avro, Json, Msgpack, Protobuf, SchemaSerializer, Serializer, Struct, Text
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.serializers.values import ValueReader
@@ -65,14 +65,6 @@ def test_each_version_reads_the_other(nadi_manager: StreamManager, nadi_scope: s
     fill_stream(nadi_manager, nadi_scope, "s", [Old("c")], "k", serializer=Struct(Old))
     assert read_stream(nadi_manager, nadi_scope, "s", serializer=Struct(New)) == [New("a"), New("b", 2), New("c")]
     assert read_stream(nadi_manager, nadi_scope, "s", serializer=Struct(Old)) == [Old("a"), Old("b"), Old("c")]
-
-
-def test_without_a_serializer_nothing_is_in_the_way(nadi_manager: StreamManager, nadi_scope: str) -> None:
-    nadi_manager.create_stream(nadi_scope, "s")
-    with nadi_manager.create_writer(nadi_scope, "s") as writer:
-        assert type(writer) is EventWriter
-        assert writer.write_event == writer._core.write_event
-    assert type(nadi_manager.create_reader(nadi_scope, "s")).__name__ == "SliceReader"
 
 
 def test_an_event_that_cant_be_read_fails_alone(nadi_manager: StreamManager, nadi_scope: str) -> None:

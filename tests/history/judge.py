@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,9 +61,7 @@ class History:
     def __init__(self, folder: Path, seed: int, *, rate: float, with_spark: bool, say: Say) -> None:
         self.readings, self.chance, self.say = Readings(seed), random.Random(seed), say
         self._folder, self._open = folder, ExitStack()
-        self.seconds: dict[str, list[float]] = defaultdict(list)
         self.done: Counter[str] = Counter()
-        self.compared = 0
         self._asked: list[Asked] = []
         self._lost = dict.fromkeys(self.readings.meters, 0)  # of each meter, before the stream's head
         try:
@@ -224,10 +221,10 @@ class History:
         low = self.progress().stored
         cut = self.manager.stream_info(SCOPE, STREAM).tail
         high = self.progress().begun if stored is None else stored
-        left = self._timed(self._python, cut)
+        left = self._python.ask(cut)
         counts = {meter: self._lost[meter] + left.get(meter, Total(0, 0)).readings for meter in self.readings.meters}
         asked = Asked(cut, counts)
-        self._compare("python", left, self._left(asked))
+        _compare("python", left, self._left(asked))
         least, most = self.readings.counts(low), self.readings.counts(high)
         for meter, count in counts.items():
             assert least[meter] <= count <= most[meter], (
@@ -242,7 +239,7 @@ class History:
 
     def _ask_one(self, engine: Engine, asked: Asked) -> None:
         expected = self._whole(asked) if engine.is_whole else self._left(asked)
-        self._compare(engine.name, self._timed(engine, asked.cut), expected)
+        _compare(engine.name, engine.ask(asked.cut), expected)
 
     def _ask_earlier(self) -> None:
         """Of what was asked about before: one engine that knows the whole, and the index."""
@@ -251,13 +248,10 @@ class History:
             self._ask_one(engine, self.chance.choice(self._asked))
 
     def _ask_latest(self, asked: Asked) -> None:
-        began = time.monotonic()
         found = self._latest.ask(asked.cut)
-        self.seconds[self._latest.name].append(time.monotonic() - began)
         last = [self.readings.of(meter, asked.counts[meter] - 1) for meter in self._left(asked)]
         expected = {one.meter: (one.n, one.wm) for one in last}
-        assert found == expected, f"latest: {_difference(found, expected)}"
-        self.compared += len(expected)
+        _compare("latest", found, expected)
 
     def _look_at_table(self) -> None:
         """The table by itself is what table and stream are at the cut in its snapshot."""
@@ -265,24 +259,16 @@ class History:
         snapshot = None if table is None else table.current_snapshot()
         if table is None or snapshot is None:
             return
-        began = time.monotonic()
         rows = table.scan(selected_fields=("meter", "wm")).to_arrow().group_by("meter")
         found = {
             row["meter"]: Total(row["wm_count"], row["wm_sum"])
             for row in rows.aggregate([("wm", "count"), ("wm", "sum")]).to_pylist()
         }
-        self.seconds["table"].append(time.monotonic() - began)
-        self._compare("table", found, {meter: self.readings.total(meter, one.readings) for meter, one in found.items()})
+        _compare("table", found, {meter: self.readings.total(meter, one.readings) for meter, one in found.items()})
         assert snapshot.summary is not None
         cut = StreamCut.from_text(snapshot.summary.additional_properties["nadi.cut"])
         counts = dict.fromkeys(self.readings.meters, 0) | {meter: total.readings for meter, total in found.items()}
         self._ask_one(self._polars, Asked(cut, counts))
-
-    def _timed(self, engine: Engine, cut: StreamCut) -> Answer:
-        began = time.monotonic()
-        found = engine.ask(cut)
-        self.seconds[engine.name].append(time.monotonic() - began)
-        return found
 
     def _whole(self, asked: Asked) -> Answer:
         return {meter: self.readings.total(meter, count) for meter, count in asked.counts.items() if count}
@@ -291,10 +277,6 @@ class History:
         between = self.readings.between
         found = {meter: between(meter, self._lost[meter], count) for meter, count in asked.counts.items()}
         return {meter: total for meter, total in found.items() if total.readings}
-
-    def _compare(self, who: str, found: Answer, expected: Answer) -> None:
-        assert found == expected, f"{who}: {_difference(found, expected)}"
-        self.compared += len(expected)
 
     # --- at the end ---------------------------------------------------------------------------
 
@@ -322,20 +304,6 @@ class History:
                 break
         for meter, count in asked.counts.items():
             assert sorted(found[meter]) == list(range(self._lost[meter], count)), f"of {meter} not each is found once"
-
-    def lines(self) -> list[str]:
-        stored, lost = progress_in(self._folder / "writer").stored, sum(self._lost.values())
-        happened = ", ".join(f"{deed} {self.done[deed]}" for deed in DEEDS)
-        took = [
-            f"{name:>8}: asked {len(found)} times, {sum(found):.1f} s, median {statistics.median(found):.2f} s"
-            for name, found in self.seconds.items()
-        ]
-        return [
-            f"{stored:,} readings, {lost:,} truncated",
-            happened,
-            f"{self.compared:,} answers compared",
-            *took,
-        ]
 
 
 def tell(folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, with_spark: bool, say: Say) -> History:
@@ -369,7 +337,6 @@ def has_spark() -> bool:
     return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.united") is not None
 
 
-def _difference(found: dict[str, tuple[int, int]] | Answer, expected: dict[str, tuple[int, int]] | Answer) -> str:
-    names = sorted(found.keys() | expected.keys())
-    others = [name for name in names if found.get(name) != expected.get(name)]
-    return ", ".join(f"{name} is {found.get(name)}, not {expected.get(name)}" for name in others)
+def _compare(who: str, found: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    others = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
+    assert not others, f"{who}: " + ", ".join(f"{n} is {found.get(n)}, not {expected.get(n)}" for n in others)

@@ -39,5 +39,4 @@ def test_whoever_is_asked_says_the_same_whatever_happens(tmp_path: Path, engines
     seed = int(os.environ.get("NADI_HISTORY_SEED", random.randrange(1 << 32)))
     print(f"seed {seed}")
     told = tell(tmp_path, seed, ROUNDS, rate=500.0, pause_s=0.5, with_spark=with_spark, say=print)
-    print(*told.lines(), sep="\n")
     assert sum(told.done.values()) > ROUNDS // 2

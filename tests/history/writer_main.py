@@ -12,8 +12,7 @@ import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.model.keyspace import key_position
 from tests.cluster.processes.client import put
 from tests.history.readings import Readings

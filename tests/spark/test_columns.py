@@ -15,8 +15,7 @@ from pyspark.sql import datasource as spark_source
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.divided import together
-from nadi.client.scan.pieces import Piece, deal
+from nadi.client.scan.pieces import Piece, deal, together
 from nadi.client.scan.positions import PositionTexts
 from nadi.client.scan.rows import AppendTimes
 from nadi.errors import InvalidArgumentError, ProtocolError

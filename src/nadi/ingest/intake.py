@@ -25,8 +25,7 @@ from cachetools import TTLCache
 
 from nadi.client.aio import EventWriter, StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape, epoch_at
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape, epoch_at
 from nadi.client.segments.stores import SegmentStores
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.state.metadata import StreamName

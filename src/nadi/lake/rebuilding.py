@@ -35,8 +35,7 @@ from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.segments.info import segment_info
 from nadi.client.serializers.columns import MISFITS
 from nadi.client.serializers.documents import json_of

@@ -25,8 +25,8 @@ from nadi.client.places.moments import event_moment, is_moment, moment_ms, momen
 from nadi.client.places.segment_ends import SegmentEnds
 from nadi.client.reading.boundary import known_ranges, segment_ranges, segments_between
 from nadi.client.scan.pieces import Piece
+from nadi.client.scan.rows import Readable
 from nadi.client.scan.scan import Scan, of_pieces
-from nadi.client.scan.selection import Readable
 from nadi.client.scan.split import Split
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.lake.definition import lake_name

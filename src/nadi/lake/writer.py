@@ -41,8 +41,7 @@ from msgspec.structs import replace
 from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.places import cuts as places
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import frontier_at, segment_ranges

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.model.keyspace import key_position
 from nadi.naming import parse_segment_name, segment_name
 from nadi.process.dead_letters import DeadLetter

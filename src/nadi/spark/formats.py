@@ -12,8 +12,7 @@ from pyspark.sql.types import DataType, StructType, TimestampType
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.moments import event_moment, is_moment
-from nadi.client.scan.divided import chained, divided
-from nadi.client.scan.pieces import Piece, pieces_of
+from nadi.client.scan.pieces import Piece, chained, divided, pieces_of
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, TypeVar
 
 from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager
 from tests.support.waiting import until
 
 SHORT = {"refresh_ms": 100, "dead_after_ms": 60_000}  # nobody dies of a machine that stands still
 _names = itertools.count()
+Read = TypeVar("Read")
 
 
 def new_stream(manager: StreamManager, segments: int = 4, events: int = 0) -> str:
@@ -29,6 +30,12 @@ def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: A
     name = f"g{next(_names)}"
     assert groups.create_reader_group(name, streams, **{**SHORT, **options})
     return groups.get_reader_group(name)
+
+
+def got(read: Read | None) -> Read:
+    """What a read returned, which must not be None."""
+    assert read is not None
+    return read
 
 
 def numbers(reads: list[EventRead]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nadi.client import EventRead, EventReader, ReaderGroupManager, StreamManager, aio, on_events, on_positions
+from nadi.client import EventRead, EventReader, ReaderGroupManager, StreamManager, aio, on_events
 from nadi.client.readergroup.reader import drop_out
 from nadi.errors import (
     AlreadyExistsError,
@@ -167,17 +167,6 @@ def test_a_checkpoint_is_a_boundary_and_one_can_go_back_to_it(
         reader.close()
 
 
-def test_checkpoints_by_interval(manager: StreamManager, groups: ReaderGroupManager) -> None:
-    group = new_group(groups, new_stream(manager, 2, 10), checkpoint_interval_ms=200)
-    with group.create_reader("r") as reader:
-        names: list[str] = []
-        while len(names) < 4:
-            read = reader.read_next_event(60)
-            assert read is not None
-            names += [read.checkpoint] if read.checkpoint else []
-        assert names == [f"interval-{i + 1}" for i in range(len(names))]
-
-
 def test_stream_cuts_up_to_the_event_while_the_application_is_busy(
     manager: StreamManager, groups: ReaderGroupManager
 ) -> None:
@@ -291,26 +280,6 @@ def test_who_watches_is_told_of_changes(manager: StreamManager, groups: ReaderGr
         until(is_split)
         assert next(changes).segments == 2
     assert next(changes).readers == 0
-
-
-def test_the_reader_of_blocks(manager: StreamManager, groups: ReaderGroupManager) -> None:
-    group = new_group(groups, new_stream(manager, 2, 1000))
-    with group.create_reader("r") as reader:
-        found: list[int] = []
-        while (read := reader.read_next_block(60 if len(found) < 1000 else 0.3)) is not None:
-            assert read.block is not None
-            found += map(int, read.block)
-        assert sorted(found) == list(range(1000))
-
-
-def test_a_condition_on_positions(manager: StreamManager, groups: ReaderGroupManager) -> None:
-    stream = new_stream(manager, 1, 100)
-    group = new_group(groups, stream)
-    with group.create_reader("r", conditions={"far": on_positions(lambda segment, offset: offset >= 200)}) as reader:
-        found = read_all(100, reader)
-        cut = group.stream_cuts_on_condition("far", timeout=60)[f"sc/{stream}"]
-    assert cut.positions == {0: min(read.offset for read in found if read.offset >= 200)}
-    assert len(numbers(found)) == 100
 
 
 def test_others_go_on_where_the_application_says(manager: StreamManager, groups: ReaderGroupManager) -> None:

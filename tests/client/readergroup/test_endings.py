@@ -1,4 +1,5 @@
-"""What ends a wait: a time-out, a closed client, Ctrl-C, a server that is gone; and that nothing is left running."""
+"""What ends a wait or a reader: a time-out, a closed client, Ctrl-C, a server that is gone, a stream made anew, being
+dropped without `close`; and that nothing is left running."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ import pytest
 
 from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
 from nadi.client.readergroup.reader import drop_out
-from nadi.errors import ClosedError, RequestTimeoutError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamRemadeError
 from nadi.testing import RestartableServer
+from tests.support.waiting import until
 
-from .support import new_group, new_stream, read_all
+from .support import got, new_group, new_stream, numbers, read_all, write
 
 WAITS: dict[str, Callable[[ReaderGroup], Any]] = {
     "read_next_event": lambda group: group.create_reader("w").read_next_event(),
@@ -70,8 +72,7 @@ def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, group
             signal.signal(signal.SIGINT, former)
         with manager.create_writer("sc", stream) as writer:
             writer.write_event(b"still there")
-        read = reader.read_next_event(60)
-        assert read is not None
+        read = got(reader.read_next_event(60))
         assert read.event == b"still there"
 
 
@@ -168,3 +169,70 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
             reader.close()
     finally:
         server.close()
+
+
+# --- a reader that is dropped without `close`, as after an error: its process lives on, and the group must not wait ---
+
+
+def test_what_an_abandoned_reader_had_goes_to_the_others(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
+    reader = group.create_reader("dropped")
+    assert reader.read_next_event(60)
+    del reader
+    until(lambda: group.online_readers() == [])
+    with group.create_reader("next") as reader:
+        assert sorted(numbers(read_all(40, reader))) == list(range(40))
+
+
+def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 2, 40), dead_after_ms=600_000)
+    reader = group.create_reader("dropped")
+    assert reader.read_next_event(60)
+    del reader
+    assert group.initiate_checkpoint("passed", timeout=60).stream_cuts
+
+
+# --- a stream that is deleted and made anew: whoever read the old one is told that, and what to do ---
+
+
+def remake(manager: StreamManager, stream: str, count: int) -> None:
+    manager.seal_stream("sc", stream)
+    manager.delete_stream("sc", stream)
+    manager.create_stream("sc", stream)
+    write(manager, stream, 0, count)
+
+
+def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 1, 10)
+    group = new_group(groups, stream)
+    with group.create_reader("before") as reader:
+        assert len(read_all(10, reader)) == 10
+    remake(manager, stream, 25)
+    told = f"sc/{stream} was deleted and recreated.*reset_reader_group"
+    with group.create_reader("after") as reader, pytest.raises(StreamRemadeError, match=told):
+        reader.read_next_event(60)
+    group.reset_reader_group([manager.cuts("sc", stream).head()])
+    with group.create_reader("again") as reader:
+        found = read_all(25, reader)
+    assert numbers(found) == list(range(25))
+
+
+def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 2, 10)
+    whole, part = new_group(groups, stream), new_group(groups, stream, ends=[manager.cuts("sc", stream).tail()])
+    manager.seal_stream("sc", stream)
+    for group in (whole, whole, part):
+        with group.create_reader("before") as reader:
+            list(reader)
+    manager.delete_stream("sc", stream)
+    manager.create_stream("sc", stream)
+    with whole.create_reader("after") as reader, pytest.raises(StreamRemadeError):
+        reader.read_next_event(60)
+    with part.create_reader("after") as reader:
+        read = reader.read_next_event(60)
+    assert read is not None
+    assert read.is_read_completed, "it has read all that it was to read"

@@ -25,10 +25,9 @@ from nadi.client.readergroup.updates import (
     Reset,
 )
 from nadi.client.reading.read_ahead import Completion
-from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, ReaderOfflineError
 from nadi.model.frontier import WAITING
-from nadi.model.readergroup import NOBODY, NamedRange, SegmentState
-from nadi.model.streamcut import StreamCut
+from nadi.model.readergroup import NamedRange
 from nadi.naming import segment_id, segment_name
 
 STREAM = "sc/st"
@@ -43,50 +42,6 @@ def two_segments() -> tuple[GroupState, NamedRange, NamedRange]:
     return first_state("id", [(a, 0), (b, 0)], streams=[STREAM]), a, b
 
 
-def test_a_merged_segment_waits_for_both() -> None:
-    state, a, b = two_segments()
-    merged = keys_of(2, 1, 0.0, 1.0)
-    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment))
-    state = state.apply(Complete("r", a.segment, 70, (merged,)))
-    assert state.segments[merged.segment].is_waiting
-    assert a.segment not in state.segments
-    state = state.apply(Complete("r", b.segment, 50, (merged,)))
-    assert state.unassigned == [merged.segment]
-    assert state.segments[merged.segment].offset == 0
-
-
-def test_what_follows_a_segment_that_waits_waits_for_it() -> None:
-    """b is slow; a was followed by c, and c and the waiting m by n: n may not overtake m."""
-    state, a, b = two_segments()
-    c, m = keys_of(2, 1, 0.0, 0.25), keys_of(3, 1, 0.25, 1.0)
-    n = keys_of(4, 2, 0.0, 1.0)
-    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment))
-    state = state.apply(Complete("r", a.segment, 1, (c, m)), Acquire("r", c.segment))
-    state = state.apply(Complete("r", c.segment, 1, (n,)))
-    assert state.unassigned == []
-    state = state.apply(Complete("r", b.segment, 1, (m,)))
-    assert state.unassigned == [m.segment]
-    state = state.apply(Acquire("r", m.segment), Complete("r", m.segment, 1, (n,)))
-    assert state.unassigned == [n.segment]
-
-
-def test_nothing_begins_behind_the_end_cut() -> None:
-    a = keys_of(0, 0, 0.0, 1.0)
-    left, right = keys_of(1, 1, 0.0, 0.5), keys_of(2, 1, 0.5, 1.0)
-    state = first_state("id", [(a, 0)], [(left, 10), (right, 0)], streams=[STREAM])
-    later = keys_of(3, 2, 0.0, 0.5)
-    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Complete("r", a.segment, 9, (left, right)))
-    assert state.unassigned == [left.segment]
-    state = state.apply(Acquire("r", left.segment), Complete("r", left.segment, 10, (later,)))
-    assert state.is_completed
-    assert state.positions() == {left.segment: 10, right.segment: 0}
-
-
-def test_a_cut_of_overlapping_segments_is_no_boundary() -> None:
-    with pytest.raises(InvalidStreamCutError):
-        first_state("id", [(keys_of(0, 0, 0.0, 0.5), 0), (keys_of(1, 0, 0.25, 1.0), 0)], streams=[STREAM])
-
-
 def test_one_reader_of_a_name_at_a_time() -> None:
     state, a, _ = two_segments()
     state = state.apply(Join("r", "t"))
@@ -98,13 +53,6 @@ def test_one_reader_of_a_name_at_a_time() -> None:
     assert state.member("r", "u").beat == 0
     with pytest.raises(InvalidArgumentError):
         state.apply(Complete("r", a.segment, 1, ()))
-
-
-def test_with_nobody_reading_a_checkpoint_is_complete_at_once() -> None:
-    state, a, b = two_segments()
-    state = state.apply(CreateCheckpoint("c"))
-    assert state.checkpoints[0].is_complete
-    assert state.checkpoints[0].positions == {a.segment: 0, b.segment: 0}
 
 
 def test_a_reader_takes_nothing_before_it_has_passed() -> None:
@@ -424,19 +372,3 @@ def test_few_segments_move_when_a_reader_comes() -> None:
     assert shares(state) == dict.fromkeys(state.readers, 8)
     assert {len(state.owned_by(name)) for name in state.readers} == {8}
     assert moves <= 64 + sum(64 // count + 1 for count in range(2, 9))
-
-
-def test_stream_cuts_name_each_stream() -> None:
-    from nadi.client.readergroup.state import cuts_of
-
-    assert cuts_of({"sc/a/0.#epoch.0": 5, "sc/b/1.#epoch.2": -1}) == {
-        "sc/a": StreamCut("sc", "a", {0: 5}),
-        "sc/b": StreamCut("sc", "b", {segment_id(1, 2): -1}),
-    }
-
-
-def test_a_segment_says_whether_it_can_be_read() -> None:
-    keys = keys_of(0, 0, 0.0, 1.0)
-    assert SegmentState(keys, 0).is_active
-    assert SegmentState(keys, WAITING).is_waiting
-    assert not SegmentState(keys, 4, NOBODY, True).is_active

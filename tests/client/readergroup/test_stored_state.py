@@ -57,7 +57,7 @@ async def changed(
         await shared.change(some_change, LIMIT_S)
 
 
-async def for_ever(*_: Any) -> None:
+async def silent(*_: Any) -> None:
     clock.now += LIMIT_S
     await asyncio.Event().wait()
 
@@ -66,49 +66,39 @@ async def beaten(*_: Any) -> None:
     raise ConditionFailedError("another version")
 
 
-def test_others_that_are_faster_each_time_are_named() -> None:
-    with pytest.raises(RequestTimeoutError, match=rf"{OTHERS} \d+ tries"):
-        asyncio.run(changed(put=beaten))
+def first(*tries: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Each of these once, the last one from then on."""
+    left = list(tries)
+
+    async def call(*arguments: Any) -> None:
+        await (left.pop(0) if len(left) > 1 else left[0])(*arguments)
+
+    return call
 
 
-@pytest.mark.parametrize("where", ["put", "get"])
-def test_a_server_that_does_not_answer_is_named_and_no_others(where: str) -> None:
-    with pytest.raises(RequestTimeoutError, match=r"did not answer for 0\.3 s") as told:
-        asyncio.run(changed(**{where: for_ever}))
-    assert OTHERS not in str(told.value)
+def failing(error: NadiError) -> Callable[..., Awaitable[None]]:
+    async def call(*_: Any) -> None:
+        raise error
 
-
-def test_a_server_that_went_silent_after_others_were_faster_is_named() -> None:
-    tries = iter([beaten, for_ever])
-
-    async def once_beaten(*arguments: Any) -> None:
-        await next(tries)(*arguments)
-
-    with pytest.raises(RequestTimeoutError, match="did not answer"):
-        asyncio.run(changed(put=once_beaten))
-
-
-def test_trouble_that_has_passed_is_not_named() -> None:
-    tries = iter([UnavailableError("was lost")])
-
-    async def lost_once(*arguments: Any) -> None:
-        if (error := next(tries, None)) is not None:
-            raise error
-        await beaten()
-
-    with pytest.raises(RequestTimeoutError, match=OTHERS) as told:
-        asyncio.run(changed(put=lost_once))
-    assert "was lost" not in str(told.value)
+    return call
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
-    [(StorageFullError("no room"), StorageFullError), (UnavailableError("away: no room"), RequestTimeoutError)],
+    ("does", "kind", "says", "is_others"),
+    [
+        ({"put": beaten}, RequestTimeoutError, rf"{OTHERS} \d+ tries", True),
+        ({"put": silent}, RequestTimeoutError, r"did not answer for 0\.3 s", False),
+        ({"get": silent}, RequestTimeoutError, r"did not answer for 0\.3 s", False),
+        ({"put": first(beaten, silent)}, RequestTimeoutError, "did not answer", False),
+        ({"put": first(failing(UnavailableError("was lost")), beaten)}, RequestTimeoutError, OTHERS, True),
+        ({"put": failing(StorageFullError("no room"))}, StorageFullError, "no room", False),
+        ({"put": failing(UnavailableError("no room"))}, RequestTimeoutError, "no room", False),
+    ],
 )
-def test_trouble_that_lasts_is_named(error: NadiError, kind: type[NadiError]) -> None:
-    async def fails(*_: Any) -> None:
-        raise error
-
-    with pytest.raises(kind, match="no room") as told:
-        asyncio.run(changed(put=fails))
-    assert OTHERS not in str(told.value)
+def test_what_kept_it_from_being_changed_is_named(
+    does: dict[str, Any], kind: type[NadiError], says: str, is_others: bool
+) -> None:
+    with pytest.raises(kind, match=says) as told:
+        asyncio.run(changed(**does))
+    assert (OTHERS in str(told.value)) == is_others
+    assert "was lost" not in str(told.value), "trouble that has passed"

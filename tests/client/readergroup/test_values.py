@@ -14,7 +14,7 @@ from nadi.client.serializers import Json, Struct, Text
 from nadi.client.serializers.codec import EventDecoder
 from nadi.errors import InvalidArgumentError, SerializationError, UnavailableError
 
-from .support import new_group, new_stream
+from .support import got, new_group, new_stream
 
 
 class Reading(msgspec.Struct):
@@ -35,8 +35,7 @@ def test_values_one_by_one_and_by_blocks_of_two_streams(manager: StreamManager, 
     ones: list[int] = []
     with group.create_reader("ones", serializer=Struct(Reading)) as reader:
         while len(ones) < 120:
-            read = reader.read_next_event(60)
-            assert read is not None
+            read = got(reader.read_next_event(60))
             assert read.event is not None
             assert read.events == [read.event]
             assert read.offset == read.event.offset
@@ -56,13 +55,11 @@ def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManag
     with group.create_reader("r", serializer=Json()) as reader:
         reads: list[ValueRead[Any]] = []
         while not reads or reads[-1].checkpoint != "interval-2":
-            read = reader.read_next_event(60)
-            assert read is not None
-            reads.append(read)
+            reads.append(got(reader.read_next_event(60)))
         assert [event.value for read in reads for event in read.events] == [0, 1, 2]
         group.reset_reader_group([manager.stream_info("sc", stream).tail])
-        while (read := reader.read_next_event(60)) is None or not read.is_reset:
-            assert read is not None
+        while not got(reader.read_next_event(60)).is_reset:
+            pass
         manager.seal_stream("sc", stream)
         assert [read.is_reset for read in reader if read.checkpoint is None] == []
 
@@ -72,8 +69,7 @@ def test_an_event_that_cannot_be_read_fails_alone(manager: StreamManager, groups
     with manager.create_writer("sc", stream) as writer:
         writer.write_batch([b"1", b"{", b"3"], "k")
     with new_group(groups, stream).create_reader("r", serializer=Json()) as reader:
-        read = reader.read_next_block(60)
-        assert read is not None
+        read = got(reader.read_next_block(60))
         first, broken, last = read.events
         assert (first.value, last.value, broken.data) == (1, 3, b"{")
         with pytest.raises(SerializationError):

@@ -11,7 +11,6 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from nadi.access import passwords
 from nadi.access.gate import Gate
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, hash_password, write_users
@@ -159,7 +158,7 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
 async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "_LOG_COST", 4)  # cheap
+    monkeypatch.setattr("nadi.access.users._LOG_COST", 4)  # cheap
     grants = "prn::/,READ;prn::/scope:b,READ;prn::/scope:c,READ;prn::/scope:b/stream:b,READ;prn::/scope:b/stream:c,READ"
     users = tmp_path / "users"
     write_users(users, {"ann": User("ann", hash_password("secret"), Permissions.parse(grants))})

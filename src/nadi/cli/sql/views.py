@@ -14,7 +14,7 @@ import nadi.lake
 from nadi.cli.sql.query import Stretch
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
-from nadi.client.scan.selection import Readable
+from nadi.client.scan.rows import Readable
 from nadi.client.streamtables.table import StreamTable
 from nadi.client.values.target import stored_format
 from nadi.errors import (

@@ -1,9 +1,8 @@
 """The blocking classes of what a StreamManager opens: writers, readers, cuts, tables and shared state.
 
 What is written joins a batch in the caller's thread, and what is known locally is not waited for. A reader of a group
-takes blocks, and events from the block in hand, in the caller's thread too; only if something else comes first, such as
-a checkpoint, does it ask the client's. Functions given to `update` and `compute` run in that thread, so they must not
-call the client.
+takes events from the block in hand in the caller's thread too, and asks the client's for the next block. Functions
+given to `update` and `compute` run in that thread, so they must not call the client.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from nadi.client.blocking.face import (
     waits,
 )
 from nadi.client.bytestream.byte_writer import check_lost, is_closed
-from nadi.client.control.arguments import check_timeout
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.indexstream.index_reader import bytes_of
-from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_elsewhere, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, Reading, give_out_read, held_read, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.reading.reader import give_out, held_block
@@ -195,24 +193,16 @@ class _Reader(Face[Reading[R]]):
     @by_hand(Reading[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
         found = self._next_ready()
-        if found is not None:
-            return found
-        following = self._elsewhere(timeout, is_whole=False)
-        if isinstance(following, Ask):
-            return self._thread.run(self._core.read_next_event(following.timeout))
-        return following
+        return found if found is not None else self._read(timeout, is_whole=False)
 
     @by_hand(Reading[R].read_next_block)
     def read_next_block(self, timeout: float | None = None) -> R | None:
-        following = self._elsewhere(timeout, is_whole=True)
-        if isinstance(following, Ask):
-            return self._thread.run(self._core.read_next_block(following.timeout))
-        return following
+        return self._read(timeout, is_whole=True)
 
-    def _elsewhere(self, timeout: float | None, *, is_whole: bool) -> R | Ask | None:
-        check_timeout(timeout)
-        self._thread.check()
-        return next_elsewhere(self._core, timeout, is_whole=is_whole)
+    def _read(self, timeout: float | None, *, is_whole: bool) -> R | None:
+        found = self._thread.run(held_read(self._core, timeout, is_whole=is_whole))
+        give_out_read(self._core)
+        return found
 
     def __iter__(self) -> Iterator[R]:
         """Events and what else there is, until everything is read."""

@@ -116,13 +116,10 @@ class ByteStreamReader(Closing):
                     if not self._block and not self._follow:  # at what was the tail: there may be more by now
                         self._chunks = await self._begin()
                         self._block = await anext(self._chunks, memoryview(b""))
-        except asyncio.CancelledError:
-            self._chunks = None
-            if is_closed(self) and waiting is not None and waiting.uncancel() == 0:
-                raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
-            raise
-        except BaseException:
+        except BaseException as error:
             self._chunks = None  # it has ended, also where its wait took too long and was cancelled
+            if isinstance(error, asyncio.CancelledError) and is_closed(self) and waiting and waiting.uncancel() == 0:
+                raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
             raise
         finally:
             self._waiting = None

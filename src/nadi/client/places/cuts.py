@@ -32,10 +32,9 @@ from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.places.shelf import Bookmarks
 from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
 from nadi.client.reading.damage import SKIP
-from nadi.client.reading.event_places import event_places
-from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.reading.segment_range import event_places, read_segment_range
 from nadi.client.reading.watermarks import cut_after, cut_before
-from nadi.client.segments.info import SegmentInfo, segment_info, stream_info
+from nadi.client.segments.info import SegmentInfo, of_each, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     EpochGoneError,
@@ -56,7 +55,6 @@ from nadi.naming import segment_epoch, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.moments import Numbers, clock_of, earliest_of
 
-_AT_ONCE = 8  # segments
 _FIRST_REACH_BYTES = 4 * KIB
 _USUAL_EVENT_BYTES = 256
 _FURTHER = 4  # times as far, if what was found is too little
@@ -84,7 +82,9 @@ async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamC
     first_epoch = min(map(segment_epoch, head.positions))
     while True:
         try:
-            found |= await _last_of_all(stores, cut, level, found, events)
+            new = {segment: end for segment, end in level.items() if end >= 0 and segment not in found}
+            ends = await of_each(new.items(), lambda one: _last_of(stores, cut, *one, events))
+            found |= dict(zip(new, ends, strict=True))
         except SegmentNotFoundError:  # truncated away: what is left begins with the head
             return head
         wanted = events - sum(len(last.offsets) for segment, last in found.items() if segment not in level)
@@ -102,28 +102,10 @@ async def cut_before_events(stores: SegmentStores, head: StreamCut, cut: StreamC
         level = {piece.segment_id: cut.positions.get(piece.segment_id, _TO_ITS_END) for piece in pieces}
 
 
-async def _last_of_all(
-    stores: SegmentStores, cut: StreamCut, level: Mapping[int, int], known: Mapping[int, _Last], most: int
-) -> dict[int, _Last]:
-    """Of the segments that were begun and aren't known yet. level: where each is to end."""
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def of(segment: int, end: int) -> _Last:
-        async with turns:
-            return await _last_of(stores, segment_name(cut.scope, cut.stream, segment), end, most)
-
-    new = {segment: end for segment, end in level.items() if end >= 0 and segment not in known}
-    tasks = [asyncio.create_task(of(segment, end)) for segment, end in new.items()]
-    try:
-        return dict(zip(new, await asyncio.gather(*tasks), strict=True))
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _last_of(stores: SegmentStores, name: str, end: int, most: int) -> _Last:
+async def _last_of(stores: SegmentStores, cut: StreamCut, segment: int, end: int, most: int) -> _Last:
     import numpy as np
 
+    name = segment_name(cut.scope, cut.stream, segment)
     info = await segment_info(stores, name)
     start, end = info.start_offset, max(min(end, info.write_offset), info.start_offset)
     reach = max(_FIRST_REACH_BYTES, most * _USUAL_EVENT_BYTES)
@@ -164,7 +146,6 @@ def _shares(found: Mapping[int, _Last], wanted: int) -> dict[int, int]:
     return dict(zip(segments, np.bincount(chosen, minlength=len(segments)).tolist(), strict=True))
 
 
-_COUNTED_AT_ONCE = 8  # segments
 _TRIES = 5  # while the stream is truncated as it is read
 
 
@@ -400,20 +381,13 @@ class StreamCuts:
 
     async def events_between(self, start: StreamCut, end: StreamCut) -> int:
         """Return the number of events between two cuts; this reads them."""
-        turns = asyncio.Semaphore(_COUNTED_AT_ONCE)
 
         async def count(piece: SegmentSlice) -> int:
-            async with turns:
-                name = segment_name(self.scope, self.stream, piece.segment_id)
-                blocks = read_segment_range(self._stores, name, piece.start, piece.end)
+            name = segment_name(self.scope, self.stream, piece.segment_id)
+            async with aclosing(read_segment_range(self._stores, name, piece.start, piece.end)) as blocks:
                 return sum([len(block) async for block in blocks])
 
-        counts = [asyncio.create_task(count(piece)) for piece in await slices_between(self, start, end)]
-        try:
-            return sum(await asyncio.gather(*counts))
-        finally:
-            for task in counts:
-                task.cancel()
+        return sum(await of_each(await slices_between(self, start, end), count))
 
     # --- inside -----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.segments.info import segment_info
+from nadi.client.segments.info import of_each, segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.columns import MISFITS, array_of
 from nadi.client.serializers.types import COUNTED, SECONDS
@@ -54,22 +54,15 @@ async def index_times(
 ) -> None:
     """Bring the index of these segments up to what they have now, as far as one may read it and write to it: what isn't
     in the index makes cuts less close, not wrong."""
-    turns = asyncio.Semaphore(_AT_ONCE)
     times, clock = times_of(event_time), clock_of(str(event_time))
 
     async def one(segment_id: int) -> None:
-        async with turns:
-            try:
-                await _Segment(stores, segment_name(scope, stream, segment_id), clock, times).index()
-            except (PermissionDeniedError, SegmentNotFoundError, TruncatedError) as error:
-                log.debug("event times of segment %d of %s/%s aren't indexed: %s", segment_id, scope, stream, error)
+        try:
+            await _Segment(stores, segment_name(scope, stream, segment_id), clock, times).index()
+        except (PermissionDeniedError, SegmentNotFoundError, TruncatedError) as error:
+            log.debug("event times of segment %d of %s/%s aren't indexed: %s", segment_id, scope, stream, error)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for segment_id in ids:
-                group.create_task(one(segment_id))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await of_each(ids, one, _AT_ONCE)
 
 
 async def nearer(
@@ -77,16 +70,15 @@ async def nearer(
 ) -> StreamCut:
     """The cut of a time that the index has, led over those events of the stretch where it stands that it needn't have:
     earlier ones behind it; or, if it is an end, later ones before it; and those without a time."""
-    turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(segment_id: int, offset: int) -> int:
+    async def one(segment_id: int) -> int:
+        offset = cut.positions[segment_id]
         if offset < 0:
             return offset
-        async with turns:
-            try:
-                return await led(segment_name(cut.scope, cut.stream, segment_id), offset)
-            except DamagedDataError:  # it stays as far from the time as it is
-                return offset
+        try:
+            return await led(segment_name(cut.scope, cut.stream, segment_id), offset)
+        except DamagedDataError:  # it stays as far from the time as it is
+            return offset
 
     async def led(name: str, offset: int) -> int:
         info = await segment_info(stores, name)
@@ -110,7 +102,7 @@ async def nearer(
                     near = block.offset + block.size_bytes
         return near
 
-    near = await asyncio.gather(*(one(segment, offset) for segment, offset in cut.positions.items()))
+    near = await of_each(cut.positions, one, _AT_ONCE)
     return StreamCut(cut.scope, cut.stream, dict(zip(cut.positions, near, strict=True)))
 
 

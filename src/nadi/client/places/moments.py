@@ -27,29 +27,26 @@ def moment_ms(moment: datetime | int) -> int:
     return max(time_ms(moment), 0)
 
 
-def time_us(moment: datetime | int) -> int:
-    """As `time_ms`, in whole microseconds."""
-    ms = time_ms(moment)
-    return (moment - _EPOCH) // timedelta(microseconds=1) if isinstance(moment, datetime) else ms * 1_000
-
-
 def time_ms(moment: datetime | int) -> int:
     """A time that may lie before 1970, in whole milliseconds since then. InvalidArgumentError if it is none."""
+    return time_us(moment) // 1_000
+
+
+def time_us(moment: datetime | int) -> int:
+    """As `time_ms`, in whole microseconds."""
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:
             raise InvalidArgumentError(
                 f"{moment.isoformat()} has no time zone: say which with datetime(..., tzinfo=UTC) or .astimezone()"
             )
-        ms = (moment - _EPOCH) // timedelta(milliseconds=1)
-    elif isinstance(moment, int) and not isinstance(moment, bool):
-        ms = moment
-    else:
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    if not isinstance(moment, int) or isinstance(moment, bool):
         raise InvalidArgumentError(
             f"{moment!r} is not a moment: pass a datetime with a time zone, or whole milliseconds since 1970"
         )
-    if ms > _MAX_MS:
-        raise InvalidArgumentError(f"{ms} ms is too late for any moment: milliseconds since 1970 are wanted")
-    return ms
+    if moment > _MAX_MS:
+        raise InvalidArgumentError(f"{moment} ms is too late for any moment: milliseconds since 1970 are wanted")
+    return moment * 1_000
 
 
 def event_moment(text: str) -> datetime | None:

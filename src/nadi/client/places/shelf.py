@@ -1,4 +1,4 @@
-"""The records of bookmarks and named slices: one table of their scope keeps both.
+"""Bookmarks, and what they have in common with named slices: one table of their scope keeps both.
 
 The names of bookmarks are apart from those of slices. Each change is conditional on what was read, so of two who make
 the same name one is refused, and tags given by two at once are both kept.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -22,7 +22,13 @@ from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import Catalog, Kind, Unreadable
 from nadi.display import Displayed
-from nadi.errors import BookmarkNotFoundError, ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import (
+    BookmarkNotFoundError,
+    ConflictError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    SliceNotFoundError,
+)
 from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TAG_MAX_CHARS
 from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
@@ -31,16 +37,85 @@ from nadi.naming import BOOKMARKS_TABLE, check_name
 One = TypeVar("One")
 
 
-class Shelf:
-    """The records of one kind in a scope's table. cuts: that each has."""
+@checked()
+class Named(Generic[One]):
+    """What a scope's bookmarks and slices have in common. `_cuts`: how many each has."""
 
-    def __init__(
-        self, stores: SegmentStores, scope: str, noun: str, cuts: int, missing: Callable[[str, str], NotFoundError]
-    ) -> None:
-        self._stores, self._scope, self._noun, self._cuts = stores, scope, noun, cuts
-        remedy = f"delete it: `nadi {noun} delete {scope} {{}}`".format
-        kind = Kind(noun, scope, remedy, partial(missing, scope), self._decode, prefix=f"{noun}/")
-        self.records: Catalog[Stored] = Catalog(stores, scope, BOOKMARKS_TABLE, kind)
+    _noun: ClassVar[str]
+    _cuts: ClassVar[int]
+    _missing: ClassVar[type[BookmarkNotFoundError | SliceNotFoundError]]
+
+    def __init__(self, stores: SegmentStores, scope: str) -> None:
+        self._stores, self._scope = stores, scope
+        remedy = f"delete it: `nadi {self._noun} delete {scope} {{}}`".format
+        kind = Kind(self._noun, scope, remedy, partial(self._missing, scope), self._decode, prefix=f"{self._noun}/")
+        self._records: Catalog[Stored] = Catalog(stores, scope, BOOKMARKS_TABLE, kind)
+
+    def _of(self, name: str, stored: Stored) -> One:
+        raise NotImplementedError
+
+    async def get(self, name: str) -> One:
+        """Return what has that name; BookmarkNotFoundError or SliceNotFoundError if nothing has."""
+        return self._of(name, await self._records.get(name))
+
+    async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
+        """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
+        that `unreadable` tells."""
+        return (await self.list_with_unreadable(stream=stream, tag=tag))[0]
+
+    async def unreadable(self) -> builtins.list[Unreadable]:
+        """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
+        return (await self._records.all())[1]
+
+    async def list_with_unreadable(
+        self, *, stream: str | None = None, tag: str | None = None
+    ) -> tuple[builtins.list[One], builtins.list[Unreadable]]:
+        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        found, unreadable = await self._records.all()
+        listed = [
+            self._of(name, stored)
+            for name, stored in found.items()
+            if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
+        ]
+        return listed, unreadable
+
+    async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
+        """Add some tags and remove others."""
+        more, less = _tags(add), _tags(remove)
+
+        def change(stored: Stored) -> Stored:
+            kept = [tag for tag in stored.tags if tag not in less]
+            return msgspec.structs.replace(stored, tags=_tags([*kept, *more]))
+
+        return self._of(name, await self._records.change(name, change))
+
+    async def rename(self, name: str, new_name: str) -> One:
+        """Rename it; AlreadyExistsError if the name is taken. Not atomic: for a short time it has both names."""
+        self._check_new_name(new_name)
+        former = self._records.record(name)
+        stored = await former.get()
+        await self._records.create(new_name, stored)
+        if not await former.delete_read():
+            raise ConflictError(
+                f"{self._noun} {self._scope}/{name} was changed meanwhile: it has both names now; delete one"
+            )
+        return self._of(new_name, stored)
+
+    async def delete(self, name: str) -> bool:
+        """Delete what has that name; return False if nothing has. The events stay."""
+        return await self._records.delete(name)
+
+    async def _add(self, name: str, cuts: Sequence[StreamCut], note: str, tags: Iterable[str]) -> One:
+        self._check_new_name(name)
+        stream = cuts[0].stream
+        for cut in cuts:
+            check_cut(cut, self._scope, stream)
+            await segment_ranges(self._stores, self._scope, stream, cut)
+        stored = Stored(stream, [cut.as_text() for cut in cuts], time.time_ns() // 1_000_000, note, _tags(tags))
+        if len(note) > BOOKMARK_NOTE_MAX_CHARS:
+            raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
+        await self._records.create(name, stored)
+        return self._of(name, stored)
 
     def _decode(self, name: str, value: bytes) -> Stored:
         stored = msgspec.json.decode(value, type=Stored)
@@ -51,19 +126,6 @@ class Shelf:
         time_of(stored.made_ms)
         return stored
 
-    async def add(self, name: str, cuts: Iterable[StreamCut], note: str, tags: Iterable[str]) -> Stored:
-        self._check_new_name(name)
-        given = list(cuts)
-        stream = given[0].stream
-        for cut in given:
-            check_cut(cut, self._scope, stream)
-            await segment_ranges(self._stores, self._scope, stream, cut)
-        stored = Stored(stream, [cut.as_text() for cut in given], time.time_ns() // 1_000_000, note, _tags(tags))
-        if len(note) > BOOKMARK_NOTE_MAX_CHARS:
-            raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
-        await self.records.create(name, stored)
-        return stored
-
     def _check_new_name(self, name: str) -> None:
         """Refuse a name that would mean another position wherever a position is written as text."""
         check_name(self._noun, name)
@@ -71,33 +133,13 @@ class Shelf:
             meaning = f"means a stream's own {name.lower()}"
         elif name.startswith("-"):
             meaning = "means an age, as -5min does, or an option of a command"
-        elif _is_cut(name):
-            meaning = "is the text of a stream cut"
         else:
-            return
+            try:
+                StreamCut.from_text(name)
+            except InvalidStreamCutError:
+                return
+            meaning = "is the text of a stream cut"
         raise InvalidArgumentError(f"{name!r} {meaning}: give the {self._noun} another name")
-
-    async def rename(self, name: str, new_name: str) -> Stored:
-        """Two steps: for a moment, and after a crash between them, it has both names."""
-        self._check_new_name(new_name)
-        former = self.records.record(name)
-        stored = await former.get()
-        await self.records.create(new_name, stored)
-        if not await former.delete_read():
-            raise ConflictError(
-                f"{self._noun} {self._scope}/{name} was changed meanwhile: it has both names now; delete one"
-            )
-        return stored
-
-
-def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[Stored], Stored]:
-    more, less = _tags(add), set(_tags(remove))
-
-    def change(stored: Stored) -> Stored:
-        kept = [tag for tag in stored.tags if tag not in less]
-        return msgspec.structs.replace(stored, tags=_tags([*kept, *more]))
-
-    return change
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
@@ -112,61 +154,6 @@ def _tags(tags: Iterable[str]) -> list[str]:
 
 def time_of(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-@checked()
-class Named(Generic[One]):
-    """What a scope's bookmarks and slices have in common: they are kept on a shelf, by their names."""
-
-    _shelf: Shelf
-
-    def _of(self, name: str, stored: Stored) -> One:
-        raise NotImplementedError
-
-    async def get(self, name: str) -> One:
-        """Return what has that name; BookmarkNotFoundError or SliceNotFoundError if nothing has."""
-        return self._of(name, await self._shelf.records.get(name))
-
-    async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
-        """Return all of the scope in order of names; only those of the stream, or with the tag, if given. Without those
-        that `unreadable` tells."""
-        return (await self.list_with_unreadable(stream=stream, tag=tag))[0]
-
-    async def unreadable(self) -> builtins.list[Unreadable]:
-        """Return those of the scope that are damaged, or of a newer nadi; they can be deleted."""
-        return (await self._shelf.records.all())[1]
-
-    async def list_with_unreadable(
-        self, *, stream: str | None = None, tag: str | None = None
-    ) -> tuple[builtins.list[One], builtins.list[Unreadable]]:
-        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._shelf.records.all()
-        listed = [
-            self._of(name, stored)
-            for name, stored in found.items()
-            if stream in (None, stored.stream) and (tag is None or tag in stored.tags)
-        ]
-        return listed, unreadable
-
-    async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
-        """Add some tags and remove others."""
-        return self._of(name, await self._shelf.records.change(name, _tagging(add, remove)))
-
-    async def rename(self, name: str, new_name: str) -> One:
-        """Rename it; AlreadyExistsError if the name is taken. Not atomic: for a short time it has both names."""
-        return self._of(new_name, await self._shelf.rename(name, new_name))
-
-    async def delete(self, name: str) -> bool:
-        """Delete what has that name; return False if nothing has. The events stay."""
-        return await self._shelf.records.delete(name)
-
-
-def _is_cut(text: str) -> bool:
-    try:
-        StreamCut.from_text(text)
-    except InvalidStreamCutError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +179,11 @@ class Bookmark(Displayed):
 class Bookmarks(Named[Bookmark]):
     """The bookmarks of a scope: `manager.bookmarks(scope)`."""
 
-    def __init__(self, stores: SegmentStores, scope: str) -> None:
-        self._shelf = Shelf(stores, scope, "bookmark", 1, BookmarkNotFoundError)
+    _noun, _cuts, _missing = "bookmark", 1, BookmarkNotFoundError
 
     async def create(self, name: str, cut: StreamCut, *, note: str = "", tags: Iterable[str] = ()) -> Bookmark:
         """Store a cut under a name; AlreadyExistsError if the scope has a bookmark of that name."""
-        return self._of(name, await self._shelf.add(name, [cut], note, tags))
+        return await self._add(name, [cut], note, tags)
 
     def _of(self, name: str, stored: Stored) -> Bookmark:
         (cut,) = map(StreamCut.from_text, stored.cuts)

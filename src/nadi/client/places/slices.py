@@ -8,9 +8,8 @@ from datetime import datetime
 
 from nadi.client.control.arguments import checked
 from nadi.client.places.cuts import StreamCuts
-from nadi.client.places.shelf import Named, Shelf, time_of
+from nadi.client.places.shelf import Named, time_of
 from nadi.client.reading.boundary import check_cut
-from nadi.client.segments.stores import SegmentStores
 from nadi.display import Displayed
 from nadi.errors import InvalidStreamCutError, SliceNotFoundError
 from nadi.model.place import Stored
@@ -41,9 +40,7 @@ class NamedSlice(Displayed):
 class NamedSlices(Named[NamedSlice]):
     """The named slices of a scope: `manager.slices(scope)`."""
 
-    def __init__(self, stores: SegmentStores, scope: str) -> None:
-        self._stores = stores
-        self._shelf = Shelf(stores, scope, "slice", 2, SliceNotFoundError)
+    _noun, _cuts, _missing = "slice", 2, SliceNotFoundError
 
     async def create(
         self, name: str, start: StreamCut, end: StreamCut, *, note: str = "", tags: Iterable[str] = ()
@@ -54,7 +51,7 @@ class NamedSlices(Named[NamedSlice]):
         order = await StreamCuts(self._stores, start.scope, start.stream).compare(start, end)
         if not order.is_at_or_before:
             raise InvalidStreamCutError(f"the start of slice {name} lies {order.value} its end: no slice lies between")
-        return self._of(name, await self._shelf.add(name, [start, end], note, tags))
+        return await self._add(name, [start, end], note, tags)
 
     def _of(self, name: str, stored: Stored) -> NamedSlice:
         start, end = map(StreamCut.from_text, stored.cuts)

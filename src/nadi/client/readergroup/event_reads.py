@@ -1,19 +1,10 @@
-"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way.
-
-`News` is word that something may have changed, for the one who waits: in the loop, or in one other thread. That thread
-is woken once for all that came while it looked elsewhere. It says that it waits, looks again, and only then waits, so
-it misses nothing; if it had no need to wait, the next wait may end early.
-"""
+"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -25,45 +16,14 @@ from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.model.event import EventBlock
 
-
-class News:
-    """`clear`, look, `wait` is for the loop; `expect`, look, `wait_elsewhere` for the other thread."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self._expected = False
-        self._word: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        self._event.set()
-        if self._expected:
-            self._expected = False
-            self._word.put(None)
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self) -> None:
-        """Until `set` is called, from `clear` on."""
-        await self._event.wait()
-
-    def expect(self) -> None:
-        """Have the next `set` end `wait_elsewhere`."""
-        self._expected = True
-
-    def wait_elsewhere(self, timeout: float | None) -> bool:
-        """Until `set` is called, from `expect` on, or it was before; False if it isn't within `timeout` seconds."""
-        try:
-            self._word.get(timeout=timeout)
-        except Empty:
-            return False
-        return True
-
-
 Condition = Callable[[str, EventBlock], int | None]
 
 
 class _Read(Protocol):
+    @property
+    def segment(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
     @property
     def is_read_completed(self) -> bool: ...
 
@@ -71,35 +31,15 @@ class _Read(Protocol):
 R = TypeVar("R", bound=_Read)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The loop is to be asked for what comes next; `timeout` is what is left of the one given, in seconds."""
-
-    timeout: float | None
-
-
 class Reading(Closing, Generic[R]):
     """What readers of events and of values share: iterating, and leaving the group at the end of a `with` block."""
 
     name: str
-    _news: News
+    _held: R | None = None  # on its way to another thread
 
     @abstractmethod
     def _next_ready(self) -> R | None:
         """The next event of the block in hand, if it comes next; for any thread."""
-
-    @abstractmethod
-    def _take(self, *, is_whole: bool) -> R | None:
-        """The next block, or its first event, if one has arrived and comes next; for any thread."""
-
-    @property
-    @abstractmethod
-    def _waits_for_blocks(self) -> bool:
-        """Whether `_take` gave nothing only because no block has arrived; for any thread."""
-
-    @abstractmethod
-    def _nothing(self) -> None:
-        """Nothing came in time: RequestTimeoutError if there is more to say about it; for any thread."""
 
     @abstractmethod
     async def read_next_event(self, timeout: float | None = None) -> R | None:
@@ -154,28 +94,26 @@ class Reading(Closing, Generic[R]):
 
 
 def next_ready_of(reader: Reading[R]) -> Callable[[], R | None]:
-    """Return a function, for any thread, that returns the block's next event, or None: call `next_elsewhere` then."""
+    """Return a function, for any thread, that returns the block's next event, or None: ask the loop then."""
     return reader._next_ready
 
 
-def next_elsewhere(reader: Reading[R], timeout: float | None, *, is_whole: bool) -> R | Ask | None:
-    """`read_next_block`, or `read_next_event` without `is_whole`, for one thread beside the loop's: blocks are taken
-    as they arrive. Whatever else there is, the loop is to be asked for."""
-    ends_at = None if timeout is None else time.monotonic() + timeout
-    is_expected = False
-    while True:
-        found = reader._take(is_whole=is_whole)
-        if found is not None:
-            return found
-        left_s = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
-        if not reader._waits_for_blocks:
-            return Ask(left_s)
-        if not is_expected:
-            reader._news.expect()
-        elif not reader._news.wait_elsewhere(left_s):
-            reader._nothing()
-            return None
-        is_expected = not is_expected
+async def held_read(reader: Reading[R], timeout: float | None, *, is_whole: bool) -> R | None:
+    """`read_next_block`, or without `is_whole` `read_next_event`, for another thread: the same result until
+    `give_out_read`, so that an interrupted wait loses none."""
+    if reader._held is None:
+        reader._held = await (reader.read_next_block if is_whole else reader.read_next_event)(timeout)
+    return reader._held
+
+
+def give_out_read(reader: Reading[R]) -> None:
+    """What was held has reached its thread."""
+    reader._held = None
+
+
+def place_of(held: _Read | None) -> dict[str, int]:
+    """Where a read begins that was not given out: nothing of it is done."""
+    return {held.segment: held.offset} if held is not None and held.offset >= 0 else {}
 
 
 class EventRead(msgspec.Struct, frozen=True, gc=False):

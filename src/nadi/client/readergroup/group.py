@@ -14,14 +14,13 @@ from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.readergroup.event_reads import Condition
 from nadi.client.readergroup.reader import EventReader
-from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
-from nadi.client.readergroup.stored_state import StoredGroupState
+from nadi.client.readergroup.stored_state import StoredGroupState, release
 from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.readergroup.values import GroupValueReader
 from nadi.client.reading.boundary import check_boundary, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.segments.info import segment_info, what_became_of
+from nadi.client.segments.info import of_each, segment_info, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
@@ -162,27 +161,25 @@ class ReaderGroup:
     async def unread_bytes(self) -> int:
         """Return how many bytes, event headers included, lie between the recorded positions and the ends or tails."""
         state = await self._shared.read()
-        limit = asyncio.Semaphore(_UNREAD_AT_ONCE)
 
-        async def unread(name: str, offset: int | None) -> int:
-            async with limit:
-                try:
-                    info = await segment_info(self._stores, name)
-                except SegmentNotFoundError:
-                    return 0  # truncated away
+        async def unread(name: str) -> int:
+            try:
+                info = await segment_info(self._stores, name)
+            except SegmentNotFoundError:
+                return 0  # truncated away
             end = state.end_of(name)
             last = info.write_offset if end is None else min(info.write_offset, end)
-            return max(0, last - max(info.start_offset, offset or 0))
+            return max(0, last - max(info.start_offset, wanted[name]))
 
-        wanted: dict[str, int | None] = {n: s.offset for n, s in state.segments.items() if s.is_active}
+        wanted = {n: s.offset for n, s in state.segments.items() if s.is_active}
         for cut in cuts_of(state.positions()).values():
             ends = {n: e for n, e in state.ends.items() if n.startswith(f"{cut.scope}/{cut.stream}/")}
             end = cuts_of({n: e.offset for n, e in ends.items()}).get(f"{cut.scope}/{cut.stream}")
             for segment_id in await self._stores.controller.segments_between(cut.scope, cut.stream, cut, end):
                 name = segment_name(cut.scope, cut.stream, segment_id)
                 if name not in state.segments or state.segments[name].is_waiting:
-                    wanted[name] = None
-        return sum(await asyncio.gather(*(unread(name, offset) for name, offset in wanted.items())))
+                    wanted[name] = 0
+        return sum(await of_each(wanted, unread, _UNREAD_AT_ONCE))
 
     async def notifications(self, *, every_s: float = 0.2) -> AsyncIterator[GroupSize]:
         """Yield the number of readers and segments, now and whenever it changes."""
@@ -320,8 +317,7 @@ async def join(
     token = uuid4().hex
 
     def joined(state: GroupState) -> GroupState:
-        held = state.readers.get(reader_id)
-        return state if held and held.token == token else state.apply(Join(reader_id, token))
+        return state if state.has_member(reader_id, token) else state.apply(Join(reader_id, token))
 
     state = await group._shared.change(joined, timeout)
     reader = kind(

@@ -2,15 +2,11 @@
 
 At most one block, held by the cursor, or one gap is in the application's hands: its segment can't be given away, and
 only what lies before the gap, or before the event taken last, counts as done.
-
-The application may take blocks in a thread of its own, while the loop compares with the group's state. `lock` keeps
-them apart: held by either for as long as nothing may be taken, or for what has to be seen as it is at one moment.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
@@ -60,18 +56,14 @@ class Cursor:
         taken = self.taken
         return self.offsets[taken - 1] if taken > 0 else self.confirmed
 
-    def rest(self) -> EventBlock | None:
-        return _part_of(self.block, self.taken, self.count) if self.taken < self.count else None
-
 
 class Holdings:
     """`purpose` names the connections for reading the segments; `news` is called when something arrives."""
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
-        self.lock = threading.RLock()
         self.cursor: Cursor | None = None
         self.most_events = sys.maxsize  # taken at once
-        self._at_gap: SegmentSource | None = None
+        self.at_gap: SegmentSource | None = None
         self._stores, self._purpose, self._news = stores, purpose, news
         self._sources: dict[str, SegmentSource] = {}
         self._turn: deque[SegmentSource] = deque()
@@ -81,7 +73,7 @@ class Holdings:
     def follow(self, state: GroupState, reader: str, *, anew: bool = False) -> bool:
         """Hold the segments that the state assigns, new ones from their recorded offsets (`anew`: all of them).
 
-        Return whether what is in hand was lost with its segment. Call it with the lock held.
+        Return whether what is in hand was lost with its segment.
         """
         owned = state.owned_by(reader)
         lost = self._stop([name for name in self._sources if anew or name not in owned])
@@ -110,8 +102,7 @@ class Holdings:
         return self._sources.keys()
 
     def close(self) -> None:
-        with self.lock:
-            self._stop(list(self._sources))
+        self._stop(list(self._sources))
         self._stores.release(self._purpose)
 
     def _stop(self, names: Iterable[str]) -> bool:
@@ -141,37 +132,10 @@ class Holdings:
         return None
 
     def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:
-        """Take the first `count` events of the source's next block in hand; the rest of it stays, and what was in hand
-        before is done. Call it with the lock held."""
-        self.put_back()
+        """Take the first `count` events of the source's next block in hand; the rest of it stays."""
         block = _taken(source, min(count, self.most_events))
         self.cursor = Cursor(source, block, is_whole=is_whole)
         return self.cursor
-
-    def take_next(self, *, is_whole: bool) -> Cursor | None:
-        """Count what is in hand as done, and take the next block in hand; None, with nothing changed but that, if the
-        loop has to look first: something else comes next than a block, or nothing has arrived. For any thread."""
-        with self.lock:
-            self.put_back()
-            for _ in range(len(self._turn)):
-                source = self._turn[0]
-                if not source.is_frozen and (item := source.peek()) is not None:
-                    if isinstance(item, Gap):
-                        return None
-                    self._turn.rotate(-1)
-                    return self.take(source, len(item), is_whole=is_whole)
-                self._turn.rotate(-1)
-        return None
-
-    @property
-    def has_but_blocks(self) -> bool:
-        """Whether there is a gap, an error or a segment's end, which the loop has to see to."""
-        with self.lock:
-            return any(
-                source.error is not None or source.has_ended or isinstance(source.peek(), Gap)
-                for source in self._sources.values()
-                if not source.is_frozen
-            )
 
     def take_more(self) -> bool:
         """Add to the whole block in hand what follows it, up to `most_events`; return whether anything has arrived."""
@@ -198,44 +162,38 @@ class Holdings:
             return True
         return isinstance(cursor.source.peek(), Gap) or cursor.source.completion is not None
 
-    def show_gap(self, source: SegmentSource) -> None:
-        self._at_gap = source
-
     def put_back(self) -> None:
         """Count what is in hand as done; events of a block that weren't taken go back to its segment."""
-        with self.lock:
-            at_gap, self._at_gap = self._at_gap, None
-            if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
-                at_gap.pass_gap()
-            cursor, self.cursor = self.cursor, None
-            if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
-                return
-            cursor.source.given = cursor.given
-            rest = cursor.rest()
-            if rest is not None:
-                cursor.source.put_back(rest)
+        at_gap, self.at_gap = self.at_gap, None
+        if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
+            at_gap.pass_gap()
+        cursor, self.cursor = self.cursor, None
+        if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
+            return
+        cursor.source.given = cursor.given
+        if cursor.taken < cursor.count:
+            cursor.source.put_back(_part_of(cursor.block, cursor.taken, cursor.count))
 
     # --- how far ----------------------------------------------------------------------------
 
     @property
     def in_hand(self) -> str | None:
         """The segment of the block or gap in hand."""
-        source = self.cursor.source if self.cursor is not None else self._at_gap
+        source = self.cursor.source if self.cursor is not None else self.at_gap
         return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
     def given(self) -> dict[str, int]:
-        with self.lock:
-            given = {name: source.given for name, source in self._sources.items()}
-            if self.cursor is not None and self.in_hand is not None:
-                given[self.in_hand] = self.cursor.given
-            return given
+        given = {name: source.given for name, source in self._sources.items()}
+        if self.cursor is not None and self.in_hand is not None:
+            given[self.in_hand] = self.cursor.given
+        return given
 
     def done(self) -> dict[str, int]:
-        with self.lock:
-            done = {name: source.given for name, source in self._sources.items()}
-            if self.cursor is not None and self.in_hand is not None:
-                done[self.in_hand] = self.cursor.done
-            return done
+        """As `given`, but for what is in hand: of that all before the event taken last."""
+        done = self.given()
+        if self.cursor is not None and self.in_hand is not None:
+            done[self.in_hand] = self.cursor.done
+        return done
 
     def completed(self) -> Mapping[str, Completion]:
         """The segments that were returned up to their ends."""

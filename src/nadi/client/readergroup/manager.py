@@ -18,9 +18,8 @@ from nadi.client.control.arguments import check_is_cut, checked
 from nadi.client.places.cuts import StreamCuts
 from nadi.client.readergroup.group import ReaderGroup, lag_of, pieces_of
 from nadi.client.readergroup.reader import EventReader
-from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import cut_of, cuts_of, first_state
-from nadi.client.readergroup.stored_state import StoredGroupState
+from nadi.client.readergroup.stored_state import StoredGroupState, release
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     AlreadyExistsError,

@@ -17,16 +17,15 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from nadi.client.control.arguments import check_seconds
-from nadi.client.readergroup.event_reads import Condition, EventRead
+from nadi.client.readergroup.event_reads import EventRead
 from nadi.client.readergroup.group import ReaderGroup, join, shared_state_of
 from nadi.client.readergroup.reader import EventReader, drop_out
 from nadi.client.readergroup.state import GroupState
-from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import ForgetOutput, Leave, RecordOutput, UndoOutput
 from nadi.client.reading.damage import RAISE, OnDamage
-from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ConditionFailedError, InvalidArgumentError
 from nadi.model.readergroup import NOBODY, RecordedOutput
 
@@ -43,21 +42,11 @@ class OutputReader(EventReader):
     """A reader of batches; created by `open_output_reader`. What `next_batch` returned last is in hand until the next
     call, which counts it as done."""
 
-    def __init__(
-        self,
-        stores: SegmentStores,
-        shared: StoredGroupState,
-        name: str,
-        token: str,
-        state: GroupState,
-        conditions: Mapping[str, Condition],
-        on_damage: OnDamage = RAISE,
-        *,
-        records_first: bool = False,
-    ) -> None:
+    def __init__(self, *given: Any, **options: Any) -> None:
+        """As an EventReader."""
+        super().__init__(*given, **options)
         self._settled: dict[str, RecordedOutput] = {}  # by segment: committed, as this reader knows
         self._unsettled: Unsettled | None = None
-        super().__init__(stores, shared, name, token, state, conditions, on_damage, records_first=records_first)
 
     async def next_batch(
         self, most_events: int, linger_s: float = 0.0, timeout: float | None = None
@@ -135,8 +124,7 @@ class OutputReader(EventReader):
 
         def change(state: GroupState) -> GroupState:
             state = state.apply(UndoOutput(self.name, found.segment, found.output))
-            held = state.readers.get(self.name)
-            return state if held is None or held.token != self._token else state.apply(Leave(self.name))
+            return state.apply(Leave(self.name)) if state.has_member(self.name, self._token) else state
 
         async with self._lock:
             await self._shared.change(change)
@@ -161,10 +149,7 @@ class OutputReader(EventReader):
         return super()._change(self._without_settled(state))
 
     def _leave(self, state: GroupState) -> GroupState:
-        held = state.readers.get(self.name)
-        if held is None or held.token != self._token:
-            return state
-        return super()._leave(self._without_settled(state))
+        return super()._leave(self._without_settled(state)) if state.has_member(self.name, self._token) else state
 
     def _without_settled(self, state: GroupState) -> GroupState:
         """The state without outputs that are committed, of the segments that aren't in hand."""

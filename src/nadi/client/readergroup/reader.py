@@ -8,7 +8,7 @@ What was handed to the application counts as done when the application asks for 
 recorded, and a segment is given away only when nothing of it is in the application's hands. So if this
 reader dies, another repeats what may be unfinished, and nothing else.
 
-An application in another thread takes blocks by itself (`next_elsewhere`), as long as nothing else comes first.
+An application in another thread takes the events of the block in hand by itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, News, Notices, Reading
+from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading, place_of
 from nadi.client.readergroup.holdings import Holdings, end_of
 from nadi.client.readergroup.plan import Facts, Watch, plan
-from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.state import GroupState, cuts_of
-from nadi.client.readergroup.stored_state import StoredGroupState
+from nadi.client.readergroup.stored_state import StoredGroupState, release
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.read_ahead import Gap, SegmentSource
@@ -37,13 +36,15 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
+    InvalidStreamCutError,
     NadiError,
+    NotFoundError,
     ReaderGroupNotFoundError,
     RequestTimeoutError,
     UnavailableError,
 )
 from nadi.model.event import EventBlock
-from nadi.model.readergroup import POSITIONS_EVERY_S, REPORTS_IN_LIFE
+from nadi.model.readergroup import POSITIONS_EVERY_S, REPORTS_IN_LIFE, StreamDataRetention
 
 _ids = itertools.count()
 log = logging.getLogger("nadi.client")
@@ -111,14 +112,14 @@ class EventReader(Reading[EventRead]):
     ) -> None:
         self.name, self._on_damage, self._records_first = name, on_damage, records_first
         self._stores, self._shared, self._token, self._state = stores, shared, token, state
-        self._news, self._wake = News(), asyncio.Event()
+        self._news, self._wake = asyncio.Event(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
         self._attention = False  # something other than the block's next event needs handling
         self._notices = Notices()
         self._conditions = dict(conditions)
         self._windows: dict[str, TimeWindows] = {}
         self._watch = Watch(name)
-        self._releases = Releases(stores, shared.scope, shared.group, name)
+        self._released = 0  # number of the last checkpoint that was released
         self._synced_at = self._reported_at = time.monotonic()
         self._unanswered = 0  # how many requests for the state in a row had no answer
         self._lock = asyncio.Lock()
@@ -130,35 +131,7 @@ class EventReader(Reading[EventRead]):
 
     def _next_ready(self) -> EventRead | None:
         cursor = self._holdings.cursor
-        return None if cursor is None or self._attention else cursor.next()
-
-    def _take(self, *, is_whole: bool) -> EventRead | None:
-        with self._holdings.lock:
-            if not self._is_undisturbed:
-                return None
-            cursor = self._holdings.take_next(is_whole=is_whole)
-        return None if cursor is None else cursor.first()
-
-    @property
-    def _waits_for_blocks(self) -> bool:
-        with self._holdings.lock:
-            return self._is_undisturbed and not self._state.is_completed and not self._holdings.has_but_blocks
-
-    @property
-    def _is_undisturbed(self) -> bool:
-        """Whether nothing but events is to be told now, and nobody but the application to be asked."""
-        is_told = (
-            self._records_first
-            or self._attention
-            or self._closed
-            or self._error is not None
-            or not self._notices.is_idle
-        )
-        return not is_told and not self._conditions and self._silence_s <= self._patience_s
-
-    def _nothing(self) -> None:
-        if self._unanswered > 1:  # once may be this process's own sleep
-            raise self._no_word()
+        return None if cursor is None or self._attention or self._held is not None else cursor.next()
 
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         found = self._next_ready()
@@ -175,10 +148,13 @@ class EventReader(Reading[EventRead]):
             async with asyncio.timeout(timeout):
                 while True:
                     self._news.clear()
-                    self._check()
+                    if self._closed:
+                        raise ClosedError(f"reader {self.name} was closed")
+                    if self._error is not None:
+                        raise self._error
                     self._pass_told()
                     if self._silence_s > self._patience_s:  # others may have taken everything
-                        await self._refresh_or_count()
+                        await self._refresh()
                         if self._unanswered > 1 and self._silence_s > self._stores.timeout_s:
                             raise self._no_word()
                         continue
@@ -195,9 +171,9 @@ class EventReader(Reading[EventRead]):
         except RequestTimeoutError:
             raise
         except TimeoutError:
-            pass
-        self._nothing()
-        return None
+            if self._unanswered > 1:  # once may be this process's own sleep
+                raise self._no_word() from None
+            return None
 
     def _no_word(self) -> RequestTimeoutError:
         why = self._stores.waits_for() or "is the server there?"
@@ -212,16 +188,12 @@ class EventReader(Reading[EventRead]):
     def _patience_s(self) -> float:
         return self._state.timing.dead_after_ms / 1000
 
-    def _check(self) -> None:
-        if self._closed:
-            raise ClosedError(f"reader {self.name} was closed")
-        if self._error is not None:
-            raise self._error
-
-    async def _refresh_or_count(self) -> None:
-        """`_refresh`, counting a request without an answer: the reading side decides how long to wait."""
+    async def _refresh(self) -> None:
+        """Compare with the group's state, and count a request without an answer: the reading side decides how long to
+        wait."""
         try:
-            await self._refresh()
+            async with self._lock:
+                self._reconcile(await self._shared.change(self._change, self._patience_s / 2))
         except RequestTimeoutError:
             self._unanswered += 1
 
@@ -234,7 +206,7 @@ class EventReader(Reading[EventRead]):
         while (source := self._holdings.next_source()) is not None:
             item = source.peek()
             if isinstance(item, Gap):
-                self._holdings.show_gap(source)
+                self._holdings.at_gap = source
                 if item.damage is not None and item.to_offset is not None and self._on_damage == RAISE:
                     raise item.error
                 return EventRead(segment=item.segment, gap=item)
@@ -245,9 +217,7 @@ class EventReader(Reading[EventRead]):
                 if not await self._recorded(source.segment, block_end):
                     return None  # what was learned of the group meanwhile comes first
             if count > 0:
-                with self._holdings.lock:
-                    if source.peek() is item:  # else another thread has it, where Ctrl-C ended the wait for this one
-                        return self._holdings.take(source, count, is_whole=is_whole).first()
+                return self._holdings.take(source, count, is_whole=is_whole).first()
         return None
 
     async def _recorded(self, segment: str, end: int) -> bool:
@@ -296,8 +266,8 @@ class EventReader(Reading[EventRead]):
     async def _look(self) -> float | None:
         """Compare with the group's state once; return in how many seconds to do so again, None at the end."""
         try:
-            await self._refresh_or_count()
-            await self._releases.follow(self._state)
+            await self._refresh()
+            await self._release(self._state)
         except ClosedError:
             return None
         except UnavailableError:
@@ -309,16 +279,25 @@ class EventReader(Reading[EventRead]):
             return None
         return None if self._closed else self._state.timing.refresh_ms / 1000
 
+    async def _release(self, state: GroupState) -> None:
+        """The first reader by name releases for all, up to the last complete checkpoint. A release only moves forward:
+        after a reset, what was released stays released, and what retention has truncated meanwhile is a gap."""
+        if state.retention is not StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT:
+            return
+        complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
+        if not complete or complete[-1].number <= self._released or self.name != min(state.readers, default=""):
+            return
+        for cut in cuts_of(complete[-1].positions).values():
+            with suppress(InvalidStreamCutError, NotFoundError):  # more was released before; or the stream was deleted
+                await release(self._stores, self._shared.scope, self._shared.group, state.group_id, [cut])
+        self._released = complete[-1].number
+
     def _abandoned(self) -> Callable[[], Awaitable[None]]:
         """What to do once nobody holds this reader any more; the function must not reference the reader."""
         shared, holdings, name, token = self._shared, self._holdings, self.name, self._token
 
         def leave(state: GroupState) -> GroupState:
-            held = state.readers.get(name)
-            if held is None or held.token != token:
-                return state
-            recorded = {segment: held.offset for segment, held in state.owned_by(name).items()}
-            return state.apply(Leave(name, recorded))
+            return state.apply(Leave(name)) if state.has_member(name, token) else state
 
         async def let_go() -> None:
             log.warning(
@@ -331,18 +310,13 @@ class EventReader(Reading[EventRead]):
 
         return let_go
 
-    async def _refresh(self) -> None:
-        async with self._lock:
-            self._reconcile(await self._shared.change(self._change, self._patience_s / 2))
-
     def _change(self, state: GroupState) -> GroupState:
         """The next state as this reader wants it; segments it would give away are frozen until that is decided."""
         state.member(self.name, self._token)
-        with self._holdings.lock:  # nothing may be taken of what is given away
-            planned, updates = plan(state, self.name, self._facts(state))
-            owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
-            going = {update.segment for update in updates if isinstance(update, Release | Complete)}
-            self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
+        planned, updates = plan(state, self.name, self._facts(state))
+        owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
+        going = {update.segment for update in updates if isinstance(update, Release | Complete)}
+        self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
         return planned
 
     def _facts(self, state: GroupState) -> Facts:
@@ -371,16 +345,14 @@ class EventReader(Reading[EventRead]):
         return self._holdings.given() if self._records_first else self._holdings.done()
 
     def _reconcile(self, state: GroupState) -> None:
-        before = self._state
-        with self._holdings.lock:  # what is lost, and what is to be told, goes before what can be taken
-            self._state = state
-            self._synced_at, self._unanswered = time.monotonic(), 0
-            is_reset = state.generation != before.generation
-            if is_reset:
-                self._notices.reset()
-            is_lost = self._holdings.follow(state, self.name, anew=is_reset)
-            if self._notices.follow(state, self.name) or is_reset or is_lost:
-                self._attention = True
+        before, self._state = self._state, state
+        self._synced_at, self._unanswered = time.monotonic(), 0
+        is_reset = state.generation != before.generation
+        if is_reset:
+            self._notices.reset()
+        is_lost = self._holdings.follow(state, self.name, anew=is_reset)
+        if self._notices.follow(state, self.name) or is_reset or is_lost:
+            self._attention = True
         if state.readers.get(self.name) != before.readers.get(self.name):
             self._reported_at = self._synced_at
         self._conditions = {
@@ -391,7 +363,7 @@ class EventReader(Reading[EventRead]):
     # --- the end ------------------------------------------------------------------------------
 
     def positions(self) -> dict[str, int]:
-        return self._holdings.given()
+        return self._holdings.given() | place_of(self._held)
 
     async def current_time_window(self, stream: str) -> TimeWindow:
         return await time_window_at(self, stream, self.positions())
@@ -399,11 +371,10 @@ class EventReader(Reading[EventRead]):
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         if self._closed:
             return
-        with self._holdings.lock:
-            self._closed = True  # before what is in hand is counted as done: nothing is taken after that
-            if is_done:
-                self._holdings.put_back()
-                self._pass_told()
+        self._closed = True
+        if is_done and self._held is None:
+            self._holdings.put_back()
+            self._pass_told()
         self._wake.set()
         self._news.set()
         try:
@@ -415,13 +386,10 @@ class EventReader(Reading[EventRead]):
             drop_out(self)
 
     def _leave(self, state: GroupState) -> GroupState:
-        held = state.readers.get(self.name)
-        if held is None or held.token != self._token:
+        if not state.has_member(self.name, self._token):
             return state
-        with self._holdings.lock:
-            facts = self._facts(state)
-            self._holdings.freeze(self._holdings.segments)
-        return plan(state, self.name, replace(facts, is_leaving=True))[0]
+        self._holdings.freeze(self._holdings.segments)
+        return plan(state, self.name, replace(self._facts(state), is_leaving=True))[0]
 
 
 # --- what the rest of the client asks of a reader ---------------------------------------------

@@ -74,10 +74,13 @@ class GroupState(GroupRecord, frozen=True):
 
     def member(self, reader: str, token: str) -> ReaderState:
         """Return the reader; ReaderOfflineError if it was taken offline."""
-        held = self.readers.get(reader)
-        if held is None or held.token != token:
+        if not self.has_member(reader, token):
             raise ReaderOfflineError(reader)
-        return held
+        return self.readers[reader]
+
+    def has_member(self, reader: str, token: str) -> bool:
+        held = self.readers.get(reader)
+        return held is not None and held.token == token
 
     def is_beyond_the_end(self, keys: NamedRange) -> bool:
         """Whether the segment follows one in which the end cut lies."""

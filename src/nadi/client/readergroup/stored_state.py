@@ -8,7 +8,7 @@ the next step is planned from what is stored.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from nadi.errors import (
 )
 from nadi.limits import TABLE_VALUE_MAX_BYTES
 from nadi.model.readergroup import STATE_KEY
+from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX
 
 
@@ -103,6 +104,13 @@ class StoredGroupState:
         if held is None:
             raise ReaderGroupNotFoundError(self.scope, self.group)
         return _decode(held.value), held.version
+
+
+async def release(stores: SegmentStores, scope: str, group: str, group_id: str, cuts: Iterable[StreamCut]) -> None:
+    """Tell the controller that the group no longer needs what lies before the cuts: retention truncates only what all
+    groups have released. InvalidStreamCutError if one isn't a boundary, or not after the last."""
+    for cut in cuts:
+        await stores.controller.update_subscriber_stream_cut(f"{scope}/{group}", group_id, cut)
 
 
 def _encode(state: GroupState) -> bytes:

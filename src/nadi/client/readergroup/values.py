@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.event_reads import EventRead, Reading
+from nadi.client.readergroup.event_reads import EventRead, Reading, place_of
 from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
@@ -50,55 +50,35 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
     def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:
         """decoders: one for each stream of the group."""
         self.name = reader.name
-        self._news, self._next_of_reader, self._take_of_reader = reader._news, reader._next_ready, reader._take
-        self._reader, self._decoders = reader, decoders
-        self._held: EventRead | None = None  # read, but its schema hasn't arrived yet
+        self._reader, self._decoders, self._next_of_reader = reader, decoders, reader._next_ready
+        self._unopened: EventRead | None = None  # read, but its schema hasn't arrived yet
         self._decode: Callable[[bytes], T]  # of the block in hand
         self._segment_id = 0
 
     def _next_ready(self) -> ValueRead[T] | None:
-        if self._held is not None:
+        if self._unopened is not None or self._held is not None:
             return None
         read = self._next_of_reader()
         return None if read is None else self._value_of(read)
-
-    def _take(self, *, is_whole: bool) -> ValueRead[T] | None:
-        read = None if self._held is not None else self._take_of_reader(is_whole=is_whole)
-        if read is None:
-            return None
-        block = block_in_hand(self._reader)
-        decode = None if block is None else self._decoder_of(read).at_hand(block)
-        if decode is None:
-            self._held = read
-            return None
-        self._decode = decode
-        return self._value_of(read)
-
-    @property
-    def _waits_for_blocks(self) -> bool:
-        return self._held is None and self._reader._waits_for_blocks
-
-    def _nothing(self) -> None:
-        self._reader._nothing()
 
     async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
         found = self._next_ready()
         if found is not None:
             return found
-        if self._held is None:
-            self._held = await self._reader.read_next_event(timeout)
-        return await self._open_held()
+        if self._unopened is None:
+            self._unopened = await self._reader.read_next_event(timeout)
+        return await self._open()
 
     async def read_next_block(self, timeout: float | None = None) -> ValueRead[T] | None:
-        if self._held is None:
-            self._held = await self._reader.read_next_block(timeout)
-        return await self._open_held()
+        if self._unopened is None:
+            self._unopened = await self._reader.read_next_block(timeout)
+        return await self._open()
 
-    async def _open_held(self) -> ValueRead[T] | None:
-        read, block = self._held, block_in_hand(self._reader)
+    async def _open(self) -> ValueRead[T] | None:
+        read, block = self._unopened, block_in_hand(self._reader)
         if read is not None and block is not None and (read.event is not None or read.block is not None):
             self._decode = await self._decoder_of(read).prepare(block)
-        self._held = None
+        self._unopened = None
         return None if read is None else self._value_of(read)
 
     def _decoder_of(self, read: EventRead) -> EventDecoder[T]:
@@ -117,11 +97,10 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
         )
 
     def positions(self) -> dict[str, int]:
-        held = {self._held.segment: self._held.offset} if self._held is not None and self._held.offset >= 0 else {}
-        return {**self._reader.positions(), **held}
+        return self._reader.positions() | place_of(self._unopened or self._held)
 
     async def current_time_window(self, stream: str) -> TimeWindow:
         return await time_window_at(self._reader, stream, self.positions())
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
-        await self._reader.close(is_done=is_done and self._held is None, timeout=timeout)
+        await self._reader.close(is_done=is_done and self._unopened is None and self._held is None, timeout=timeout)

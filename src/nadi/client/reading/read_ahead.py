@@ -1,8 +1,7 @@
 """One segment as readers have it, those of slices and those of groups: read ahead into a bounded queue by a task.
 
-`ReadAhead` fills the queue. A `SegmentSource` does so to the segment's end, and knows how far it was returned: if data
-was truncated away or is damaged, it notes the gap and continues after it; at the end it asks for the successors. What
-was read may be taken in any thread, one at a time.
+The task reads to the segment's end. Where data was truncated away or is damaged, it notes the gap and continues after
+it; at the end it asks for the successors.
 """
 
 from __future__ import annotations
@@ -10,17 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from nadi.client.segments.assemble import EventAssembler
+from nadi.client.segments.assemble import events_in
 from nadi.client.segments.info import following, what_became_of
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
     NadiError,
-    ProtocolError,
     SegmentGoneError,
     SegmentNotFoundError,
     TruncatedError,
@@ -35,110 +33,6 @@ from nadi.naming import parse_segment_name, segment_name
 def share_bytes(segments: int) -> int:
     """How many bytes a reader of so many segments reads ahead in each."""
     return max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // max(segments, 1)), READ_REPLY_MAX_BYTES)
-
-
-class ReadAhead:
-    """`blocks` wait to be taken; `reached` is where the first event starts that was not read yet."""
-
-    def __init__(self, stores: SegmentStores, segment: str, *, purpose: str, news: Callable[[], None]) -> None:
-        self.blocks: deque[EventBlock] = deque()
-        self.reached = 0
-        self._stores, self._segment, self._purpose, self._news = stores, segment, purpose, news
-        self._put_bytes = self._taken_bytes = 0  # so far: the former by the loop, the latter by whoever takes
-        self._most_bytes = READ_AHEAD_BYTES
-        self._room = asyncio.Event()
-        self._waits = False  # it reads no further until `_room` is set
-
-    def peek(self) -> EventBlock | None:
-        """The next block, joined with small ones that wait after it, so that a late reader catches up."""
-        blocks = self.blocks
-        if len(blocks) > 1 and blocks[0].size_bytes < READ_JOINED_BYTES:
-            self._join()
-        return blocks[0] if blocks else None
-
-    def take(self) -> EventBlock:
-        """Take what `peek` returns, which must not be None."""
-        block = self.pop()
-        self.go_on()
-        return block
-
-    def pop(self) -> EventBlock:
-        """`take`, in any thread; if the reading `is_held_back` then, have the loop call `go_on`."""
-        self.peek()
-        block = self.blocks.popleft()
-        self._taken_bytes += block.size_bytes
-        return block
-
-    def go_on(self) -> None:
-        """Read on, if there is room again."""
-        self._room.set()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it reads no further until a block is taken."""
-        return self._put_bytes - self._taken_bytes >= self._most_bytes
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether it has room, but waits for `go_on`."""
-        return self._waits and not self.is_full
-
-    def put_back(self, block: EventBlock) -> None:
-        """Put the rest of a taken block back in front; in any thread, like `pop`."""
-        self.blocks.appendleft(block)
-        self._taken_bytes -= block.size_bytes
-
-    def _join(self) -> None:
-        """Make one block of the first ones, as far as they are adjacent and small."""
-        blocks = self.blocks
-        parts = [blocks.popleft()]
-        size = parts[0].size_bytes
-        while blocks and blocks[0].offset == parts[0].offset + size:
-            if size + blocks[0].size_bytes > READ_JOINED_BYTES:
-                break
-            parts.append(blocks.popleft())
-            size += parts[-1].size_bytes
-        blocks.appendleft(joined(parts) if len(parts) > 1 else parts[0])
-
-    async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
-        """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
-
-        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never existed, DamagedDataError
-        from the first event that can't be read. RequestTimeoutError if the server is away for as long as the
-        client waits for it; `fill` from `reached` resumes.
-        """
-        self.reached, self._most_bytes = start, most_bytes
-        assembler = EventAssembler(start)
-        try:
-            await self._fill(assembler, end)
-        except DamagedDataError as error:
-            go_on_at = assembler.next_event_after(error.end_offset)
-            raise DamagedDataError(error.segment, self.reached, go_on_at, error.reason) from error
-
-    async def _fill(self, assembler: EventAssembler, end: int | None) -> None:
-        async with aclosing(
-            read_bytes(
-                self._stores, self._segment, self.reached, end, purpose=self._purpose, read_ahead_bytes=self._most_bytes
-            )
-        ) as pieces:
-            async for data in pieces:
-                for block in assembler.feed(data):
-                    self._put_bytes += block.size_bytes
-                    self.blocks.append(block)
-                self.reached = assembler.offset
-                if self.blocks:
-                    self._news()
-                await self._wait_for_room()
-        if assembler.is_within_event:
-            raise ProtocolError(f"segment {self._segment} ends within an event")
-
-    async def _wait_for_room(self) -> None:
-        while self.is_full:
-            self._room.clear()
-            self._waits = True
-            if self.is_full:  # still: who took a block in another thread before this didn't know that anybody waits
-                await self._room.wait()
-            self._waits = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +84,28 @@ class SegmentSource:
         self.is_frozen = False  # nothing is returned from it: it may go to another reader
         self.error: NadiError | None = None
         self.end = end
-        self._stores, self._news = stores, news
+        self._stores, self._purpose, self._news = stores, purpose, news
         self._most_bytes = read_ahead_bytes
-        self._ahead = ReadAhead(stores, keys.segment, purpose=purpose, news=news)
+        self._blocks: deque[EventBlock] = deque()
+        self._waiting_bytes = 0  # of the blocks
+        self._room = asyncio.Event()
         self._gaps: deque[Gap] = deque()
+        self._reached = start  # where the first event starts that was not read yet
         self._successors: tuple[NamedRange, ...] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._run(start))
+        self._task = asyncio.create_task(self._run())
 
     def peek(self) -> EventBlock | Gap | None:
-        """The next block or gap, whichever lies first, or None if nothing has arrived."""
+        """The next block or gap, whichever lies first, or None if nothing has arrived. Small blocks that wait are
+        joined, so that a late reader catches up."""
+        self._join()
         gap = self._gaps[0] if self._gaps else None  # first: what lies before it has arrived earlier
-        block = self._ahead.peek()
+        block = self._blocks[0] if self._blocks else None
         return block if gap is None or (block is not None and block.offset < gap.from_offset) else gap
 
     @property
     def is_ready(self) -> bool:
         """Whether there is a block, a gap or an error."""
-        return bool(self._gaps or self._ahead.blocks) or self.error is not None
+        return bool(self._gaps or self._blocks) or self.error is not None
 
     def pass_gap(self) -> None:
         gap = self._gaps.popleft()
@@ -216,19 +114,35 @@ class SegmentSource:
 
     def take(self) -> EventBlock:
         """Remove and return the next block; the caller moves `given`."""
-        block = self._ahead.pop()
-        if self._ahead.is_held_back:
-            with suppress(RuntimeError):  # the loop has ended, and the reading with it
-                self._loop.call_soon_threadsafe(self._ahead.go_on)
+        self._join()
+        block = self._blocks.popleft()
+        self._waiting_bytes -= block.size_bytes
+        self._room.set()
         return block
 
     def put_back(self, block: EventBlock) -> None:
-        self._ahead.put_back(block)
+        """Put the rest of a taken block back in front."""
+        self._blocks.appendleft(block)
+        self._waiting_bytes += block.size_bytes
+
+    def _join(self) -> None:
+        """Make one block of the first ones, as far as they are adjacent and small."""
+        blocks = self._blocks
+        if len(blocks) < 2:
+            return
+        parts = [blocks.popleft()]
+        size = parts[0].size_bytes
+        while blocks and blocks[0].offset == parts[0].offset + size:
+            if size + blocks[0].size_bytes > READ_JOINED_BYTES:
+                break
+            parts.append(blocks.popleft())
+            size += parts[-1].size_bytes
+        blocks.appendleft(joined(parts) if len(parts) > 1 else parts[0])
 
     @property
     def completion(self) -> Completion | None:
         """Where the segment ended and what follows, once all of it was returned."""
-        if self._successors is None or self.peek() is not None:
+        if self._successors is None or self._gaps or self._blocks:
             return None
         return Completion(self.given, self._successors)
 
@@ -241,43 +155,61 @@ class SegmentSource:
         """Ask again, if the server was away."""
         if isinstance(self.error, UnavailableError):
             self.error = None
-            self._task = asyncio.create_task(self._run(self._ahead.reached))
+            self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
         self._task.cancel()
 
-    async def _run(self, start: int) -> None:
+    async def _run(self) -> None:
         try:
             while True:
                 try:
-                    await self._ahead.fill(start, self.end, self._most_bytes)
+                    await self._read()
                     break
                 except TruncatedError as error:
-                    start = self._note_gap(error.start_offset)
+                    self._note_gap(error.start_offset)
                 except DamagedDataError as error:
-                    start = self._note_gap(error.end_offset, error.reason)
+                    self._note_gap(error.end_offset, error.reason)
                 except SegmentNotFoundError as error:
                     found = await what_became_of(self._stores, error.segment)
                     if not isinstance(found, SegmentGoneError):
                         raise found from None
-                    self._add_gap(Gap(self.segment, self._ahead.reached, None))
+                    self._note_gap(None)
                     break
             self._successors = await self._following()
         except NadiError as error:
             self.error = error
         self._news()
 
-    def _note_gap(self, to_offset: int, damage: str | None = None) -> int:
-        """Note a gap; return where to continue."""
-        self._add_gap(Gap(self.segment, self._ahead.reached, to_offset, damage))
-        return self._within(to_offset)
+    async def _read(self) -> None:
+        """RequestTimeoutError if the server is away for as long as the client waits for it."""
+        pieces = read_bytes(
+            self._stores,
+            self.segment,
+            self._reached,
+            self.end,
+            purpose=self._purpose,
+            read_ahead_bytes=self._most_bytes,
+        )
+        async with aclosing(events_in(pieces, self.segment, self._reached, self.end)) as blocks:
+            async for block in blocks:
+                self._blocks.append(block)
+                self._waiting_bytes += block.size_bytes
+                self._reached = block.offset + block.size_bytes
+                self._news()
+                while self._waiting_bytes >= self._most_bytes:
+                    self._room.clear()
+                    await self._room.wait()
+
+    def _note_gap(self, to_offset: int | None, damage: str | None = None) -> None:
+        """Note a gap, and continue after it."""
+        self._gaps.append(Gap(self.segment, self._reached, to_offset, damage))
+        if to_offset is not None:
+            self._reached = self._within(to_offset)
+        self._news()
 
     def _within(self, offset: int) -> int:
         return offset if self.end is None else min(offset, self.end)
-
-    def _add_gap(self, gap: Gap) -> None:
-        self._gaps.append(gap)
-        self._news()
 
     async def _following(self) -> tuple[NamedRange, ...]:
         if self.end is not None:

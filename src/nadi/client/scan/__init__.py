@@ -1,5 +1,5 @@
 """Events between two cuts as Arrow: planned in pieces that anybody can read, and read a batch at a time.
 
-`pieces` and `divided` say who reads what, `rows` makes the columns, with `values` where events are parsed. What a
+`pieces` says who reads what, `rows` makes the columns, with `values` where events are parsed. What a
 Spark task reads, and what a `Scan` does, differ in nothing else.
 """

@@ -9,7 +9,6 @@ two rows holds what lies between them, and nothing of other segments.
 from __future__ import annotations
 
 import base64
-import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,6 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import POSITIONS, segment_epoch, segment_number
 
 _STORED_MOST = 1_000  # bytes of a text that are stored as they are, for packing costs more than it saves
-_HEADER = bytes.fromhex("1f8b08000000000000ff")  # of gzip: no name, no time
 
 
 async def with_positions(manager: StreamManager, wanted: Wanted, pieces: Sequence[Piece]) -> list[Piece]:
@@ -63,7 +61,7 @@ async def _others(
 class PositionTexts:
     """The texts of the cuts of one piece's rows, as `StreamCut.from_text` reads them.
 
-    Only the offset at the end differs from row to row: so the text up to there is packed and summed once.
+    Only the offset at the end differs from row to row: so the text up to there is packed once.
     """
 
     def __init__(self, scope: str, piece: Piece) -> None:
@@ -77,32 +75,17 @@ class PositionTexts:
                 "".join(f"{offset}," for _, offset in piece.others),
             ]
         )
-        self._start = plain.encode()
-        self._sum = zlib.crc32(self._start)
-        self._packer = zlib.compressobj(wbits=31) if len(self._start) > _STORED_MOST else None
-        self._packed = self._packer.compress(self._start) if self._packer is not None else b""
-        self._starts: dict[int, tuple[str, bytes]] = {}  # by the number of the offset's digits: text, rest
+        start = plain.encode()
+        # a copy of the packer for each row is to be small: so are its window and its tables
+        is_packed = len(start) > _STORED_MOST
+        level, wbits, memory = (6, 28, 5) if is_packed else (0, 25, 1)
+        self._packer = zlib.compressobj(level, wbits=wbits, memLevel=memory)
+        self._begun = self._packer.compress(start)
 
     def of(self, offsets: Iterable[int]) -> list[str]:
         """The texts of the cuts at those offsets of the piece's segment."""
-        make = self._stored if self._packer is None else self._compressed
-        return [make(b"%d" % offset) for offset in offsets]
+        return [self._text(b"%d" % offset) for offset in offsets]
 
-    def _stored(self, digits: bytes) -> str:
-        held = self._starts.get(len(digits))
-        if held is None:
-            held = self._starts[len(digits)] = self._begun(len(self._start) + len(digits))
-        text, rest = held
-        tail = struct.pack("<II", zlib.crc32(digits, self._sum), len(self._start) + len(digits))
-        return text + base64.b64encode(rest + digits + tail).decode()
-
-    def _begun(self, size: int) -> tuple[str, bytes]:
-        """Everything before the offset's digits: what is whole in base64, and the bytes that aren't."""
-        start = _HEADER + struct.pack("<BHH", 1, size, size ^ 0xFFFF) + self._start  # one block, stored
-        whole = len(start) // 3 * 3
-        return base64.b64encode(start[:whole]).decode(), start[whole:]
-
-    def _compressed(self, digits: bytes) -> str:
-        assert self._packer is not None
+    def _text(self, digits: bytes) -> str:
         packer = self._packer.copy()
-        return base64.b64encode(self._packed + packer.compress(digits) + packer.flush()).decode()
+        return base64.b64encode(self._begun + packer.compress(digits) + packer.flush()).decode()

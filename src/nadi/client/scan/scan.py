@@ -18,11 +18,9 @@ from nadi.client.places.slices import NamedSlice
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
 from nadi.client.scan.connection import Client, connection_of
-from nadi.client.scan.divided import chained, evenly
-from nadi.client.scan.pieces import Piece, deal, pieces_of
+from nadi.client.scan.pieces import Piece, chained, deal, evenly, pieces_of
 from nadi.client.scan.positions import with_positions
-from nadi.client.scan.rows import TYPES, arrow_schema
-from nadi.client.scan.selection import Readable, Rows, unnested_schema, why_missing
+from nadi.client.scan.rows import TYPES, Readable, Rows, arrow_schema, unnested_schema, why_missing
 from nadi.client.scan.split import Split
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError

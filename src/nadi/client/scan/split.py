@@ -12,7 +12,7 @@ import base64
 import binascii
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +21,7 @@ from nadi.client.control.security import Basic, Bearer, Credentials, Encoded
 from nadi.client.reading.damage import OnDamage
 from nadi.client.scan.connection import Connection, client_of
 from nadi.client.scan.pieces import Piece
-from nadi.client.scan.selection import Readable, Rows
+from nadi.client.scan.rows import Readable, Rows
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
@@ -30,6 +30,7 @@ from nadi.model.event import EventBlock
 FORMAT = 1
 _TEXT_MAX_BYTES = 64 * MIB  # unpacked: a small text must not fill the memory
 _KIND = "value"
+_LOGINS: dict[str, type[Basic | Bearer | Encoded]] = {"basic": Basic, "bearer": Bearer, "encoded": Encoded}
 
 
 class _Numbered(msgspec.Struct):
@@ -48,14 +49,6 @@ class _Values(msgspec.Struct, forbid_unknown_fields=True):
     schema_id: int | None
 
 
-class _Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    stream: str
-    segment_id: int
-    start: int
-    end: int
-    others: tuple[tuple[int, int], ...]
-
-
 class _Login(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
     parts: tuple[str, ...]
@@ -71,57 +64,28 @@ class _Split(msgspec.Struct, forbid_unknown_fields=True):
     event_time_unit: str
     on_damage: OnDamage
     unnest: bool
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[tuple[str, int, int, int, tuple[tuple[int, int], ...]], ...]  # those that `Piece` has
     values: _Values | None = None
     login: _Login | None = None
 
 
-Parts = tuple[Connection, Rows, tuple[Piece, ...]]
-
-
 def packed(connection: Connection, rows: Rows, pieces: tuple[Piece, ...], *, with_credentials: bool = False) -> bytes:
     """One split. with_credentials: InvalidArgumentError if they are a function."""
-    login = _login_of(connection.credentials) if with_credentials else None
-    parts = tuple(_Piece(one.stream, one.segment_id, one.start, one.end, one.others) for one in pieces)
-    return msgspec.json.encode(
-        _Split(
-            FORMAT,
-            connection.uri,
-            connection.trust_store,
-            connection.validate_host_name,
-            rows.scope,
-            rows.columns,
-            rows.event_time_unit,
-            rows.on_damage,
-            rows.is_unnested,
-            parts,
-            _values_of(rows.target),
-            login,
-        )
+    made = _Split(
+        FORMAT,
+        connection.uri,
+        connection.trust_store,
+        connection.validate_host_name,
+        rows.scope,
+        rows.columns,
+        rows.event_time_unit,
+        rows.on_damage,
+        rows.is_unnested,
+        tuple((one.stream, one.segment_id, one.start, one.end, one.others) for one in pieces),
+        _values_of(rows.target),
+        _login_of(connection.credentials) if with_credentials else None,
     )
-
-
-def unpacked(data: bytes, credentials: Credentials | None = None) -> Parts:
-    """What `packed` was given. credentials: instead of those that are in it, if any. InvalidArgumentError if it is of
-    another version, or no split."""
-    try:
-        number = msgspec.json.decode(data, type=_Numbered).nadi_split
-        if number != FORMAT:
-            raise InvalidArgumentError(
-                f"this split has format {number}, and this version of nadi reads format {FORMAT}: plan and read "
-                "with the same version"
-            )
-        found = msgspec.json.decode(data, type=_Split)
-        target = _target_of(found.values)
-        credentials = credentials or _credentials_of(found.login)
-    except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise InvalidArgumentError(f"this is no split ({error}): use what Split.as_text() returned") from error
-    connection = Connection(found.uri, credentials, found.trust_store, found.validate_host_name)
-    rows = Rows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
-    pieces = tuple(Piece(one.stream, one.segment_id, one.start, one.end, one.others) for one in found.pieces)
-    return connection, rows, pieces
+    return msgspec.json.encode(made)
 
 
 def text_of(data: bytes) -> str:
@@ -163,26 +127,22 @@ def _target_of(values: _Values | None) -> Target | None:
 def _login_of(credentials: Credentials | None) -> _Login | None:
     if credentials is None:
         return None
-    if isinstance(credentials, Basic):
-        return _Login("basic", (credentials.user, credentials.password))
-    if isinstance(credentials, Encoded):
-        return _Login("encoded", (credentials.value,))
-    if not isinstance(credentials.token, str):
+    kind = next(name for name, made in _LOGINS.items() if isinstance(credentials, made))
+    parts = tuple(getattr(credentials, field.name) for field in fields(credentials))
+    if not all(isinstance(part, str) for part in parts):
         raise InvalidArgumentError(
             "these credentials are a function, which no text can hold: leave them out, and give them to who reads"
         )
-    return _Login("bearer", (credentials.token,))
+    return _Login(kind, parts)
 
 
 def _credentials_of(login: _Login | None) -> Credentials | None:
     if login is None:
         return None
-    made = {"basic": (Basic, 2), "bearer": (Bearer, 1), "encoded": (Encoded, 1)}.get(login.kind)
-    if made is None or len(login.parts) != made[1]:
+    made = _LOGINS.get(login.kind)
+    if made is None or len(login.parts) != len(fields(made)):
         raise ValueError("its credentials are of no known kind")
-    kind, _ = made
-    found: Credentials = kind(*login.parts)
-    return found
+    return made(*login.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +179,7 @@ class Split(Readable):
         Who reads it signs in with the credentials of its own environment. with_credentials: with those that are in
         this split instead, for anybody to see who sees the text.
 
-        >>> from nadi.client.scan.selection import Rows
+        >>> from nadi.client.scan.rows import Rows
         >>> split = Split(Connection("tcp://127.0.0.1:9090"), Rows("home", ("event",), "ms", None, "raise", False), ())
         >>> Split.from_text(split.as_text()) == split
         True
@@ -232,11 +192,29 @@ class Split(Readable):
 
         Raises InvalidArgumentError if the text is something else, or a split of another version of nadi.
         """
-        return cls(*unpacked(data_of(text), credentials))
+        return _unpickled(data_of(text), credentials)
 
     def __reduce__(self) -> tuple[Callable[[bytes, Credentials | None], Split], tuple[bytes, Credentials | None]]:
         return _unpickled, (packed(self.connection, self.rows, self.pieces), self.connection.credentials)
 
 
-def _unpickled(data: bytes, credentials: Credentials | None) -> Split:
-    return Split(*unpacked(data, credentials))
+def _unpickled(data: bytes, credentials: Credentials | None = None) -> Split:
+    """What `packed` was given. credentials: instead of those that are in it, if any. InvalidArgumentError if it is of
+    another version, or no split."""
+    try:
+        number = msgspec.json.decode(data, type=_Numbered).nadi_split
+        if number != FORMAT:
+            raise InvalidArgumentError(
+                f"this split has format {number}, and this version of nadi reads format {FORMAT}: plan and read "
+                "with the same version"
+            )
+        found = msgspec.json.decode(data, type=_Split)
+        target = _target_of(found.values)
+        credentials = credentials or _credentials_of(found.login)
+    except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"this is no split ({error}): use what Split.as_text() returned") from error
+    connection = Connection(found.uri, credentials, found.trust_store, found.validate_host_name)
+    rows = Rows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
+    return Split(connection, rows, tuple(Piece(*one) for one in found.pieces))

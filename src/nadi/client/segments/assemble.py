@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
+from nadi.errors import DamagedDataError, InvalidStreamCutError, ProtocolError
 from nadi.model.event import EventBlock, whole_events
 from nadi.model.framing import HEADER_BYTES
 
@@ -64,3 +67,26 @@ class EventAssembler:
         missing = max(size - len(self._head), 0)
         self._head += data[:missing]
         return data[missing:]
+
+
+async def events_in(
+    pieces: AsyncGenerator[memoryview, None], segment: str, start: int, end: int | None
+) -> AsyncGenerator[EventBlock, None]:
+    """The events in a segment's bytes from one event boundary to another, or to its end.
+
+    Raises what `pieces` does, DamagedDataError from the first event that can't be read to the next that may be;
+    InvalidStreamCutError if `end` lies within an event.
+    """
+    assembler = EventAssembler(start)
+    try:
+        async with aclosing(pieces):
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    yield block
+    except DamagedDataError as error:
+        go_on_at = assembler.next_event_after(error.end_offset)
+        raise DamagedDataError(segment, assembler.offset, go_on_at, error.reason) from error
+    if assembler.is_within_event and end is None:
+        raise ProtocolError(f"segment {segment} ends within an event")
+    if assembler.is_within_event:
+        raise InvalidStreamCutError(f"{end:,} is not an event boundary of segment {segment}, or lies past its end")

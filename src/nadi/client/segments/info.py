@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.display import Displayed
@@ -14,6 +15,9 @@ from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
+
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +101,19 @@ async def _last_segments(stores: SegmentStores, head: StreamCut) -> list[Segment
         raise StreamNotFoundError(head.scope, head.stream)
     epoch = segment_epoch(max(ids))
     return await stores.controller.epoch_segments(head.scope, head.stream, epoch)
+
+
+async def of_each(items: Iterable[X], work: Callable[[X], Awaitable[Y]], at_once: int = 8) -> list[Y]:
+    """What `work` returns for each, in order, so many at a time; if one fails, the others end."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(item: X) -> Y:
+        async with turns:
+            return await work(item)
+
+    tasks = [asyncio.create_task(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

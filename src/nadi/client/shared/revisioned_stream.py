@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
-from nadi.client.segments.assemble import EventAssembler
+from nadi.client.segments.assemble import events_in
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
@@ -38,30 +38,6 @@ class Record(NamedTuple):
     revision: int
     end: int
     data: bytes
-
-
-class RecordLog(Protocol):
-    """What a StateSynchronizer needs; what is unavailable is tried again for as long as the client waits."""
-
-    name: str
-
-    @property
-    def timeout_s(self) -> float: ...
-
-    @property
-    def trouble(self) -> NadiError | None: ...
-
-    async def extent(self) -> Extent: ...
-
-    def read(self, start: int, end: int) -> AsyncGenerator[Record, None]: ...
-
-    async def append(self, data: bytes, expected_end: int) -> int: ...
-
-    async def mark(self) -> int | None: ...
-
-    async def set_mark(self, revision: int, expected: int | None) -> bool: ...
-
-    async def truncate(self, revision: int) -> None: ...
 
 
 @checked()
@@ -95,16 +71,15 @@ class RevisionedStream:
         """The records between two revisions; TruncatedError if the first of them is gone."""
         if start >= end:
             return
-        assembler = EventAssembler(start)
-        reading = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
-        async with explained(self._stores, self._segment), aclosing(reading) as pieces:
-            async for piece in pieces:
-                for block in assembler.feed(piece):
-                    at = block.offset
-                    for data in block:
-                        revision, at = at, at + HEADER_BYTES + len(data)
-                        yield Record(revision, at, data)
-        if assembler.offset != end:
+        at = start
+        pieces = read_bytes(self._stores, self._segment, start, end, purpose=REQUESTS)
+        reading = events_in(pieces, self._segment, start, end)
+        async with explained(self._stores, self._segment), aclosing(reading) as blocks:
+            async for block in blocks:
+                for data in block:
+                    revision, at = at, at + HEADER_BYTES + len(data)
+                    yield Record(revision, at, data)
+        if at != end:
             raise InvalidStreamCutError(
                 f"{end:,} is not a revision of {self.name}: use one of its stream cuts, such as its tail"
             )

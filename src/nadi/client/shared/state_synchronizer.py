@@ -22,7 +22,7 @@ import msgspec
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
-from nadi.client.shared.revisioned_stream import Record, RecordLog
+from nadi.client.shared.revisioned_stream import Record, RevisionedStream
 from nadi.errors import ConditionFailedError, ContentionError, InvalidArgumentError, ProtocolError, TruncatedError
 from nadi.limits import STATE_UPDATE_ATTEMPTS
 
@@ -67,11 +67,9 @@ class StateSynchronizer(Generic[S, U]):
     `timeout` is in seconds, for each call; None is the client's.
     """
 
-    def __init__(
-        self, log: RecordLog, kind: StateKind[S, U], *, as_of: int | None = None, attempts: int = STATE_UPDATE_ATTEMPTS
-    ) -> None:
+    def __init__(self, log: RevisionedStream, kind: StateKind[S, U], *, as_of: int | None = None) -> None:
         self.name = log.name
-        self._log, self._kind, self._as_of, self._attempts = log, kind, as_of, attempts
+        self._log, self._kind, self._as_of = log, kind, as_of
         self._state = kind.initial()
         self._position: int | None = None  # up to where records are in the state; None before the first
         self._is_headless = False  # records before were truncated away, so that a whole state must come first
@@ -103,12 +101,11 @@ class StateSynchronizer(Generic[S, U]):
                 return False
             data = _I32.pack(_WHOLE) + self._kind.encode_state(state)
             try:
-                self._position = await self._log.append(data, extent.end)
+                end = await self._log.append(data, extent.end)
             except ConditionFailedError:
                 await self._catch_up()
                 return False
-            self._state = self._kind.decode_state(data[_I32.size :])
-            self._is_headless = False
+            self._apply(Record(extent.end, end, data))
             return True
 
     async def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = None) -> Sequence[U]:
@@ -119,22 +116,16 @@ class StateSynchronizer(Generic[S, U]):
         StorageFullError at once if the server has no room, and ContentionError if others were faster too often.
         """
         self._check_writable()
+        updates: Sequence[U] = ()
+
+        def record() -> bytes | None:
+            nonlocal updates
+            updates = generate(self._state)
+            return self._framed(updates) if updates else None
+
         async with self._limited(timeout, "updated"), self._turn:
-            for _ in range(self._attempts):
-                await self._catch_up()
-                self._check_known()
-                updates = generate(self._state)
-                if not updates:
-                    return updates
-                data = self._framed(updates)
-                assert self._position is not None
-                try:
-                    end = await self._log.append(data, self._position)
-                except ConditionFailedError:
-                    continue
-                self._apply(Record(self._position, end, data))
-                return updates
-        raise ContentionError(self.name, self._attempts)
+            await self._store(record)
+        return updates
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Store the entire state, for later opens to start from.
@@ -145,23 +136,29 @@ class StateSynchronizer(Generic[S, U]):
         self._check_writable()
         async with self._limited(timeout, "compacted"), self._turn:
             before = await self._log.mark()
-            for _ in range(self._attempts):
-                await self._catch_up()
-                self._check_known()
-                assert self._position is not None
-                data = _I32.pack(_WHOLE) + self._kind.encode_state(self._state)
-                revision = self._position
-                try:
-                    self._position = await self._log.append(data, revision)
-                    break
-                except ConditionFailedError:
-                    continue
-            else:
-                raise ContentionError(self.name, self._attempts)
+            revision = await self._store(lambda: _I32.pack(_WHOLE) + self._kind.encode_state(self._state))
             if await self._log.set_mark(revision, before) and before is not None and not keep_history:
                 await self._log.truncate(before)  # else somebody else compacts now, and truncates
 
     # --- inside -----------------------------------------------------------------------------
+
+    async def _store(self, record: Callable[[], bytes | None]) -> int:
+        """Store the record, made of the newest state, unless it is None; return its revision. It is made again whenever
+        somebody else was faster."""
+        for _ in range(STATE_UPDATE_ATTEMPTS):
+            await self._catch_up()
+            self._check_known()
+            assert self._position is not None
+            revision, data = self._position, record()
+            if data is None:
+                return revision
+            try:
+                end = await self._log.append(data, revision)
+            except ConditionFailedError:
+                continue
+            self._apply(Record(revision, end, data))
+            return revision
+        raise ContentionError(self.name, STATE_UPDATE_ATTEMPTS)
 
     def _check_writable(self) -> None:
         if self._as_of is not None:

@@ -13,8 +13,8 @@ from nadi.client.control.arguments import checked, checking, several_texts
 from nadi.client.definitions.columns import fields_of
 from nadi.client.definitions.stream_tables import TableDefinition, planned
 from nadi.client.places.slices import NamedSlice
+from nadi.client.scan.rows import Readable
 from nadi.client.scan.scan import Scan, scan
-from nadi.client.scan.selection import Readable
 from nadi.client.streamtables.changes import changes_of, changes_schema
 from nadi.client.streamtables.latest import latest_rows
 from nadi.client.streamtables.layout import OWN, Layout

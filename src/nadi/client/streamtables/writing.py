@@ -18,8 +18,7 @@ from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import checking
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.places import StreamShape
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter
+from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.serializers.columns import reason
 from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table

@@ -26,8 +26,7 @@ from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.scan.connection import Connection, client_of, connection_of
-from nadi.client.scan.divided import divided
-from nadi.client.scan.pieces import Piece
+from nadi.client.scan.pieces import Piece, divided
 from nadi.client.segments.info import segment_info
 from nadi.errors import ContentionError, InvalidArgumentError, SegmentNotFoundError
 from nadi.limits import SCAN_SPLITS, SEARCH_BATCH_BYTES

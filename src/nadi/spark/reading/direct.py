@@ -33,8 +33,7 @@ from urllib.request import url2pathname
 import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.event_places import event_places
-from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.reading.segment_range import event_places, read_segment_range
 from nadi.client.scan.pieces import Piece
 from nadi.client.scan.rows import read_rows
 from nadi.client.segments.assemble import EventAssembler

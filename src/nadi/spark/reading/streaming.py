@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.divided import divided
+from nadi.client.scan.pieces import divided
 from nadi.client.scan.positions import with_positions
 from nadi.client.segments.info import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError

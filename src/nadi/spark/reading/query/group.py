@@ -11,8 +11,8 @@ import logging
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import pieces_of, shared_state_of
-from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
+from nadi.client.readergroup.stored_state import release
 from nadi.client.readergroup.updates import Reset
 from nadi.errors import (
     ConflictError,

@@ -24,7 +24,7 @@ from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading import segment_range
 from nadi.client.reading.boundary import check_boundary, check_cut, known_ranges, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage
-from nadi.client.reading.event_places import event_places
+from nadi.client.reading.segment_range import event_places
 from nadi.client.segments.info import SegmentInfo
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
