@@ -153,53 +153,41 @@ class Resource:
     def add_to(self, app: typer.Typer) -> None:
         noun, names, within = self.noun, self.names, dict(list(self.names.items())[:-1])
         form = {"form": Form}
+        how_far = f"Show how far a {noun} is, and who works at it."
+        ends = f"Have all that work at a {noun} end; `run` continues there."
         commands: dict[str, tuple[Any, Callable[..., None], str, Mapping[str, Any], Mapping[str, Any]]] = {
             "list": (self.rows, self._list, f"List {self._plural}.", within | form, self.filters),
-            "show": (self.show, self._show, f"Show a {noun}.", {**names, **form}, {}),
-            "status": (
-                self.status,
-                self._status,
-                f"Show how far a {noun} is, and who works at it.",
-                {**names, **form},
-                {},
-            ),
-            "stop": (self.stop, self._stop, f"Have all that work at a {noun} end; `run` continues there.", names, {}),
+            "show": (self.show, self._fields, f"Show a {noun}.", {**names, **form}, {}),
+            "status": (self.status, self._fields, how_far, {**names, **form}, {}),
+            "stop": (self.stop, self._stop, ends, names, {}),
             "delete": (self.delete, self._delete, f"Delete a {noun}{self.stays}.", names, {"yes": Yes, **self.options}),
         }
         for verb, (source, run, about, arguments, options) in commands.items():
             if source is not None:
                 own = [_parameter(*one) for one in {"manager": object, **arguments}.items()]
-                app.command(verb, help=about)(_taking(partial(run), own, options))
+                app.command(verb, help=about)(_taking(partial(run, source), own, options))
 
-    def _list(self, manager: StreamManager, form: Form, **given: Any) -> None:
-        assert self.rows is not None
-        rows, unreadable = self.rows(manager, **given)
+    def _list(self, rows: Callable[..., Any], manager: StreamManager, form: Form, **given: Any) -> None:
+        found, unreadable = rows(manager, **given)
         such = f"such {self.noun}" if self.filters else self._plural
         empty = (self.empty or f"Scope {{scope}} has no {such}.").format(**given)
-        shown = map(self.for_people, rows) if form is Form.TABLE else rows
+        shown = map(self.for_people, found) if form is Form.TABLE else found
         show(list(shown), self.columns, form=form, empty=empty, unreadable=unreadable)
 
-    def _show(self, manager: StreamManager, form: Form, **given: Any) -> None:
-        assert self.show is not None
-        show_fields(self.show(manager, **given), form)
+    def _fields(self, fields: Callable[..., Row], manager: StreamManager, form: Form, **given: Any) -> None:
+        show_fields(fields(manager, **given), form)
 
-    def _status(self, manager: StreamManager, form: Form, **given: Any) -> None:
-        assert self.status is not None
-        show_fields(self.status(manager, **given), form)
-
-    def _stop(self, manager: StreamManager, **given: Any) -> None:
-        assert self.stop is not None
-        self.stop(manager, **given)
+    def _stop(self, stop: Callable[..., Any], manager: StreamManager, **given: Any) -> None:
+        stop(manager, **given)
         say(f"stopped {self._name(given)}")
 
-    def _delete(self, manager: StreamManager, yes: bool = False, **given: Any) -> None:
-        assert self.delete is not None
+    def _delete(self, delete: Callable[..., Any], manager: StreamManager, yes: bool = False, **given: Any) -> None:
         name = self._name(given)
         if self.question and not yes:
             with suppress(ProtocolError):  # an unreadable one can be deleted
                 self.find(manager, **given)
             confirm(f"Delete {name}{self.question}")
-        say_gone(self.delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
+        say_gone(delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
 
     def _name(self, given: Mapping[str, Any]) -> str:
         return f"{self.noun} {'/'.join(given[name] for name in self.names)}"
