@@ -205,7 +205,8 @@ def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12,
     scale, colours = Normalize(0, max((span.bytes_per_s for span in spans), default=0.0) or 1.0), colormaps["viridis_r"]
     kept, gone = [], []
     for span in spans:
-        start, head, end = _days(span.start_ms), _days(_head(span)), _days(span.end_ms)
+        gone_ms = min(max(span.gone_ms, span.start_ms), span.end_ms)  # where the truncated part ends
+        start, head, end = _days(span.start_ms), _days(gone_ms), _days(span.end_ms)
         height = span.high - span.low
         gone.append(Rectangle((start, span.low), head - start, height))
         kept.append(Rectangle((head, span.low), end - head, height, facecolor=colours(scale(span.bytes_per_s))))
@@ -220,11 +221,6 @@ def drawn(spans: Sequence[Span], title: str, size_in: tuple[float, float] = (12,
     bar = figure.colorbar(ScalarMappable(scale, colours), ax=axes, label="mean rate of the segment")
     bar.ax.yaxis.set_major_formatter(lambda rate, _: rate_text(rate))
     return figure
-
-
-def _head(span: Span) -> int:
-    """Where the truncated part ends, in ms."""
-    return min(max(span.gone_ms, span.start_ms), span.end_ms)
 
 
 def _days(ms: int) -> float:

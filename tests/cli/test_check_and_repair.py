@@ -32,19 +32,6 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("stop", [True, False])
-def test_a_sound_folder(folder: Path, stop: bool) -> None:
-    if stop:
-        recovered(folder)
-    before = contents(folder)
-    told = command("check", folder)
-    assert told.exit_code == 0, told.output
-    assert "sound: nothing is damaged" in told.output
-    assert contents(folder) == before
-    assert command("repair", folder).exit_code == 0
-    assert contents(folder) == before
-
-
 def test_a_lost_snapshot_is_refused_and_left_alone(folder: Path) -> None:
     recovered(folder)
     shutil.rmtree(folder / "tier2/snapshots/container-0")
@@ -58,18 +45,6 @@ def test_a_lost_snapshot_is_refused_and_left_alone(folder: Path) -> None:
     assert "no server can be started: restore what is LOST from a copy" in told.output
     before = {path: data for path, data in before.items() if "container-0" in path.parts and path.name != "epoch"}
     assert before.items() <= contents(folder).items()
-
-
-def test_a_missing_chunk_is_named_by_its_stream(folder: Path) -> None:
-    chunks = sorted((folder / "tier2").glob("container-*/*/*"), key=lambda path: path.stat().st_size)
-    chunks[-1].unlink()
-    before = contents(folder)
-    told = command("check", folder)
-    assert told.exit_code == 1
-    assert re.search(
-        r"LOST +stream s/t, segment .*: bytes [\d,]+ to [\d,]+ can't be read: chunk .* is missing", told.output
-    )
-    assert contents(folder) == before
 
 
 def late_events(folder: Path) -> tuple[Path, int]:
@@ -169,15 +144,6 @@ def events_of_log(log: Path, at: int) -> int:
     operations, _ = decode_frame(log.read_bytes()[at + FRAME_HEADER_BYTES : at + 4096])
     assert isinstance(operations[0], Append)
     return operations[0].offset
-
-
-def test_what_is_no_data_folder(tmp_path: Path) -> None:
-    assert command("check", tmp_path / "none").exit_code == 1
-    assert not (tmp_path / "none").exists()
-    told = command("check", tmp_path)
-    assert told.exit_code == 1
-    assert "not a nadi data folder" in told.output
-    assert command("repair", tmp_path).exit_code == 1
 
 
 def test_a_folder_in_use_is_left_alone(folder: Path) -> None:

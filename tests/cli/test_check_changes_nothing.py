@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from nadi.errors import DataFolderLockedError, DataFolderVersionError
+from nadi.segmentstore.datafolder import FORMAT, FolderLock, StoreFile, find, open_folder
 from tests.cli.test_check_and_repair import command, flip
 from tests.segmentstore.state_tables import recovered
 from tests.segmentstore.test_lost_state import base, contents, folder
@@ -26,8 +30,16 @@ def everything(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
     return found
 
 
+def killed(folder: Path) -> None:
+    """As the fixture leaves it."""
+
+
 def sound(folder: Path) -> None:
     recovered(folder)
+
+
+def without_chunk(folder: Path) -> None:
+    max((folder / "tier2").glob("container-*/*/*"), key=lambda path: path.stat().st_size).unlink()
 
 
 def without_lock(folder: Path) -> None:
@@ -69,35 +81,64 @@ def without_anything_in_a_container(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+SOUND = "sound: nothing is damaged"
+CHUNK = r"LOST +stream s/t, segment .*: bytes [\d,]+ to [\d,]+ can't be read: chunk .* is missing"
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "code", "says"),
     [
-        sound,
-        without_lock,
-        damaged_snapshot,
-        damaged_log,
-        without_tier2,
-        without_log,
-        empty,
-        foreign,
-        without_anything_in_a_container,
+        (killed, 0, SOUND),
+        (sound, 0, SOUND),
+        (without_lock, 0, ""),
+        (without_chunk, 1, CHUNK),
+        (damaged_snapshot, None, ""),
+        (damaged_log, None, ""),
+        (without_tier2, None, ""),
+        (without_log, None, ""),
+        (empty, 1, "not a nadi data folder"),
+        (foreign, 1, "not a nadi data folder"),
+        (without_anything_in_a_container, None, ""),
     ],
 )
-def test_check_changes_nothing(folder: Path, make: Callable[[Path], None]) -> None:
+def test_check_changes_nothing(folder: Path, make: Callable[[Path], None], code: int | None, says: str) -> None:
     make(folder)
     before = everything(folder)
     told = command("check", folder)
-    assert told.exit_code in (0, 1), told.output
+    assert told.exit_code in ((0, 1) if code is None else (code,)), told.output
+    assert re.search(says, told.output), told.output
     assert everything(folder) == before
     if make in (empty, foreign):
         assert command("repair", folder, "--yes").exit_code == 1
         assert everything(folder) == before
+    elif says == SOUND:
+        stored = contents(folder)
+        assert command("repair", folder).exit_code == 0
+        assert contents(folder) == stored
+
+
+def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
+    assert command("check", tmp_path / "none").exit_code == 1
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+def test_a_folder_of_another_version_is_neither_judged_nor_repaired(folder: Path, other: int) -> None:
+    """Its states, misread, would look damaged."""
+    said = find(folder).store
+    assert isinstance(said, StoreFile)
+    replace(said, format=other).write(folder)
+    before = contents(folder)
+    for verb in ("check", "repair"):
+        refused = command(verb, folder)
+        assert refused.exit_code == 1
+        assert f"has format {other}, but this nadi reads format {FORMAT}" in " ".join(refused.output.split())
+    with pytest.raises(DataFolderVersionError):
+        open_folder(folder, None, None, "unused")
+    assert contents(folder) == before
 
 
 def test_a_folder_that_is_being_checked_is_not_served(folder: Path) -> None:
-    from nadi.errors import DataFolderLockedError
-    from nadi.segmentstore.datafolder import FolderLock
-
     looking = FolderLock(folder, changes=False)
     with pytest.raises(DataFolderLockedError):
         FolderLock(folder)
@@ -112,7 +153,7 @@ def test_a_repair_says_what_it_could_not_repair(folder: Path, what: str) -> None
         case "container":
             shutil.rmtree(folder / "container-1")
         case "chunk":
-            max((folder / "tier2").glob("container-*/*/*"), key=lambda path: path.stat().st_size).unlink()
+            without_chunk(folder)
     before = contents(folder)
     told = command("repair", folder, "--yes")
     assert told.exit_code == 1, told.output

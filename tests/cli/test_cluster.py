@@ -162,9 +162,7 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--store", "file:///s", "--data", "d"), "--data is for a data folder"),
         (("--store", "file:///s", "--signing-key", "k"), "--signing-key is for one server of a data folder"),
-        (("--cache", "c"), "--cache is for a server of a cluster"),
         (("--wal-profile", "cost"), "--wal-profile is for a server of a cluster"),
         (("--tls-ca", "a"), "--tls-ca is for a server of a cluster"),
         (("--store-option", "a=b"), "--store-option is for a server of a cluster"),
@@ -181,10 +179,16 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
         (("--store", "file:///s", "--tls-ca", "a"), "--tls-ca has no effect without --tls-cert"),
         (("--store", "ftp://s"), "a store is file://"),
         (("--store", "s3://b/p", "--store-option", "aws_secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
-        (("--store", "file:///s", "--wal-profile", "cheap"), "latency, balanced, cost"),
+        (("--store", "s3://b/p", "--tier2", "s3://b/q"), "is for one server of a data folder"),
+        (("--workers", "2", "--tier2", "s3://b/q"), "is for one server of a data folder"),
+        (("--log-max", "1MiB"), "--log-max can't be 1,048,576: it is at least "),
+        (("--tier2", "s3://b/q", "--tier2-option", "secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
     ],
 )
-def test_options_that_do_not_fit_together(arguments: tuple[str, ...], says: str) -> None:
+def test_options_that_do_not_fit_together(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, output = run("up", *arguments)
     assert code == 2
     assert says in output

@@ -157,6 +157,7 @@ def test_nothing_secret_is_printed_and_nothing_started(tmp_path: Path, monkeypat
         ("port: 1", "is not TOML: "),
         ("scaling = 'quick'", "scaling can't be 'quick': it is one of fast, classic"),
         ("log-format = 'xml'", "log-format can't be 'xml': it is one of text, json"),
+        ("log-level = 'LOUD'", "log-level can't be 'LOUD': it is one of DEBUG, INFO,"),
         ("traces = 'all'", "traces can't be 'all': it is one of none, otlp"),
         ("log-max = '5'", "log-max: "),
         (

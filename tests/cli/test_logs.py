@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import nadi
-from nadi.cli.app import app
 from nadi.errors import InvalidArgumentError
 from nadi.observe import logs
 from tests.access.support import certificate
@@ -106,21 +104,6 @@ def test_an_embedded_server_by_its_environment(tmp_path: Path, capfd: pytest.Cap
     assert [line["container"] for line in messages if "recovered" in line["message"]] == [0]
     with pytest.raises(InvalidArgumentError, match=r"^NADI_LOG_FORMAT can't be 'xml': it is one of text,"):
         nadi.embedded(tmp_path / "other", environment={"NADI_LOG_FORMAT": "xml"})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--log-format", "xml"], "--log-format can't be 'xml': it is one of text, json"),
-        (["--log-level", "LOUD"], "--log-level can't be 'LOUD': it is one of DEBUG, INFO,"),
-        (["--log-level", "INFO", "-v"], "--verbose has no effect beside --log-level"),
-    ],
-)
-def test_what_makes_no_sense_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *arguments])
-    assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
-    assert not (tmp_path / "data").exists()
 
 
 def test_why_a_server_cannot_start_is_a_message_like_others(tmp_path: Path) -> None:

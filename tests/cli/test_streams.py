@@ -107,7 +107,7 @@ def test_rows_have_three_forms(shell: Shell) -> None:
     assert shell.run(*options, "-o", "table").stdout == shell.run(*options).stdout
     assert shell.run(*options, "-o", "json").stdout == shell.run(*options, "--json").stdout
     shell.run(*options, "-o", "json", "--json")
-    assert "--json and -o csv exclude each other" in shell.run(*options, "--json", "-o", "csv", code=1).stderr
+    assert "--json and --output exclude each other" in shell.run(*options, "--json", "-o", "csv", code=1).stderr
     shell.run(*options, "-o", "xml", code=2)
 
 

@@ -87,6 +87,9 @@ def test_there_and_back(data: Path, fake: tuple[str, Path]) -> None:
     assert read(data, tier2) == expected(8)
     assert command("check", data).exit_code == 0
     assert f"chunks in {URL}" in command("check", data).output
+    told = command("migrate", data, "s3://b/p", "--tier2", "s3://b/q")
+    assert told.exit_code == 1
+    assert "is for a new data folder" in told.output.replace("\n", "")
     told = command("migrate", data, data.with_name("back"))
     assert told.exit_code == 0, told.output
     assert read(data.with_name("back"), None) == expected(8)
@@ -169,26 +172,6 @@ def test_a_store_without_chunks_isnt_claimed(data: Path, fake: tuple[str, Path])
     assert told.exit_code == 1
     assert "there are no chunks in" in told.output
     assert read(data, tier2) == expected(8)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("up", "--tier2-option", "a=b"), "has no effect without --tier2"),
-        (("up", "--store", "s3://b/p", "--tier2", "s3://b/q"), "is for one server of a data folder"),
-        (("up", "--workers", "2", "--tier2", "s3://b/q"), "is for one server of a data folder"),
-        (("up", "--log-max", "1MiB"), "--log-max can't be 1,048,576: it is at least "),
-        (("up", "--tier2", "s3://b/q", "--tier2-option", "secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
-        (("migrate", "{data}", "s3://b/p", "--tier2", "s3://b/q"), "is for a new data folder"),
-    ],
-)
-def test_options_that_dont_fit(
-    data: Path, fake: tuple[str, Path], arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(data.parent)
-    told = command(*(argument.replace("{data}", str(data)) for argument in arguments))
-    assert told.exit_code == (2 if arguments[0] == "up" else 1)
-    assert said.replace("{data}", str(data)) in told.output.replace("\n", "")
 
 
 def test_where_nothing_is_mounted_no_chunk_is_called_lost(data: Path, tmp_path: Path) -> None:

@@ -111,6 +111,16 @@ def test_what_is_wrong_is_said_in_few_words(manager: nadi.StreamManager) -> None
     assert manager.bookmarks("home").delete("one")
 
 
+def test_a_name_that_moves_a_terminal_is_printed_as_escapes(manager: nadi.StreamManager, shell: Shell) -> None:
+    make(manager, "bookmark", "one")
+    manager.table("home", "_bookmarks").put(b"bookmark/\x1b[2J", b"?")
+    (bad,) = manager.bookmarks("home").unreadable()
+    assert "`nadi bookmark delete home '\x1b[2J'`" in bad.problem
+    told = shell.run("bookmark", "delete", "home", "\x1b[2J", "--yes").output
+    assert told == r"deleted bookmark home/\x1b[2J; the events stay" + "\n"
+    assert manager.bookmarks("home").delete("one")
+
+
 def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
     make(manager, "bookmark", "odd")
     table = manager.table("home", "_bookmarks")
@@ -174,10 +184,13 @@ def test_a_list_reads_a_table_once(
 @pytest.mark.parametrize("kind", ["lake", "function"])
 def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: str) -> None:
     if kind == "lake":
-        catalog = {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}
+        catalog = ("--catalog", "type=sql", "--catalog", "uri=sqlite:////nowhere/catalog.db")
         for stream in ("whole", "bad"):
             manager.create_stream("home", stream)
-            nadi.lake.start(manager, "home", stream, table="home.meters", catalog=catalog)
+            made = shell.run("lake", "create", "home", stream, "--table", "home.meters", *catalog).output
+            assert f"`nadi lake run home {stream}`" in made
+        (shown,) = shell.json("lake", "show", "home", "whole-lake")
+        assert (shown["table"], shown["catalog"]) == ("home.meters", "type=sql, uri=sqlite:////nowhere/catalog.db")
     else:
         from nadi.functions.progress import FunctionRecord
 
@@ -197,7 +210,11 @@ def test_lakes_and_functions(manager: nadi.StreamManager, shell: Shell, kind: st
         assert "whole-lake" in shell.run("stream", "delete", "home", "whole", stdin=b"n\n", code=1).output
     else:
         assert "can't be read" in shell.run("function", "status", "home", name, code=1).stderr
+    refused = shell.run("group", "delete", "home", name, "--yes", code=1).stderr.replace("\n", " ")
+    assert f"`nadi {kind} delete home {name}`" in refused
     shell.run(kind, "delete", "home", name, "--yes")
     assert [row[kind] for row in shell.json(kind, "list", "home")] == [f"whole-{kind}"]
+    shell.run("group", "delete", "home", f"whole-{kind}", "--force", "--yes")
+    assert shell.json(kind, "list", "home") == []
     with pytest.raises(NotFoundError):
         manager.reader_group_manager("home").get_reader_group(name)

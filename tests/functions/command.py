@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from typer.testing import CliRunner
 
 from nadi.cli.app import app
+from nadi.standalone import EmbeddedServer
 from nadi.testing import RestartableServer
 
 
-async def nadi_command(server: RestartableServer, *arguments: str, code: int = 0) -> str:
+async def nadi_command(server: RestartableServer | EmbeddedServer, *arguments: str, code: int = 0) -> str:
     environment = {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "200"}
     result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
     assert result.exit_code == code, result.output

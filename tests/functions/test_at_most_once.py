@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.functions import serve
 from nadi.process import DeadLetter
 from nadi.testing import RestartableServer
 from tests.support.waiting import until_async
@@ -123,10 +122,3 @@ async def test_event_that_fails_without_a_dead_letter_stream_is_left_out(
     assert noted(notes) == Counter(range(50))
     assert len(await read_all(manager, nadi_scope, "out")) == 49
     assert "is left out" in caplog.text
-
-
-async def test_instance_with_another_delivery_is_refused(manager: StreamManager, nadi_scope: str, notes: Path) -> None:
-    await streams(manager, nadi_scope, 1)
-    async with running(delivered(nadi_scope, "note", "at-most-once"), manager):
-        with pytest.raises(Exception, match="delivery: at-most-once, here at-least-once"):
-            await serve(delivered(nadi_scope, "note", "at-least-once"), manager)

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -103,12 +104,14 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
         assert "1 to 16" in shown
         delete = ("function", "delete", nadi_scope, "checked", "--yes")
         refused = await nadi_command(nadi_server, *delete, code=1)
-        assert "is running: stop it first" in refused
+        assert f"`nadi function stop {nadi_scope} checked`" in refused
         refused = await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked", code=1)
-        assert "is running: stop it first" in refused
-        process.terminate()
+        assert "stop it first" in refused
+        assert "stopped function" in await nadi_command(nadi_server, "function", "stop", nadi_scope, "checked")
         await asyncio.to_thread(process.communicate, timeout=60)
         assert process.returncode == 0
+    shown = json.loads(await nadi_command(nadi_server, "function", "show", nadi_scope, "checked", "--json"))
+    assert (shown[0]["output"], shown[0]["stopped"]) == (f"{nadi_scope}/out", True)
     assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "settle", nadi_scope, "checked")
     assert "deleted function" in await nadi_command(nadi_server, *delete)
     assert "no functions yet" in await nadi_command(nadi_server, "function", "list", nadi_scope)
@@ -171,6 +174,28 @@ def test_functions_that_make_no_sense_are_refused() -> None:
         function("s", "t")(takes_too_much)
     with pytest.raises(InvalidArgumentError, match="it can't be called"):
         Function(scope="s", stream="t", target=Target("http://x"))(None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("stream", None), ("name", 5), ("start", 5), ("min_workers", "1"), ("max_workers", None),
+        ("idle_s", "x"), ("batch_events", 1.5), ("batch_ms", None), ("by_batch", "x"), ("timeout_s", None),
+        ("memory_mib", "x"), ("retries", True), ("retry_first_s", "1"), ("dead_letters", 5), ("output", 5),
+        ("delivery", "x"), ("key_field", 5), ("skip_damage", "x"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_type_is_refused_by_its_name(option: str, value: Any) -> None:
+    good: dict[str, Any] = {"scope": "home", "stream": "meters", "handler": "m:f"}
+    with pytest.raises(InvalidArgumentError, match="starts at the head" if option == "start" else option):
+        Function(**good | {option: value})
+    assert Function(**good).changed(retries=2).retries == 2
+
+
+@pytest.mark.parametrize("path", ["", "a..b", r"a\.b", "$.a", "a['b']"])
+def test_key_field_that_is_not_a_path_is_refused(path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^key_field .* is not a field: "):
+        Function(scope="home", stream="meters", handler="m:f", key_field=path)
 
 
 async def test_a_target_without_its_packages_says_what_to_install(

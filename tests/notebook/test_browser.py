@@ -5,13 +5,8 @@ Between the two is what a notebook would carry: messages and buffers. Skipped wi
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import shutil
-import struct
-import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,20 +15,12 @@ import pytest
 
 from nadi.client import StreamManager
 from nadi.testing import fill_stream
+from tests.browser.conftest import browser
+from tests.browser.support import png, writing
 from tests.notebook.support import Cell
 from tests.support.waiting import until
 
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright, and a Chromium")
-CHROMIUM = os.environ.get("NADI_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: NADI_CHROMIUM says where it is")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+__all__ = ["browser"]  # a fixture
 
 
 @pytest.fixture
@@ -42,15 +29,6 @@ def page(browser: Any) -> Iterator[Any]:
     page.set_default_timeout(60_000)
     yield page
     page.close()
-
-
-def png(red: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = zlib.compress(b"".join(b"\0" + bytes([red, 0, 0]) * 8 for _ in range(8)))
-    head = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def taken(cell: Cell) -> int:
@@ -90,18 +68,7 @@ def test_a_slice_is_played_paused_and_scrubbed(page: Any, manager: StreamManager
 
 
 def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: StreamManager, scope: str) -> None:
-    stop = threading.Event()
-
-    def write() -> None:
-        with manager.create_writer(scope, "meters") as writer:
-            for i in itertools.count():
-                if stop.wait(0.05):
-                    return
-                writer.write_event(png(i % 256))
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    try:
+    with writing(manager, scope, "meters", lambda number: png(number % 256)):
         cell = Cell(page, manager, scope)
         page.locator("canvas[data-frames]").wait_for()  # pictures are shown by themselves
         page.wait_for_function(
@@ -119,9 +86,6 @@ def test_what_passes_now_is_live_and_ends_with_the_cell(page: Any, manager: Stre
         cell.until_idle()
         assert page.evaluate("window.listening()") == 0
         assert cell.troubles == []
-    finally:
-        stop.set()
-        writing.join()
 
 
 def test_a_kernel_that_does_not_answer_is_waited_for(page: Any, manager: StreamManager, scope: str) -> None:

@@ -20,10 +20,11 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError, NotFoundError, StreamNotFoundError, StreamRemadeError
-from nadi.process import DeadLetter, Event, Processor, ProcessorStoppedError, delete, serve, status, stop
+from nadi.process import DeadLetter, Event, Processor, ProcessorStoppedError, delete, serve, status
 from nadi.process.following import OvertakenError, Reach
 from nadi.process.processor import Positions
 from nadi.standalone import EmbeddedServer
+from tests.functions.command import nadi_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -238,19 +239,24 @@ def test_a_handler_that_hangs_keeps_no_program_from_its_end(server: EmbeddedServ
         process.communicate()
 
 
-async def test_stop_ends_all_workers_and_run_goes_on(manager: StreamManager, scope: str) -> None:
+async def test_stop_ends_all_workers_and_run_goes_on(
+    server: EmbeddedServer, manager: StreamManager, scope: str
+) -> None:
     processor = Processor(scope, "in", "stopped", echo, output="out")
     workers = [asyncio.create_task(serve(processor, manager)) for _ in range(2)]
     await write(manager, scope, [b"1"])
     await until_out(manager, scope, 1)
     assert len((await status(manager, scope, "in", "stopped")).workers) == 2
-    await stop(manager, scope, "in", "stopped")
+    assert '"processor": "in/stopped"' in await nadi_command(server, "processor", "list", scope, "--json")
+    shown = await nadi_command(server, "processor", "status", scope, "in/stopped", "--json")
+    assert (shown.count('"worker '), '"behind bytes": 0' in shown) == (2, True)
+    assert "stopped processor" in await nadi_command(server, "processor", "stop", scope, "in/stopped")
     await asyncio.wait_for(asyncio.gather(*workers), 30)
     await write(manager, scope, [b"2"])
     async with running(processor, manager):
         await until_out(manager, scope, 2)
     assert await read(manager, scope, "out") != []
-    assert await delete(manager, scope, "in", "stopped")
+    assert "deleted" in await nadi_command(server, "processor", "delete", scope, "in/stopped", "--yes")
     assert not await delete(manager, scope, "in", "stopped")
 
 

@@ -307,7 +307,7 @@ def test_from_the_time_of_its_start_a_stretch_has_all_of_its_events(
     [
         ("play?speed=0", 400, "speed"),
         ("play?speed=nan", 400, "speed"),
-        ("play?speed=1e3", 400, "speed"),
+        ("play?speed=1_000", 400, "speed"),
         ("play?from=x", 400, "from"),
         ("play?pauses=maybe", 400, "pauses"),
         ("play?slice=none", 404, "none"),

@@ -1,63 +1,29 @@
-"""`nadi function`: functions that streams trigger, which it runs, and shows."""
+"""`nadi function`: functions that streams trigger, which it runs, and shows; `nadi processor`: programs with
+`nadi.process`, which it shows, stops and deletes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nadi.cli.options import Controller, DeadLetters, Scope, TrustStore
-from nadi.cli.printing import say
-from nadi.cli.session import Resource, Row, option, taking
+from nadi.cli.printing import processes, say
+from nadi.cli.session import Resource, Row, awaited, choose_one, option, taking
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, ProtocolError
 
 if TYPE_CHECKING:
-    from nadi.client import ReaderGroup, StreamManager
+    from nadi.client import StreamManager
     from nadi.client.control.loop_thread import LoopThread
     from nadi.functions.progress import FunctionRecord, StoredProgress
-    from nadi.process.members import Member
+    from nadi.process.processor import Positions
 
 Name = Annotated[str, typer.Argument(help="The function's name.")]
 AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
-
-
-def _rows(manager: StreamManager, scope: str) -> Any:
-    from nadi.client.blocking.face import inside
-    from nadi.functions.progress import functions_of
-
-    thread, core = inside(manager)
-    records, unreadable = thread.run(functions_of(core, scope))
-    return [
-        _row(manager, scope, record, _running(manager, scope, name)) for name, record in records.items()
-    ], unreadable
-
-
-def _row(manager: StreamManager, scope: str, record: FunctionRecord, running: list[Member]) -> Row:
-    group, unread = manager.reader_group_manager(scope).get_reader_group(record.name), None
-    with suppress(NotFoundError, InvalidArgumentError):  # its stream was deleted, or made anew
-        unread = group.unread_bytes()
-    return {
-        "function": record.name,
-        "stream": record.stream,
-        "workers": sum(len(_workers(group, instance)) for instance in running),
-        "events/s": round(sum(instance.events_per_s for instance in running), 1),
-        "events": record.counts.events,
-        "unread bytes": unread,
-        "retries": record.counts.retries,
-        "dead letters": record.counts.dead_letters,
-    }
-
-
-def _workers(group: ReaderGroup, instance: Member) -> list[str]:
-    return [reader.split(".")[1] for reader in group.online_readers() if reader.startswith(f"{instance.name}.")]
-
-
-def _running(manager: StreamManager, scope: str, name: str) -> list[Member]:
-    thread, progress = _progress(manager, scope, name)
-    return thread.run(progress.running())
 
 
 def _progress(manager: StreamManager, scope: str, name: str) -> tuple[LoopThread, StoredProgress]:
@@ -68,26 +34,69 @@ def _progress(manager: StreamManager, scope: str, name: str) -> tuple[LoopThread
     return thread, StoredProgress(core, scope, name)
 
 
-def _status(manager: StreamManager, scope: str, name: str) -> Row:
+def _rows(manager: StreamManager, scope: str) -> Any:
+    from nadi.functions.progress import functions_of
+
+    records, unreadable = awaited(manager, lambda core: functions_of(core, scope))
+    return [_row(manager, scope, record)[0] for record in records.values()], unreadable
+
+
+def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> tuple[Row, Row]:
+    """What it does, and its instances."""
+    thread, progress = _progress(manager, scope, record.name)
+    running, unread = thread.run(progress.running()), None
+    group = manager.reader_group_manager(scope).get_reader_group(record.name)
+    readers = [reader.split(".") for reader in group.online_readers()]
+    workers = {one.name: [worker for member, worker, *_ in readers if member == one.name] for one in running}
+    with suppress(NotFoundError, InvalidArgumentError):  # its stream was deleted, or made anew
+        unread = group.unread_bytes()
+    row = {
+        "function": record.name,
+        "stream": record.stream,
+        "workers": sum(map(len, workers.values())),
+        "events/s": round(sum(one.events_per_s for one in running), 1),
+        "events": record.counts.events,
+        "unread bytes": unread,
+        "retries": record.counts.retries,
+        "dead letters": record.counts.dead_letters,
+    }
+    return row, {
+        f"instance {number}": f"{one.host}, process {one.pid}, {one.state}: "
+        f"{', '.join(workers[one.name]) or 'no workers'}"
+        for number, one in enumerate(running, 1)
+    }
+
+
+def _record(manager: StreamManager, scope: str, name: str) -> FunctionRecord:
     thread, progress = _progress(manager, scope, name)
-    record = thread.run(progress.record.get())
-    running, counts = _running(manager, scope, name), record.counts
-    row = _row(manager, scope, record, running) | {
+    return thread.run(progress.record.get())
+
+
+def _definition(record: FunctionRecord) -> Row:
+    return {
         "handled by": record.handled_by,
         "output": record.output or "",
         "delivery": record.delivery,
         "dead-letter stream": record.dead_letters or "",
         "workers allowed": f"{record.min_workers} to {record.max_workers}",
-        "outputs": counts.outputs,
-        "failures": counts.failures,
-        "gaps": counts.gaps,
-        "last error": record.last_error,
     }
-    group = manager.reader_group_manager(scope).get_reader_group(name)
-    for number, instance in enumerate(running, 1):
-        workers = ", ".join(_workers(group, instance)) or "no workers"
-        row[f"instance {number}"] = f"{instance.host}, process {instance.pid}, {instance.state}: {workers}"
-    return row
+
+
+def _show(manager: StreamManager, scope: str, name: str) -> Row:
+    record = _record(manager, scope, name)
+    return {"function": record.name, "stream": record.stream} | _definition(record) | {"stopped": record.is_stopped}
+
+
+def _status(manager: StreamManager, scope: str, name: str) -> Row:
+    record = _record(manager, scope, name)
+    row, instances = _row(manager, scope, record)
+    counts = {one: getattr(record.counts, one) for one in ("outputs", "failures", "gaps")}
+    return row | _definition(record) | counts | {"last error": record.last_error} | instances
+
+
+def _stop(manager: StreamManager, scope: str, name: str) -> None:
+    thread, progress = _progress(manager, scope, name)
+    thread.run(progress.stop())
 
 
 def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
@@ -96,7 +105,8 @@ def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
         thread.run(progress.record.get())
     if running := thread.run(progress.running()):
         hosts = ", ".join(sorted({instance.host for instance in running}))
-        raise ConflictError(f"function {name} is running: stop it first, on {hosts}")
+        command = shlex.join(["nadi", "function", "stop", scope, name])
+        raise ConflictError(f"function {name} is running on {hosts}: stop it first (`{command}`)")
 
 
 def _delete(manager: StreamManager, scope: str, name: str) -> None:
@@ -110,8 +120,11 @@ function_app = Resource(
     columns=["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"],
     rows=_rows,
     empty="Scope {scope} has no functions yet: run one with `nadi function run`.",
+    show=_show,
     status=_status,
+    stop=_stop,
     delete=_delete,
+    find=_check_stopped,
     question=", its reader group and its counters? Run again, it starts over.",
 ).app()
 
@@ -164,8 +177,7 @@ def run_function(
     from nadi.functions.handlers.address import Target
     from nadi.functions.supervisor import run
 
-    if exactly_once and given.setdefault("delivery", None) not in (None, "exactly-once"):
-        raise InvalidArgumentError(f"--exactly-once and --delivery {given['delivery']} exclude each other: give one")
+    choose_one(exactly_once=exactly_once, delivery=given["delivery"] not in (None, "exactly-once"))
     if exactly_once:
         given["delivery"] = "exactly-once"
     given = {name: value for name, value in given.items() if value not in (None, [])}
@@ -204,17 +216,67 @@ def settle(
     function, stopped, says when that is needed."""
     import logging
 
-    from nadi.client.blocking.face import inside
     from nadi.functions.writing import TransactionWriters, settle_all
 
     _check_stopped(manager, scope, name)
-    thread, core = inside(manager)
 
-    async def settled() -> int:
+    async def settled(core: Any) -> int:
         group = await core.reader_group_manager(scope).get_reader_group(name)
         for reader in await group.online_readers():  # all dead
             await group.reader_offline(reader)
         log = logging.getLogger("nadi.functions")
         return await settle_all(group, TransactionWriters(core), log, if_unknown="redo" if redo else "forget")
 
-    say(f"forgot {thread.run(settled())} outputs of function {name}")
+    say(f"forgot {awaited(manager, settled)} outputs of function {name}")
+
+
+# --- processors ------------------------------------------------------------------------------------------
+
+
+def _processors(manager: StreamManager, scope: str) -> Any:
+    from nadi.process.processor import processors_of
+
+    positions, unreadable = awaited(manager, lambda core: processors_of(core, scope).all())
+    return [_positions(name, one) for name, one in positions.items()], unreadable
+
+
+def _positions(name: str, one: Positions) -> Row:
+    """name: STREAM/NAME."""
+    return {
+        "processor": name,
+        "events": one.events,
+        "dead letters": one.dead_letters,
+        "gaps": one.gaps,
+        "stopped": one.is_stopped,
+    }
+
+
+def _of_processor(what: str) -> Any:
+    """`status`, `stop` or `delete` of `nadi.process` as a command has it."""
+
+    def done(manager: StreamManager, scope: str, name: str) -> Any:
+        from nadi import process
+
+        stream, _, own_name = name.partition("/")
+        return awaited(manager, lambda core: getattr(process, what)(core, scope, stream, own_name))
+
+    return done
+
+
+def _processor_status(manager: StreamManager, scope: str, name: str) -> Row:
+    status = _of_processor("status")(manager, scope, name)
+    row = _positions(name, status.positions) | {"cut": str(status.reached), "behind bytes": status.behind_bytes}
+    return row | processes("worker", status.workers)
+
+
+processor_app = Resource(
+    noun="processor",
+    names={"scope": Scope, "name": Annotated[str, typer.Argument(help="The processor, as STREAM/NAME.")]},
+    columns=["processor", "events", "dead letters", "gaps", "stopped"],
+    rows=_processors,
+    empty="Scope {scope} has no processors yet: a program with `nadi.process` is one.",
+    status=_processor_status,
+    stop=_of_processor("stop"),
+    delete=_of_processor("delete"),
+    question=" and its positions? Run again, it starts over.",
+).app()

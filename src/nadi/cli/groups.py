@@ -6,6 +6,7 @@ Positions are given as everywhere, `head`, a bookmark, a time; for groups of sev
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.options import POSITION, By, Clock, Scope, Yes, cut_at
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, confirm, say, show
 from nadi.cli.session import Resource, Row
-from nadi.errors import InvalidArgumentError
+from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from nadi.client import Checkpoint, StreamManager
@@ -61,14 +62,38 @@ def _for_people(row: Row) -> Row:
     return {key: text(key, value) for key, value in row.items()}
 
 
+def _check_own(manager: StreamManager, scope: str, group: str, force: bool | None) -> None:
+    """ConflictError: it is the one of a function or a lake, which would begin anew."""
+    from nadi.naming import READER_GROUP_PREFIX
+
+    for kind in ("function", "lake") if not force else ():
+        with suppress(NotFoundError, PermissionDeniedError):
+            if manager.table(scope, READER_GROUP_PREFIX + group).get(kind.encode()) is not None:
+                command = shlex.join(["nadi", kind, "delete", scope, group])
+                raise ConflictError(
+                    f"reader group {scope}/{group} is that of a {kind}, which would be forgotten: use `{command}`, or "
+                    "add --force"
+                )
+
+
+def _delete(manager: StreamManager, scope: str, group: str, force: bool | None) -> bool:
+    _check_own(manager, scope, group, force)
+    return manager.reader_group_manager(scope).delete_reader_group(group)
+
+
+Force = Annotated[
+    bool | None, typer.Option("--force", help="Also one of a function or a lake, which begins anew then.")
+]
 group_app = Resource(
     noun="reader group",
     names={"scope": Scope, "group": Group},
     columns=["group", "streams", "readers", "bytes", "events", "seconds"],
     rows=_rows,
     for_people=_for_people,
-    delete=lambda manager, scope, group: manager.reader_group_manager(scope).delete_reader_group(group),
+    delete=_delete,
+    find=_check_own,
     question=" and its positions?",
+    options={"force": Force},
 ).app()
 
 
@@ -144,8 +169,7 @@ def reset_group(
         cuts = _cuts(manager, streams, to or [], "--to", by)
         if missing := [stream for stream in streams if stream not in cuts]:
             raise InvalidArgumentError(f"say for each stream where to continue: --to {missing[0]}=POSITION is missing")
-    if not yes:
-        typer.confirm(f"Have reader group {scope}/{group} continue at {checkpoint or ', '.join(to or [])}?", abort=True)
+    confirm(f"Have reader group {scope}/{group} continue at {checkpoint or ', '.join(to or [])}?", yes)
     opened.reset_reader_group(cuts.values())
     say(f"reset reader group {scope}/{group}")
 
@@ -186,8 +210,7 @@ def take_offline(
         raise InvalidArgumentError(
             f"{reader!r} is not a reader of {scope}/{group}: it has {', '.join(online) or 'none'}"
         )
-    if not yes:
-        typer.confirm(f"Have others continue where reader {reader} was?", abort=True)
+    confirm(f"Have others continue where reader {reader} was?", yes)
     opened.reader_offline(reader)
     say(f"reader {reader} of {scope}/{group} is offline")
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from nadi.cli.options import DeadLetters, Scope, Stream
 from nadi.cli.printing import say
-from nadi.cli.session import Resource, Row, option, taking
+from nadi.cli.session import Resource, Row, choose_one, option, taking
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
+    from nadi.lake import LakeDefinition
 
 Lake = Annotated[str, typer.Argument(help="The lake's name: STREAM-lake, unless it was given another.")]
 
@@ -41,6 +44,23 @@ def _rows(manager: StreamManager, scope: str) -> Any:
     return rows, unreadable
 
 
+def _show(manager: StreamManager, scope: str, lake: str) -> Row:
+    from msgspec.structs import asdict
+
+    from nadi.lake.record import record_of
+
+    record = record_of(manager, scope, lake)
+    names = {"name": "lake", "event_time_unit": "event time", "holds_back": "protects unconsumed"}
+    row = {
+        names.get(key, key.removesuffix("_s").replace("_", " ")): one for key, one in asdict(record.definition).items()
+    }
+    return row | {"catalog": _properties(record.definition.catalog), "wanted": record.is_wanted}
+
+
+def _properties(catalog: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in catalog.items())
+
+
 def _status(manager: StreamManager, scope: str, lake: str) -> Row:
     status = _lakes().status(manager, scope, lake)
     made, states = status.lake, [one.state for one in status.writers]
@@ -48,7 +68,7 @@ def _status(manager: StreamManager, scope: str, lake: str) -> Row:
         "lake": made.name,
         "stream": made.full_name,
         "table": made.table,
-        "catalog": ", ".join(f"{key}={value}" for key, value in made.catalog.items()),
+        "catalog": _properties(made.catalog),
         "partition": made.partition,
         "state": states[0] if states else "not running" if status.is_wanted else "stopped",
         "cut": None if status.cut is None else str(status.cut),
@@ -68,6 +88,7 @@ lake_app = Resource(
     columns=["lake", "stream", "table", "writers", "wanted"],
     rows=_rows,
     empty="Scope {scope} has no lakes yet: run one with `nadi lake run`.",
+    show=_show,
     status=_status,
     stop=lambda manager, scope, lake: _lakes().stop(manager, scope, lake),
     delete=lambda manager, scope, lake: _lakes().forget(manager, scope, lake),
@@ -103,6 +124,25 @@ _OPTIONS = {
 }
 
 
+def _defined(manager: StreamManager, scope: str, stream: str, given: Mapping[str, Any]) -> LakeDefinition:
+    properties: dict[str, str] = {}
+    for one in given["catalog"] or ():
+        key, _, value = one.partition("=") if "=" in one else ("name", "=", one)
+        if key in properties:
+            raise InvalidArgumentError(f"--catalog {key}=… is there twice: give each property once")
+        properties[key] = value
+    options: Any = {name: value for name, value in {**given, "catalog": properties}.items() if value not in (None, {})}
+    return cast("LakeDefinition", _lakes().start(manager, scope, stream, **options))
+
+
+@lake_app.command("create")
+@taking(_OPTIONS)
+def create(manager: StreamManager, scope: Scope, stream: Stream, **given: Any) -> None:
+    """Define a lake, or change its options; `nadi lake run` writes its table."""
+    lake = _defined(manager, scope, stream, given)
+    say(f"lake {lake.name} of {lake.full_name} is defined: `{shlex.join(['nadi', 'lake', 'run', scope, stream])}`")
+
+
 @lake_app.command("run")
 @taking(_OPTIONS)
 def run(
@@ -115,16 +155,8 @@ def run(
 ) -> None:
     """Keep a table level with a stream, until Ctrl-C or `nadi lake stop`. An existing lake continues, with the options
     that are given changed."""
-    if once and define_only:
-        raise InvalidArgumentError("--once and --define-only exclude each other: choose one")
-    properties: dict[str, str] = {}
-    for one in given["catalog"] or ():
-        key, _, value = one.partition("=") if "=" in one else ("name", "=", one)
-        if key in properties:
-            raise InvalidArgumentError(f"--catalog {key}=… is there twice: give each property once")
-        properties[key] = value
-    options = {name: value for name, value in (given | {"catalog": properties}).items() if value not in (None, {})}
-    lake = _lakes().start(manager, scope, stream, **options)
+    choose_one(once=once, define_only=define_only)
+    lake = _defined(manager, scope, stream, given)
     if define_only:
         say(f"lake {lake.name} of {lake.full_name} is defined, and not running: run it without --define-only")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nadi.client import Unreadable
+    from nadi.process.members import Member
 
 _ANY_WIDTH = 1_000_000
 INTERRUPTED = 130  # the exit code, as shells have it
@@ -31,13 +32,19 @@ class Form(StrEnum):
 
 
 def say(text: str) -> None:
-    """Print a line for a person."""
-    typer.echo(text)
+    """Print a line for a person; what would move or colour a terminal, as an escape."""
+    typer.echo(plain(text))
 
 
 def warn(text: str) -> None:
     """Print a line for a person on standard error, beside what the command prints for others."""
-    typer.echo(text, err=True)
+    typer.echo(plain(text), err=True)
+
+
+def confirm(question: str, yes: bool = False) -> None:
+    """Ask, unless --yes was given; end the command at a no."""
+    if not yes:
+        typer.confirm(plain(question), abort=True)
 
 
 def say_gone(was_there: bool, done: str, missing: str) -> None:
@@ -51,7 +58,7 @@ def failure(error: Exception, code: int = 1) -> typer.Exit:
     """Print what went wrong on standard error; return the exception to raise, which ends the command with that code."""
     from rich.console import Console
 
-    Console(stderr=True, highlight=False).print(f"[red]error:[/red] {_plain(str(error))}", soft_wrap=True)
+    Console(stderr=True, highlight=False).print(f"[red]error:[/red] {_unmarked(str(error))}", soft_wrap=True)
     return typer.Exit(code)
 
 
@@ -80,15 +87,19 @@ def show(
         bad = [unknown | {columns[0]: one.name, "problem": one.problem} for one in unreadable]
         rows, columns = [*({**row, "problem": None} for row in rows), *bad], [*columns, "problem"]
     if form is Form.JSON:
-        import msgspec
-
-        say(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        print_json(rows)
     elif form is Form.CSV:
         _print_csv(rows, columns)
     elif rows:
         output().print(table_of(rows, columns))
     else:
         say(empty)
+
+
+def print_json(value: Any) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)))
 
 
 def show_fields(row: Mapping[str, Any], form: Form) -> None:
@@ -169,10 +180,23 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict):
         value = [f"{name} {_cell(one)}" for name, one in value.items()]
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return _plain(text).replace("\n", r"\n")
+    return _unmarked(text).replace("\n", r"\n")
 
 
-def _plain(text: str) -> str:
-    """As it is, for the library that colours it; but what would move or colour a terminal, as an escape."""
-    shown = "".join([one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text])
-    return shown.replace("[", r"\[")
+def plain(text: str) -> str:
+    """As it is, but for what would move or colour a terminal."""
+    return "".join([one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text])
+
+
+def _unmarked(text: str) -> str:
+    """Plain, for the library that colours it."""
+    return plain(text).replace("[", r"\[")
+
+
+def processes(kind: str, members: Iterable[Member]) -> dict[str, str]:
+    """Those that work at something, as a field of a table for each."""
+    return {
+        f"{kind} {number}": f"{one.host}, process {one.pid}, {one.segments} segments, {one.events:,} events, "
+        f"{one.events_per_s:,.0f} events/s{f', last error: {one.last_error}' if one.last_error else ''}"
+        for number, one in enumerate(members, 1)
+    }

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.options import (
-    Controller,
-    DeadLetters,
-    DryRun,
-    OfIndex,
-    RoutingKeys,
-    Scope,
-    Stream,
-    TrustStore,
-    Yes,
-)
-from nadi.cli.printing import Form, output, say, show, warn
+from nadi.cli.options import Controller, DeadLetters, DryRun, OfIndex, RoutingKeys, Scope, Stream, TrustStore, Yes
+from nadi.cli.printing import Form, confirm, output, processes, say, show, warn
 from nadi.cli.session import Resource, Row
 from nadi.defaults import DEFAULT_URI
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -69,12 +60,18 @@ def _rows(manager: StreamManager, scope: str) -> Any:
     return rows, unreadable
 
 
+def _show(manager: StreamManager, scope: str, stream: str) -> Row:
+    one = _indexes(manager, scope).get(stream)
+    row = {"stream": one.stream, "fields": _fields(one), "format": one.format, "stopped": one.is_stopped}
+    return row | {"store": one.url, "dead-letter stream": one.dead_letters or "", "begins": one.start}
+
+
 def _status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _indexes(manager, scope).status(stream)
     one = status.definition
     row = {"store": one.url, "dead-letter stream": one.dead_letters or "", "indexed": status.indexed}
     row |= {"bytes of the past": status.past_bytes, "shards": status.shards, "bytes": status.size_bytes}
-    return _progress(status) | row | _workers("indexer", status.indexers)
+    return _progress(status) | row | processes("indexer", status.indexers)
 
 
 def _progress(status: Status | StandingStatus) -> Row:
@@ -91,14 +88,6 @@ def _progress(status: Status | StandingStatus) -> Row:
     }
 
 
-def _workers(kind: str, workers: Iterable[Any]) -> Row:
-    return {
-        f"{kind} {number}": f"{one.host}, process {one.pid}, {one.segments} segments, {one.events:,} events, "
-        f"{one.events_per_s:,.0f} events/s{f', last error: {one.last_error}' if one.last_error else ''}"
-        for number, one in enumerate(workers, 1)
-    }
-
-
 KeepObjects = Annotated[
     bool | None, typer.Option("--keep-objects", help="Don't delete its shards, as where their store is gone for good.")
 ]
@@ -108,12 +97,13 @@ search_app = Resource(
     names={"scope": Scope, "stream": Stream},
     columns=["stream", "fields", "format", "stopped", "store"],
     rows=_rows,
+    show=_show,
     status=_status,
     stop=lambda manager, scope, stream: _indexes(manager, scope).stop(stream),
     delete=lambda manager, scope, stream, keep_objects: _indexes(manager, scope).drop(
         stream, leave_shards=bool(keep_objects)
     ),
-    find=lambda manager, scope, stream: _indexes(manager, scope).get(stream),
+    find=lambda manager, scope, stream, **_: _indexes(manager, scope).get(stream),
     question="? The stream stays.",
     options={"keep_objects": KeepObjects},
     stays="; the stream stays",
@@ -133,7 +123,11 @@ def create_index(
 ) -> None:
     """Define the search index of a stream; `nadi search run` fills it."""
     _indexes(manager, scope).create(stream, fields, where=index, format=form_of, start=start, dead_letters=dead_letters)
-    say(f"created the search index of {scope}/{stream}: fill it with `nadi search run {scope} {stream}`")
+    say(f"created the search index of {scope}/{stream}: fill it with `{_run(scope, stream)}`")
+
+
+def _run(scope: str, stream: str) -> str:
+    return shlex.join(["nadi", "search", "run", scope, stream])
 
 
 @search_app.command("run")
@@ -191,8 +185,7 @@ def clean(
     wanted = [one for one in leftovers if not one.kept]
     if dry_run or not wanted:
         return
-    if not yes:
-        typer.confirm(f"Delete {sum(one.shards for one in wanted):,} shards that aren't kept?", abort=True)
+    confirm(f"Delete {sum(one.shards for one in wanted):,} shards that aren't kept?", yes)
     done = search.clean(manager, index)
     warn(f"deleted {sum(one.shards for one in done):,} shards, {sum(one.size_bytes for one in done):,} bytes")
 
@@ -217,8 +210,6 @@ def query(
     form: Form = Form.TABLE,
 ) -> None:
     """Find events, or count them."""
-    from nadi.errors import InvalidArgumentError
-
     bounds: dict[str, Any] = {"since": since, "until": until, "keys": key or None, "wait_for": wait_for}
     with _indexes(manager, scope).open(stream) as index:
         if by is not None or interval_s is not None:
@@ -236,7 +227,7 @@ def query(
     if status.indexed and (unseen := [name for name, events in status.having.items() if not events]):
         warn(f"none of the {status.indexed:,} events has {', '.join(unseen)}: is a field's name misspelt?")
     if status.behind_bytes and not status.indexers:
-        warn(f"{status.behind_bytes:,} bytes aren't indexed, and no indexer runs: `nadi search run {scope} {stream}`")
+        warn(f"{status.behind_bytes:,} bytes aren't indexed, and no indexer runs: `{_run(scope, stream)}`")
 
 
 def _show_page(page: Page, form: Form) -> None:
@@ -284,7 +275,7 @@ def _standing_status(manager: StreamManager, scope: str, stream: str) -> Row:
     status = _standing(manager, scope).status(stream)
     row = {"hits": status.definition.hits, "queries": status.queries, "queries in the past": status.catching_up}
     row |= {"events": status.events, "found": status.hits}
-    return _progress(status) | row | _workers("matcher", status.matchers)
+    return _progress(status) | row | processes("matcher", status.matchers)
 
 
 standing_app = typer.Typer(help="Standing queries: they wait for events.", no_args_is_help=True)
@@ -320,7 +311,7 @@ def create_standing(
 ) -> None:
     """Have a stream's events matched with standing queries; `nadi search standing run` does it."""
     _standing(manager, scope).create(stream, hits, fields=fields, format=form_of, start=start)
-    say(f"created: add queries with `nadi search standing add {scope} {stream} NAME QUERY`")
+    say(f"created: add queries with `{shlex.join(['nadi', 'search', 'standing', 'add', scope, stream])} NAME QUERY`")
 
 
 @standing_app.command("add")

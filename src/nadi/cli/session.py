@@ -2,23 +2,23 @@
 
 A command names what it needs among its parameters: `manager`, a client of the server that its options then choose, and
 `form`, how it prints rows. A `Resource` describes a kind of thing, of which it makes `list`, `show`, `status`, `stop`
-and `delete`.
+and `delete`; its module adds `create`, `run` and what else there is.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from nadi.cli.options import AsJson, Controller, Output, Patience, TrustStore, Yes
-from nadi.cli.printing import Form, errors_told, say, say_gone, show, show_fields
+from nadi.cli.printing import Form, confirm, errors_told, say, say_gone, show, show_fields
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, ProtocolError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager, Unreadable
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def _parameter(name: str, annotation: Any, default: Any = Parameter.empty) -> Parameter:
@@ -54,8 +55,7 @@ def prepared(command: Callable[..., None]) -> Callable[..., None]:
         with errors_told(), ExitStack() as within:
             if "form" in needs:
                 output, as_json = given.pop("output"), given.pop("as_json")
-                if as_json and output not in (None, Form.JSON):
-                    raise InvalidArgumentError(f"--json and -o {output} exclude each other: choose one")
+                choose_one(is_json=as_json, output=output not in (None, Form.JSON))
                 given["form"] = Form.JSON if as_json else output or Form.TABLE
             if "manager" in needs:
                 from nadi.client import StreamManager
@@ -78,17 +78,41 @@ def option(kind: Any, about: str, *names: str, **more: Any) -> Any:
     return Annotated[kind | None, typer.Option(*names, help=about, **more)]
 
 
+def _taking(command: Callable[..., None], own: Iterable[Parameter], options: Mapping[str, Any]) -> Callable[..., None]:
+    shown = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+    shown += [_parameter(*one, None) for one in options.items()]
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return command
+
+
 def taking(options: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Have a command's `**given` be these options, each None where it isn't given."""
+    return lambda command: _taking(command, _parameters(command)[:-1], options)
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        *own, _ = _parameters(command)
-        shown = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
-        shown += [_parameter(*one, None) for one in options.items()]
-        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return command
 
-    return add
+def awaited(manager: StreamManager, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """The result of what is done with the client's asyncio face."""
+    from nadi.client.blocking.face import inside
+
+    thread, core = inside(manager)
+    return thread.run(work(core))
+
+
+def choose_one(**options: Any) -> None:
+    """InvalidArgumentError if several of these options, `is_json` for --json, say, are given."""
+    given = _given(options)
+    if len(given) > 1:
+        raise InvalidArgumentError(f"{' and '.join(given)} exclude each other: choose one")
+
+
+def check_absent(why: str, **options: Any) -> None:
+    """InvalidArgumentError if one of these options is given, which "has no effect with --x", say."""
+    for name in _given(options):
+        raise InvalidArgumentError(f"{name} {why}")
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    return [f"--{name.removeprefix('is_').replace('_', '-')}" for name, value in options.items() if value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +139,7 @@ class Resource:
     status: Callable[..., Row] | None = None
     stop: Callable[..., Any] | None = None
     delete: Callable[..., Any] | None = None
-    find: Callable[..., Any] = lambda *_: None
+    find: Callable[..., Any] = lambda *_, **__: None
     question: str = ""
     stays: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -127,65 +151,43 @@ class Resource:
         return app
 
     def add_to(self, app: typer.Typer) -> None:
-        noun, within = self.noun, dict(list(self.names.items())[:-1])
-        if self.rows is not None:
-            self._add(app, "list", f"List {self._plural}.", self._list, within, self.filters)
-        if self.show is not None:
-            self._add(app, "show", f"Show a {noun}.", self._show, self.names)
-        if self.status is not None:
-            self._add(app, "status", f"Show how far a {noun} is, and who works at it.", self._show, self.names)
-        if self.stop is not None:
-            self._add(
-                app, "stop", f"Have all that work at a {noun} end; `run` continues there.", self._stop, self.names
-            )
-        if self.delete is not None:
-            options = {**({"yes": Yes} if self.question else {}), **self.options}
-            self._add(app, "delete", f"Delete a {noun}{self.stays}.", self._delete, self.names, options)
+        noun, names, within = self.noun, self.names, dict(list(self.names.items())[:-1])
+        form = {"form": Form}
+        how_far = f"Show how far a {noun} is, and who works at it."
+        ends = f"Have all that work at a {noun} end; `run` continues there."
+        commands: dict[str, tuple[Any, Callable[..., None], str, Mapping[str, Any], Mapping[str, Any]]] = {
+            "list": (self.rows, self._list, f"List {self._plural}.", within | form, self.filters),
+            "show": (self.show, self._fields, f"Show a {noun}.", {**names, **form}, {}),
+            "status": (self.status, self._fields, how_far, {**names, **form}, {}),
+            "stop": (self.stop, self._stop, ends, names, {}),
+            "delete": (self.delete, self._delete, f"Delete a {noun}{self.stays}.", names, {"yes": Yes, **self.options}),
+        }
+        for verb, (source, run, about, arguments, options) in commands.items():
+            if source is not None:
+                own = [_parameter(*one) for one in {"manager": object, **arguments}.items()]
+                app.command(verb, help=about)(_taking(partial(run, source), own, options))
 
-    @staticmethod
-    def _add(
-        app: typer.Typer,
-        verb: str,
-        about: str,
-        run: Callable[..., None],
-        names: Mapping[str, Any],
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        def command(**given: Any) -> None:
-            run(**given)
-
-        parameters = [_parameter("manager", object), *(_parameter(*one) for one in names.items())]
-        parameters += [_parameter(*one, None) for one in (options or {}).items()]
-        parameters += [_parameter("form", Form)] if verb in ("list", "show", "status") else []
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(verb, help=about)(command)
-
-    def _list(self, manager: StreamManager, form: Form, **given: Any) -> None:
-        assert self.rows is not None
-        rows, unreadable = self.rows(manager, **given)
+    def _list(self, rows: Callable[..., Any], manager: StreamManager, form: Form, **given: Any) -> None:
+        found, unreadable = rows(manager, **given)
         such = f"such {self.noun}" if self.filters else self._plural
         empty = (self.empty or f"Scope {{scope}} has no {such}.").format(**given)
-        shown = map(self.for_people, rows) if form is Form.TABLE else rows
+        shown = map(self.for_people, found) if form is Form.TABLE else found
         show(list(shown), self.columns, form=form, empty=empty, unreadable=unreadable)
 
-    def _show(self, manager: StreamManager, form: Form, **given: Any) -> None:
-        fields = self.show or self.status
-        assert fields is not None
+    def _fields(self, fields: Callable[..., Row], manager: StreamManager, form: Form, **given: Any) -> None:
         show_fields(fields(manager, **given), form)
 
-    def _stop(self, manager: StreamManager, **given: Any) -> None:
-        assert self.stop is not None
-        self.stop(manager, **given)
+    def _stop(self, stop: Callable[..., Any], manager: StreamManager, **given: Any) -> None:
+        stop(manager, **given)
         say(f"stopped {self._name(given)}")
 
-    def _delete(self, manager: StreamManager, yes: bool = False, **given: Any) -> None:
-        assert self.delete is not None
+    def _delete(self, delete: Callable[..., Any], manager: StreamManager, yes: bool = False, **given: Any) -> None:
         name = self._name(given)
         if self.question and not yes:
             with suppress(ProtocolError):  # an unreadable one can be deleted
-                self.find(manager, *(given[key] for key in self.names))
-            typer.confirm(f"Delete {name}{self.question}", abort=True)
-        say_gone(self.delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
+                self.find(manager, **given)
+            confirm(f"Delete {name}{self.question}")
+        say_gone(delete(manager, **given) is not False, f"deleted {name}{self.stays}", name)
 
     def _name(self, given: Mapping[str, Any]) -> str:
         return f"{self.noun} {'/'.join(given[name] for name in self.names)}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nadi.cli.options import POSITION, SEVERAL, By, Clock, OfTag, Scope, Stream, Tags, Yes, cut_at
-from nadi.cli.printing import Form, say, say_gone, show
-from nadi.cli.session import Resource, Row, option, taking
+from nadi.cli.printing import Form, confirm, say, say_gone, show
+from nadi.cli.session import Resource, Row, check_absent, choose_one, option, taking
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def delete_scope(
     """Delete a scope, with its bookmarks, named slices and search indexes."""
     from nadi.search import indexes
 
-    if not yes:
-        typer.confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?", abort=True)
+    confirm(f"Delete scope {scope}{' and all its streams' if recursive else ''}?", yes)
     catalog, orphaned = indexes(manager, scope), set()
     with suppress(NotFoundError, PermissionDeniedError):
         known, unreadable = catalog.list_with_unreadable()
@@ -176,8 +175,7 @@ def update_stream(
     if watermark_timeout is not None:
         new["timestamp_aggregation_timeout_ms"] = round(age_s(watermark_timeout) * 1000)
         changes.append(f"has watermarks that wait {watermark_timeout}")
-    if arrival_only and given["event_time"] is not None:
-        raise InvalidArgumentError("--event-time and --no-event-time exclude each other: choose one")
+    choose_one(event_time=given["event_time"] is not None, no_event_time=arrival_only)
     own_time = _event_time(given)
     if own_time is not None or arrival_only:
         new["event_time"] = own_time
@@ -192,10 +190,9 @@ def _scaling(old: ScalingPolicy, given: Mapping[str, Any], *, fixed: bool = Fals
     """The old policy but for what is given."""
     from nadi.client.control.policy import BY_EVENTS, BY_KBYTES, FIXED
 
+    choose_one(fixed=fixed, events_per_s=given["events_per_s"], kib_per_s=given["kib_per_s"])
     rates = {BY_EVENTS: given["events_per_s"], BY_KBYTES: given["kib_per_s"], FIXED: 0 if fixed else None}
     chosen = [(kind, rate) for kind, rate in rates.items() if rate is not None]
-    if len(chosen) > 1:
-        raise InvalidArgumentError("--fixed, --events-per-s and --kib-per-s exclude each other: choose one")
     kind, rate = chosen[0] if chosen else (old.kind, old.target_rate)
     factor = given["scale_factor"]
     if kind == FIXED and factor is not None:
@@ -213,9 +210,8 @@ def _event_time(given: Mapping[str, Any]) -> EventTime | None:
 
     if given["event_time"] is not None:
         return EventTime(given["event_time"], given["event_time_unit"] or "s", given["event_time_format"] or "json")
-    for name in ("event_time_unit", "event_time_format"):
-        if given[name] is not None:
-            raise InvalidArgumentError(f"--{name.replace('_', '-')} has no effect without --event-time: name the field")
+    useless = {name: given[name] is not None for name in ("event_time_unit", "event_time_format")}
+    check_absent("has no effect without --event-time: name the field", **useless)
     return None
 
 
@@ -279,8 +275,7 @@ def list_segments(
     """Show a stream's current segments, or how they were split and merged."""
     if last is not None and (form is not Form.TABLE or not (history or picture)):
         raise InvalidArgumentError("--last is for pictures: add --history or --picture FILE")
-    if form is not Form.TABLE and picture is not None:
-        raise InvalidArgumentError("--json, or -o, and --picture exclude each other: choose one")
+    choose_one(output=form is not Form.TABLE, picture=picture)
     if picture is not None:
         from nadi import charts
 
@@ -375,8 +370,7 @@ def _first(names: list[str]) -> list[str]:
 @stream_app.command("seal")
 def seal_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
     """Seal a stream: it accepts no more events, ever."""
-    if not yes:
-        typer.confirm(f"Seal stream {scope}/{stream}? It will accept no more events.", abort=True)
+    confirm(f"Seal stream {scope}/{stream}? It will accept no more events.", yes)
     manager.seal_stream(scope, stream)
     say(f"sealed stream {scope}/{stream}")
 
@@ -391,8 +385,7 @@ def truncate_stream(
     yes: Yes = False,
 ) -> None:
     """Delete the events before a cut, permanently."""
-    if not yes:
-        typer.confirm(f"Delete all events of {scope}/{stream} before {at}?", abort=True)
+    confirm(f"Delete all events of {scope}/{stream} before {at}?", yes)
     manager.truncate_stream(cut_at(manager.cuts(scope, stream), at, by))
     say(f"truncated stream {scope}/{stream}")
 
@@ -419,7 +412,7 @@ def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes
     if not yes:
         kept = f" What isn't in {lakes} yet is lost, and what is stays." if lakes else ""
         more = tables + "".join(f", and {name}" for name in beside)
-        typer.confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}", abort=True)
+        confirm(f"Delete stream {scope}/{stream} and all its events{more}?{kept}")
     gone = manager.delete_stream(scope, stream)
     if gone or not beside:  # else a program has deleted it, or a command that was killed: what it left goes now
         say_gone(gone, f"deleted stream {scope}/{stream}", f"stream {scope}/{stream}")

@@ -16,7 +16,7 @@ import typer
 
 from nadi.cli.options import Scope
 from nadi.cli.printing import Form, say, say_gone, show, warn
-from nadi.cli.session import Resource, Row
+from nadi.cli.session import Resource, Row, choose_one
 from nadi.errors import (
     ConditionFailedError,
     ConflictError,
@@ -120,8 +120,7 @@ def put(
     from nadi.client import Version
     from nadi.limits import TABLE_VALUE_MAX_BYTES
 
-    if if_absent and if_version is not None:
-        raise InvalidArgumentError("--if-version and --if-absent exclude each other: choose one")
+    choose_one(if_version=if_version is not None, if_absent=if_absent)
     data = sys.stdin.buffer.read(TABLE_VALUE_MAX_BYTES + 1) if value == "-" else value.encode()
     if as_json:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.options import Scope, Stream, Yes
-from nadi.cli.printing import say
+from nadi.cli.printing import confirm, say
 from nadi.cli.session import Resource
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def commit(
 @transaction_app.command("abort")
 def abort(manager: StreamManager, scope: Scope, stream: Stream, txn_id: Id, yes: Yes = False) -> None:
     """Discard the events of a transaction."""
-    if not yes:
-        typer.confirm(f"Discard the events of transaction {txn_id}?", abort=True)
+    confirm(f"Discard the events of transaction {txn_id}?", yes)
     with manager.create_transaction_writer(scope, stream) as writer:
         writer.get_txn(txn_id).abort(wait=True)
     say(f"aborted transaction {txn_id}")

@@ -19,6 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from nadi.process.worker import Recent
+
 RATE_S, SURE_S = 10.0, 2.0
 BEHIND_S, CATCH_UP_S = 5.0, 10.0
 BUSY_MOST = 0.75
@@ -49,19 +51,12 @@ class Change:
     stop: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    at: float
-    segments: Mapping[str, Ends]
-    work: Work
-
-
 class WorkerPlan:
     """Of one instance, for all: from `least` to `most` workers."""
 
     def __init__(self, least: int, most: int, idle_s: float) -> None:
         self._least, self._most, self._idle_s = least, most, idle_s
-        self._looks: deque[_Look] = deque()  # since the number of workers changed, and of the last `RATE_S`
+        self._looks = Recent[tuple[Mapping[str, Ends], Work]](RATE_S)  # since the number of workers changed
         self._count = 0
         self._behind_since: float | None = None
         self._needed: deque[tuple[float, int]] = deque()  # in the last `idle_s`, without what later ones reach
@@ -89,28 +84,26 @@ class WorkerPlan:
             if len(everyone) > self._count:
                 self._after_a_while(now, len(everyone))
             self._count, self._behind_since = len(everyone), None
-            self._looks.clear()
-        self._looks.append(_Look(now, segments, work))
-        while self._looks[-1].at - self._looks[0].at > RATE_S:
-            self._looks.popleft()
+            self._looks.items.clear()
+        self._looks.add(now, (segments, work))
         wanted = min(max(self._wanted(now, is_starting=is_starting), self._least), self._most)
         if len(everyone) <= wanted:
             return Change(start=wanted - len(everyone))
         return Change(stop=tuple(name for name in everyone[wanted:] if name in own))
 
     def _wanted(self, now: float, *, is_starting: bool) -> int:
-        first, last, count = self._looks[0], self._looks[-1], self._count
-        waiting = {name: ends.written - ends.handled for name, ends in last.segments.items()}
-        seconds = last.at - first.at
+        (began, (before, work_before)), (_, (segments, work)) = self._looks.items[0], self._looks.items[-1]
+        seconds, count = now - began, self._count
+        waiting = {name: ends.written - ends.handled for name, ends in segments.items()}
         if count == 0:
             return int(any(waiting.values()))
-        came = {name: _since(first.segments.get(name, e).written, e.written) for name, e in last.segments.items()}
+        came = {name: max(ends.written - before.get(name, ends).written, 0) for name, ends in segments.items()}
         if not any(waiting.values()) and not any(came.values()):
             return self._after_a_while(now, 0)
         if is_starting or seconds < SURE_S:
             return count
-        handled = sum(_since(first.segments.get(name, e).handled, e.handled) for name, e in last.segments.items())
-        demand = [came[name] / seconds + waiting[name] / CATCH_UP_S for name in last.segments]
+        handled = sum(max(ends.handled - before.get(name, ends).handled, 0) for name, ends in segments.items())
+        demand = [came[name] / seconds + waiting[name] / CATCH_UP_S for name in segments]
         if sum(waiting.values()) * seconds <= BEHIND_S * handled:
             self._behind_since = None
         elif self._behind_since is None:
@@ -118,8 +111,7 @@ class WorkerPlan:
         elif now - self._behind_since >= SURE_S:
             self._after_a_while(now, count)
             return max(count, workers_behind(demand, handled / seconds / count))
-        busy_s = last.work.busy_s - first.work.busy_s
-        size_bytes = last.work.size_bytes - first.work.size_bytes
+        busy_s, size_bytes = work.busy_s - work_before.busy_s, work.size_bytes - work_before.size_bytes
         return self._after_a_while(now, workers_at_ease(demand, size_bytes / busy_s if busy_s else 0.0))
 
     def _after_a_while(self, now: float, needed: int) -> int:
@@ -159,7 +151,3 @@ def workers_at_ease(demand: Sequence[float], per_worker: float) -> int:
         return 0
     enough = max(BUSY_MOST * per_worker, _ALIKE * sums[0])
     return next(count for count in range(1, len(sums) + 1) if sums[-(-len(sums) // count) - 1] <= enough)
-
-
-def _since(before: int, now: int) -> int:
-    return max(now - before, 0)

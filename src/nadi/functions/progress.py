@@ -47,7 +47,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 class FunctionRecord(msgspec.Struct, frozen=True):
     """A function as others see it. by_instance: counters by the instances' names; ended: of those that have ended, or
-    died. last_error: of all, and when it was, in milliseconds since 1970."""
+    died. last_error: of all, and when it was, in milliseconds since 1970. is_stopped: its instances end."""
 
     name: str
     stream: str
@@ -61,6 +61,7 @@ class FunctionRecord(msgspec.Struct, frozen=True):
     ended: Counts = Counts()
     last_error: str = ""
     last_error_ms: int = 0
+    is_stopped: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -152,7 +153,11 @@ class StoredProgress:
     async def running(self) -> list[Member]:
         return await live_members(self._stores, self._scope, self._table, _MEMBER_KEYS)
 
-    async def report(self, function: Function, members: Members, counters: Counters) -> None:
+    async def report(
+        self, function: Function, members: Members, counters: Counters, *, begins: bool = False
+    ) -> FunctionRecord | None:
+        """Note what an instance has done; return the newest record. begins: whether it has just been started."""
+
         def changed(stored: FunctionRecord | None) -> FunctionRecord:
             stream = f"{function.scope}/{function.stream}"
             record = replace(
@@ -163,10 +168,15 @@ class StoredProgress:
                 delivery=function.delivery,
                 min_workers=function.min_workers,
                 max_workers=function.max_workers,
+                is_stopped=stored is not None and stored.is_stopped and not begins,
             )
             return record.with_counters(members.name, counters, members.known)
 
-        await self.record.put(changed)
+        return await self.record.put(changed)
+
+    async def stop(self) -> None:
+        """Have all instances finish what they have in hand, and end; NotFoundError if there is no such function."""
+        await self.record.change(lambda record: replace(record, is_stopped=True))
 
 
 async def functions_of(manager: StreamManager, scope: str) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:

@@ -121,16 +121,16 @@ class Supervisor:
         self._workers: dict[asyncio.Task[None], Worker] = {}
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
         self._reported: object = None
+        self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, or everything in a sealed stream was handled. FunctionStoppedError and other errors
         that retrying can't mend, once all workers have ended."""
-        group = await self._prepare()
+        group, self._stop = await self._prepare(), stop
         stopping = asyncio.create_task(stop.wait())
         beat = asyncio.create_task(each_beat(self._report))
         backoff = Backoff(first_s=0.2, longest_s=5.0)
         try:
-            await self._report()
             await self._present(group)
             await settle_all(group, self._writers, self._log)
             while not stopping.done():
@@ -174,6 +174,7 @@ class Supervisor:
                 f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
             )
         await self._check_others()
+        await self._report(begins=True)
         return group
 
     async def _check_others(self) -> None:
@@ -297,14 +298,19 @@ class Supervisor:
             self._log.info("worker %s ended", task.get_name())
             task.result()
 
-    async def _report(self) -> None:
-        """Say that it is there, and what was done since the last time."""
+    async def _report(self, *, begins: bool = False) -> None:
+        """Say that it is there, and what was done since the last time; end if the function was stopped."""
         counters = self._counters
         rate = round(counters.rate.per_s(), 1)
         state = "running" if self._workers else "idle"
         await self._members.say(counters.counts.events, rate, 0, counters.last_error, state)
         await self._members.look()
         now = counters.counts, counters.last_error
-        if now != self._reported:
-            await self._progress.report(self._function, self._members, counters)
+        if begins or now != self._reported:
+            record = await self._progress.report(self._function, self._members, counters, begins=begins)
             self._reported = now
+        else:
+            record = await self._progress.record.find()
+        if record is not None and record.is_stopped and not self._stop.is_set():
+            self._log.info("it was stopped: this instance ends")
+            self._stop.set()

@@ -26,6 +26,8 @@ from enum import Enum
 from itertools import pairwise
 from typing import Protocol
 
+from msgspec import structs
+
 from nadi.backoff import Backoff
 from nadi.client.aio import EventRead, ReaderGroup, StreamManager
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output_reader
@@ -235,15 +237,12 @@ class Delivery:
             raise FunctionStoppedError(self.function.name, event.id, attempts, str(failure))
         letter = DeadLetter(
             by=f"function {self.function.name}",
-            segment=event.segment,
-            offset=event.offset,
+            **structs.asdict(event),
             reason=failure.message,
-            data=event.data,
             kind=failure.kind,
             error=failure.error,
             attempts=attempts,
             given_up_ms=int(time.time() * 1000),
-            routing_key=event.routing_key,
         )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
         self.counters.count(dead_letters=1)

@@ -11,7 +11,6 @@ mistake in it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,26 +129,20 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
 
         events, keys = columns_of(sent.body, has_key=key is not None)
         return Batch(events, key if keys is None else keys)
-    readers: dict[str, Callable[[bytes], list[tuple[bytes, str | None]]]] = {
-        STRUCTURED: structured,
-        BATCH: batched,
-    }
-    if sent.media in readers:
-        found = readers[sent.media](sent.body)
+    if sent.media == STRUCTURED:
+        found = structured(sent.body)
+    elif sent.media == BATCH:
+        found = batched(sent.body)
     elif "ce-specversion" in sent.headers:
         found = from_binary(sent)
+    elif len(sent.body) > MAX_EVENT_BYTES:
+        raise EventTooLargeError(len(sent.body), MAX_EVENT_BYTES)
     else:
-        return Batch([_checked(sent.body)], key)
+        return Batch([sent.body], key)
     keys = [own for _, own in found]
     if key is not None and any(own is not None for own in keys):
         raise InvalidArgumentError("the events have partition keys of their own: leave the key out")
     return Batch([event for event, _ in found], keys if key is None else key)
-
-
-def _checked(event: bytes) -> bytes:
-    if len(event) > MAX_EVENT_BYTES:
-        raise EventTooLargeError(len(event), MAX_EVENT_BYTES)
-    return event
 
 
 def _lines(body: bytes, key: str | None, field: str | None) -> Batch:

@@ -289,16 +289,12 @@ def _wrong(value: Any, name: str, wanted: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{name} is {str(value)[:40]!r}: it has to be {wanted}")
 
 
-def _array(found: dict[str, Any], name: str, depth: int) -> list[Any]:
-    return [_value(one, depth + 1) for one in _list(_object(found, name), "values")]
-
-
 _READERS: dict[str, Callable[[dict[str, Any], str, int], Any]] = {
     "stringValue": lambda found, name, _: _string(found, name),
     "boolValue": lambda found, name, _: _bool(found, name),
     "intValue": lambda found, name, _: _integer(found, name, -(1 << 63), (1 << 63) - 1),
     "doubleValue": lambda found, name, _: _double(found, name),
     "bytesValue": lambda found, name, _: _bytes(found, name),
-    "arrayValue": _array,
+    "arrayValue": lambda found, name, depth: [_value(one, depth + 1) for one in _list(_object(found, name), "values")],
     "kvlistValue": lambda found, name, depth: _attributes(_object(found, name), "values", depth + 1),
 }

@@ -38,69 +38,36 @@ from nadi.limits import (
     NOTEBOOK_READERS,
     NOTEBOOK_SEGMENTS,
     NOTEBOOK_SILENCE_S,
-    PAGE_BATCH_EVENTS,
 )
 from nadi.model.reports import LoadReport, SegmentReport
-from nadi.web.bodies import Batch, BookmarkSeen, SliceSeen, StreamSpan
-from nadi.web.events import SPEED_LEAST, SPEED_MOST
+from nadi.web.bodies import Batch, BookmarkSeen, FirstEvents, Played, SliceSeen, StreamSpan
 from nadi.web.places import seen_bookmark, seen_slice
-from nadi.web.reading.playing import Playing, first_events, play, stretch_of
+from nadi.web.reading.playing import first_events, play, stretch_of
 from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
 from nadi.web.reading.times import CutTimes
 
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-_Text = Annotated[str, msgspec.Meta(max_length=4_096)]
-_Moment = Annotated[int, msgspec.Meta(ge=-(1 << 52), lt=1 << 52)]
-_By = Literal["arrival", "event-time"] | None
 
-
-class Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    id: _Id
-
-
-class Known(Message, frozen=True, tag="known"):
+class Known(msgspec.Struct, frozen=True):
     """places: with bookmarks and slices, too. by: as in the page's endpoints."""
 
     places: bool = False
-    by: _By = None
+    by: Literal["arrival", "event-time"] | None = None
 
 
-class Stretch(Message, frozen=True):
-    """As in the page's endpoints: a named slice, or from one place to another, head and tail if left out."""
-
-    slice: _Text = ""
-    start: _Text = ""
-    end: _Text = ""
-    from_ms: _Moment | None = msgspec.field(name="from", default=None)
-    to_ms: _Moment | None = msgspec.field(name="to", default=None)
-    by: _By = None
+class Word(msgspec.Struct, frozen=True):
+    """What has no more to it than its kind."""
 
 
-class First(Stretch, frozen=True, tag="first"):
-    most: Annotated[int, msgspec.Meta(ge=1, le=PAGE_BATCH_EVENTS)] = 1
-    which: Literal["first", "last"] = "first"
-
-
-class Play(Stretch, frozen=True, tag="play"):
-    speed: Annotated[float, msgspec.Meta(ge=SPEED_LEAST, le=SPEED_MOST)] = 1.0
-    pauses: Literal["keep", "skip"] = "keep"
-
-
-class Tail(Message, frozen=True, tag="tail"):
-    pass
-
-
-class More(Message, frozen=True, tag="more"):
-    pass
-
-
-class Stop(Message, frozen=True, tag="stop"):
-    pass
-
-
-Question = Known | First | Play | Tail
-Said = Question | More | Stop
+Question = Known | FirstEvents | Played | Word
+_KINDS: dict[str, type[Question]] = {
+    "known": Known,
+    "first": FirstEvents,
+    "play": Played,
+    "tail": Word,
+    "more": Word,
+    "stop": Word,
+}
 
 
 class Refusal(ResponseBody, frozen=True):
@@ -118,10 +85,23 @@ class StreamKnown(ResponseBody, frozen=True):
     slices: list[SliceSeen] | None
 
 
-def parsed(message: object) -> Said:
-    """The message; msgspec.ValidationError says what is wrong with it. Numbers may be texts, as in a query."""
-    found: Said = msgspec.convert(message, Said, strict=False)
-    return found
+def parsed(message: object) -> tuple[str, str, Question]:
+    """The message's id and kind, and what it asks; msgspec.ValidationError says what is wrong with it. Numbers may be
+    texts, as in a query."""
+    head = msgspec.convert(message, Head)
+    assert isinstance(message, dict)
+    asked, kind = {key: value for key, value in message.items() if key not in ("id", "kind")}, _KINDS.get(head.kind)
+    if kind is None:
+        raise msgspec.ValidationError(f"there is no kind {head.kind!r}")
+    if unknown := asked.keys() - set(kind.__struct_encode_fields__):
+        raise msgspec.ValidationError(f"there is no {min(unknown)}")
+    question: Question = msgspec.convert(asked, kind, strict=False)
+    return head.id, head.kind, question
+
+
+class Head(msgspec.Struct, frozen=True):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    kind: str
 
 
 def id_of(message: object) -> str | None:
@@ -203,28 +183,29 @@ class Projector:
     def receive(self, message: object) -> None:
         """Take a browser's message. Nothing that it may be does any harm; what is no question is refused."""
         try:
-            said = parsed(message)
+            name, kind, said = parsed(message)
         except msgspec.ValidationError as error:
-            if (name := id_of(message)) is not None:
-                self._tell(name, "refused", Refusal(400, f"the kernel doesn't understand: {error}"))
+            if (unknown := id_of(message)) is not None:
+                self._tell(unknown, "refused", Refusal(400, f"the kernel doesn't understand: {error}"))
             return
-        held = self._open.get(said.id)
-        if isinstance(said, More):
+        held = self._open.get(name)
+        if kind == "more":
             if held is not None:
                 held.taken()
-        elif isinstance(said, Stop):
+        elif kind == "stop":
             if held is not None and held.task is not None:
                 held.task.cancel()
         elif held is not None:
-            self._tell(said.id, "refused", Refusal(400, "that id is one of a question under way: choose another"))
+            self._tell(name, "refused", Refusal(400, "that id is one of a question under way: choose another"))
         elif self._is_closed:
-            self._tell(said.id, "refused", Refusal(400, "this player was closed: make another"))
+            self._tell(name, "refused", Refusal(400, "this player was closed: make another"))
         elif len(self._open) >= NOTEBOOK_READERS:
-            self._tell(said.id, "refused", Refusal(503, f"{NOTEBOOK_READERS} questions are under way: try again"))
+            self._tell(name, "refused", Refusal(503, f"{NOTEBOOK_READERS} questions are under way: try again"))
         else:
-            asked = self._open[said.id] = _Asked()
-            asked.task = asyncio.create_task(self._answer(said, asked), name=f"player of {self._scope}/{self._stream}")
-            asked.task.add_done_callback(lambda _: self._open.pop(said.id, None))
+            asked = self._open[name] = _Asked()
+            task = f"player of {self._scope}/{self._stream}"
+            asked.task = asyncio.create_task(self._answer(name, said, asked), name=task)
+            asked.task.add_done_callback(lambda _: self._open.pop(name, None))
 
     def close(self) -> None:
         """Stop answering; what is under way is cancelled."""
@@ -233,55 +214,35 @@ class Projector:
             if asked.task is not None:
                 asked.task.cancel()
 
-    async def _answer(self, said: Question, asked: _Asked) -> None:
+    async def _answer(self, name: str, said: Question, asked: _Asked) -> None:
+        stream = self._manager, self._scope, self._stream
         try:
             match said:
                 case Known():
-                    found = await known(self._manager, self._scope, self._stream, has_places=said.places, by=said.by)
-                    self._tell(said.id, "answer", found)
-                case First():
-                    stretch = await self._stretch(said)
+                    self._tell(name, "answer", await known(*stream, has_places=said.places, by=said.by))
+                case FirstEvents():
+                    stretch = await stretch_of(*stream, said)
                     batch = await first_events(self._manager, stretch, said.most, last=said.which == "last")
-                    self._tell(said.id, "answer", batch)
-                case Play() | Tail():
-                    await self._batches(said, asked)
-                    self._tell(said.id, "end", {})
+                    self._tell(name, "answer", batch)
+                case Played():
+                    await self._batches(name, play(self._manager, await stretch_of(*stream, said)), asked)
+                case _:
+                    await self._batches(name, tail(*stream), asked)
         except NadiError as error:
             may_be_tried = isinstance(error, UnavailableError) and not isinstance(error, ClosedError)
-            self._tell(said.id, "refused", Refusal(503 if may_be_tried else 400, str(error)))
+            self._tell(name, "refused", Refusal(503 if may_be_tried else 400, str(error)))
         except Exception:
             log.exception("answering a player failed")
-            self._tell(said.id, "refused", Refusal(400, "the kernel failed to answer: see its log"))
+            self._tell(name, "refused", Refusal(400, "the kernel failed to answer: see its log"))
 
-    async def _batches(self, said: Play | Tail, asked: _Asked) -> None:
-        batches: AsyncGenerator[Batch, None]
-        if isinstance(said, Tail):
-            batches = tail(self._manager, self._scope, self._stream)
-        else:
-            stretch = await self._stretch(said, said.speed, skips_pauses=said.pauses == "skip")
-            batches = play(self._manager, stretch)
+    async def _batches(self, name: str, batches: AsyncGenerator[Batch, None], asked: _Asked) -> None:
         async with aclosing(batches):
             while True:
                 await asked.room()
-                batch = await anext(batches, None)
-                if batch is None:
-                    return
-                self._tell(said.id, "batch", batch)
-
-    async def _stretch(self, said: Stretch, speed: float = 1.0, *, skips_pauses: bool = False) -> Playing:
-        return await stretch_of(
-            self._manager,
-            self._scope,
-            self._stream,
-            name=said.slice,
-            start=said.start,
-            end=said.end,
-            from_ms=said.from_ms,
-            to_ms=said.to_ms,
-            by=said.by,
-            speed=speed,
-            skips_pauses=skips_pauses,
-        )
+                if (batch := await anext(batches, None)) is None:
+                    break
+                self._tell(name, "batch", batch)
+        self._tell(name, "end", {})
 
     def _tell(self, name: str, kind: str, body: object) -> None:
         self._send({"id": name, "kind": kind}, msgspec.json.encode(body))

@@ -254,10 +254,8 @@ class ProcessorWorker(Worker[Positions]):
                 raise ProcessorStoppedError(processor.name, event, attempts, error) from error
             yield DeadLetter(
                 by=f"processor {processor.name}",
-                segment=event.segment,
-                offset=event.offset,
+                **event._asdict(),
                 reason=str(error),
-                data=event.data,
                 kind="raised",
                 error=type(error).__name__,
                 attempts=attempts,

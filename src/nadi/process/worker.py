@@ -27,34 +27,44 @@ from nadi.model.event import EventBlock
 from nadi.process.following import Followed, Follower, OvertakenError, SegmentPositions, gap_end, reaches
 from nadi.process.members import Members
 
+T = TypeVar("T")
 _RATE_S = 10.0
+
+
+class Recent(Generic[T]):
+    """What was added in the last so many seconds, each with its time; oldest first."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.items: deque[tuple[float, T]] = deque()
+
+    def add(self, now: float, value: T) -> None:
+        self.items.append((now, value))
+        self.forget(now)
+
+    def forget(self, now: float) -> None:
+        while self.items and self.items[0][0] < now - self._seconds:
+            self.items.popleft()
 
 
 class Rate:
     """Events per second over the last ten, or since the first event if that is less. clock: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._recent: deque[tuple[float, int]] = deque()  # by second
+        self._clock, self._recent = clock, Recent[int](_RATE_S)  # by second
 
     def add(self, events: int) -> None:
-        now = self._clock()
-        if self._recent and now - self._recent[-1][0] < 1:
-            self._recent[-1] = (self._recent[-1][0], self._recent[-1][1] + events)
+        now, items = self._clock(), self._recent.items
+        if items and now - items[-1][0] < 1:
+            began, before = items.pop()
+            items.append((began, before + events))
         else:
-            self._recent.append((now, events))
-        self._forget(now)
+            self._recent.add(now, events)
 
     def per_s(self) -> float:
-        now = self._clock()
-        self._forget(now)
-        if not self._recent:
-            return 0.0
-        return sum(events for _, events in self._recent) / max(now - self._recent[0][0], 1.0)
-
-    def _forget(self, now: float) -> None:
-        while self._recent and self._recent[0][0] < now - _RATE_S:
-            self._recent.popleft()
+        now, items = self._clock(), self._recent.items
+        self._recent.forget(now)
+        return sum(events for _, events in items) / max(now - items[0][0], 1.0) if items else 0.0
 
 
 class BatchLimits(NamedTuple):

@@ -1,12 +1,13 @@
-"""The JSON objects of the page's endpoints, as `controller.rest.bodies` has the others."""
+"""What the page's endpoints take and return: queries, and JSON objects as `controller.rest.bodies` has the others."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from nadi.controller.rest.bodies import RequestBody, ResponseBody
+from nadi.limits import PAGE_BATCH_EVENTS
 
 _NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255}
 Moment = Annotated[int | None, Meta(description="Milliseconds since 1970; null if it isn't known.")]
@@ -21,6 +22,106 @@ Place = Annotated[
 NewName = Annotated[str, Meta(description="Letters, digits, '.' and '-'.", extra_json_schema=_NAME_SCHEMA)]
 Labels = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=128)]
 KeyRange = Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=2, max_length=2)]
+
+
+# --- queries ---------------------------------------------------------------------------------------------
+
+_Place = Annotated[str, Meta(min_length=1, max_length=4_096)] | UnsetType
+_Ms = Annotated[int, Meta(ge=-(1 << 52), lt=1 << 52)] | UnsetType
+ABOUT = {  # the parameters; those of one query, by its name, too
+    "after": "The page that begins there: `next` of the one before.",
+    "at": "A place: see the bodies of bookmarks.",
+    "by": "Whether times are of arrival or the events' own. Left out: the latter where the stream names a field with "
+    "them.",
+    "CountBy.by": "Count by that field, or by _came.",
+    "CountBy.limit": "The most frequent so many.",
+    "end": "Where it ends: the current tail if it is left out.",
+    "eventBytes": "Of each event at most so many; all if it is left out.",
+    "from": "Milliseconds since 1970: nothing that came, or happened, earlier.",
+    "interval": "Of a count by time, or of numbers: in seconds.",
+    "key": "Only segments that have that routing key, and others; may be said several times.",
+    "limit": "Hits of a page; it has fewer, and a `next`, where its events have more than 16 MiB.",
+    "most": "How many events; 1 if it is left out.",
+    "order": "Which come first.",
+    "pauses": "skip jumps over times without events.",
+    "query": "What to find: see docs/search.md.",
+    "since": "Only events from that place on: see the bodies of bookmarks.",
+    "slice": "The named slice to be played, instead of start and end.",
+    "speed": "How many seconds pass in one, at most a week; 1 if it is left out.",
+    "start": "Where the stretch begins, a place as in `cut`: the head if it is left out.",
+    "stream": "Only those of that stream.",
+    "TailFrom.start": "Where to begin, a place as in `cut`: the tail if it is left out.",
+    "to": "Milliseconds since 1970: nothing that came, or happened, then or later.",
+    "until": "Only events up to that place.",
+    "waitFor": "Answer once all up to that place is indexed.",
+    "which": "first, or last for the events at the stretch's end.",
+}
+
+
+class ByTimes(Struct, frozen=True, kw_only=True):
+    by: Literal["arrival", "event-time"] | UnsetType = UNSET
+
+
+class OfStream(ByTimes, frozen=True, kw_only=True):
+    stream: str | UnsetType = UNSET
+
+
+class CutAt(ByTimes, frozen=True, kw_only=True):
+    at: Annotated[str, Meta(min_length=1, max_length=4_096)]
+
+
+class TailFrom(Struct, frozen=True, kw_only=True):
+    start: _Place = UNSET
+
+
+class Stretch(ByTimes, frozen=True, kw_only=True):
+    """A named slice, or from one place to another."""
+
+    slice: _Place = UNSET
+    start: _Place = UNSET
+    end: _Place = UNSET
+    from_ms: _Ms = field(name="from", default=UNSET)
+    to_ms: _Ms = field(name="to", default=UNSET)
+
+
+class FirstEvents(Stretch, frozen=True, kw_only=True):
+    most: Annotated[int, Meta(ge=1, le=PAGE_BATCH_EVENTS)] = 1
+    which: Literal["first", "last"] = "first"
+
+
+class Played(Stretch, frozen=True, kw_only=True):
+    speed: Annotated[float, Meta(ge=0.01, le=604_800.0)] = 1.0
+    pauses: Literal["keep", "skip"] = "keep"
+
+
+class Searched(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    query: str = ""
+    key: list[str] = []
+    since: _Place = UNSET
+    until: _Place = UNSET
+    wait_for: _Place = UNSET
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """As the client takes them."""
+        bounds = {name: getattr(self, name) or None for name in ("since", "until", "wait_for")}
+        return bounds | {"keys": self.key or None}
+
+
+class SearchFor(Searched, frozen=True, kw_only=True):
+    order: Literal["newest", "oldest", "best"] = "newest"
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 20
+    after: _Place = UNSET
+    event_bytes: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+
+
+class CountBy(Searched, frozen=True, kw_only=True):
+    by: Annotated[str, Meta(min_length=1, max_length=4_096)]
+    interval: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 20
+
+
+# --- bodies ----------------------------------------------------------------------------------------------
 
 
 class StreamRate(ResponseBody, frozen=True):

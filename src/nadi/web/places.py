@@ -12,11 +12,11 @@ from starlette.responses import Response
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import DATA, Call, Parameter, on_scope, on_stream, reply
-from nadi.errors import BookmarkNotFoundError, InvalidArgumentError, NadiError, SliceNotFoundError
+from nadi.controller.rest.endpoint import DATA, Call, on_scope, on_stream, reply
+from nadi.errors import BookmarkNotFoundError, NadiError, SliceNotFoundError
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX
 from nadi.web import bodies
-from nadi.web.clients import through_client
+from nadi.web.clients import asked, bound_of, through_client
 
 if TYPE_CHECKING:
     from nadi.client.aio import Bookmark, NamedSlice, StreamManager
@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 SCOPE = DATA + "/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 _BOOKMARK, _SLICE = SCOPE + "/bookmarks/{bookmarkName}", SCOPE + "/slices/{sliceName}"
-_ONE_STREAM = Parameter("stream", "Only those of that stream.", {"type": "string"})
-BY = Parameter(
-    "by",
-    "Whether times are of arrival or the events' own. Left out: the latter where the stream names a field with them.",
-    {"type": "string", "enum": ["arrival", "event-time"]},
-)
+_NAMES = {404: "There is no such scope, stream, or place."}
 _TAKEN = {409: "The scope has one of that name."}
 
 
@@ -41,10 +36,10 @@ def _writes(call: Call) -> Need:
     return need(call.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, Act.WRITE)
 
 
-def _times(manager: StreamManager, by: str | None = None) -> CutTimes:
+def _times(manager: StreamManager, query: bodies.ByTimes | None = None) -> CutTimes:
     from nadi.web.reading.times import CutTimes
 
-    return CutTimes(manager, by)
+    return CutTimes(manager, query.by or None if query else None)
 
 
 async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
@@ -54,12 +49,12 @@ async def _seen_by(times: CutTimes, cut: StreamCut) -> bodies.CutSeen:
 # --- cuts -----------------------------------------------------------------------------------------
 
 
-@through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan, query=(BY,))
+@through_client("GET", STREAM + "/span", on_stream(Act.READ), bodies.StreamSpan, query=bodies.ByTimes)
 async def span(call: Call, manager: StreamManager) -> Response:
     """Show where a stream begins and ends, and when its first and last events came or happened."""
     from nadi.web.reading.span import stream_span
 
-    return reply(await stream_span(manager, *call.stream, call.asked("by")))
+    return reply(await stream_span(manager, *call.stream, asked(call, bodies.ByTimes).by or None))
 
 
 @through_client(
@@ -67,18 +62,13 @@ async def span(call: Call, manager: StreamManager) -> Response:
     STREAM + "/cut",
     on_stream(Act.READ),
     bodies.CutSeen,
-    query=(
-        Parameter("at", "A place: see the bodies of bookmarks.", {"type": "string", "minLength": 1}, required=True),
-        BY,
-    ),
+    query=bodies.CutAt,
     codes={400: "There is no such place."},
 )
 async def cut(call: Call, manager: StreamManager) -> Response:
     """Show the cut of a place in a stream, and when the stream stood there."""
-    at = call.asked("at")
-    if not at:
-        raise InvalidArgumentError("the query needs at: head, tail, a time, the text of a cut, or a bookmark's name")
-    return reply(await _seen_by(_times(manager, call.asked("by")), await manager.cuts(*call.stream).named(at)))
+    query = asked(call, bodies.CutAt)
+    return reply(await _seen_by(_times(manager, query), await manager.cuts(*call.stream).named(query.at)))
 
 
 @through_client("POST", STREAM + "/truncation", on_stream(Act.CHANGE), bodies.CutSeen, body=bodies.Truncate)
@@ -102,12 +92,12 @@ async def seen_bookmark(times: CutTimes, mark: Bookmark) -> bodies.BookmarkSeen:
 
 
 @through_client(
-    "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=(_ONE_STREAM, BY)
+    "GET", SCOPE + "/bookmarks", on_scope(Permission.READ), list[bodies.BookmarkSeen], query=bodies.OfStream
 )
 async def bookmarks(call: Call, manager: StreamManager) -> Response:
     """List a scope's bookmarks, with the times at which they lie."""
-    found = await manager.bookmarks(call.scope).list(stream=call.asked("stream"))
-    times = _times(manager, call.asked("by"))
+    query = asked(call, bodies.OfStream)
+    found, times = await manager.bookmarks(call.scope).list(stream=query.stream or None), _times(manager, query)
     return reply([await seen_bookmark(times, one) for one in found])
 
 
@@ -118,7 +108,7 @@ async def bookmarks(call: Call, manager: StreamManager) -> Response:
     bodies.BookmarkSeen,
     status=201,
     body=bodies.CreateBookmark,
-    codes={404: "There is no such scope, stream, or place.", **_TAKEN},
+    codes=_NAMES | _TAKEN,
 )
 async def create_bookmark(call: Call, manager: StreamManager) -> Response:
     """Make a bookmark of a place in a stream."""
@@ -151,11 +141,11 @@ async def seen_slice(times: CutTimes, one: NamedSlice) -> bodies.SliceSeen:
     return bodies.SliceSeen(one.name, one.stream, start, end, _ms(one.made_at), one.note, list(one.tags))
 
 
-@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=(_ONE_STREAM, BY))
+@through_client("GET", SCOPE + "/slices", on_scope(Permission.READ), list[bodies.SliceSeen], query=bodies.OfStream)
 async def slices(call: Call, manager: StreamManager) -> Response:
     """List a scope's named slices, with the times between which they lie."""
-    found = await manager.slices(call.scope).list(stream=call.asked("stream"))
-    times = _times(manager, call.asked("by"))
+    query = asked(call, bodies.OfStream)
+    found, times = await manager.slices(call.scope).list(stream=query.stream or None), _times(manager, query)
     return reply([await seen_slice(times, one) for one in found])
 
 
@@ -166,7 +156,7 @@ async def slices(call: Call, manager: StreamManager) -> Response:
     bodies.SliceSeen,
     status=201,
     body=bodies.CreateSlice,
-    codes={404: "There is no such scope, stream, or place.", **_TAKEN},
+    codes=_NAMES | _TAKEN,
 )
 async def create_slice(call: Call, manager: StreamManager) -> Response:
     """Make a slice of what lies between two places in a stream."""
@@ -195,10 +185,10 @@ async def delete_slice(call: Call, manager: StreamManager) -> Response:
 # --- reader groups --------------------------------------------------------------------------------
 
 
-@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=(BY,))
+@through_client("GET", STREAM + "/groups", on_stream(Act.CHANGE), list[bodies.GroupSeen], query=bodies.ByTimes)
 async def groups(call: Call, manager: StreamManager) -> Response:
     """List the reader groups that read a stream: where each stands, and how far it is behind."""
-    times = _times(manager, call.asked("by"))
+    times = _times(manager, asked(call, bodies.ByTimes))
     lags = await manager.reader_lags(*call.stream)
     return reply(await asyncio.gather(*(_group(call, manager, times, one) for one in lags)))
 
@@ -253,18 +243,4 @@ async def unreadable(call: Call, manager: StreamManager) -> Response:
     )
 
 
-BOUND = (
-    span,
-    cut,
-    truncate,
-    bookmarks,
-    create_bookmark,
-    rename_bookmark,
-    delete_bookmark,
-    slices,
-    create_slice,
-    rename_slice,
-    delete_slice,
-    groups,
-    unreadable,
-)
+BOUND = bound_of(globals())

@@ -8,23 +8,25 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import Call, Parameter, on_scope, on_stream, reply
-from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, StoreError
+from nadi.controller.rest.endpoint import Call, on_scope, on_stream, reply
+from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError, StoreError
 from nadi.limits import REST_SEARCHES, REST_STANDING_QUERIES
 from nadi.web import bodies
-from nadi.web.clients import through_client
+from nadi.web.clients import asked, bound_of, through_client
 from nadi.web.places import SCOPE, STREAM
 
 if TYPE_CHECKING:
@@ -34,32 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALLOWED = "NADI_REST_SEARCH"
-_TEXT = {"type": "string"}
-_PLACE = {"type": "string", "minLength": 1}
-_BOUNDS = (
-    Parameter("query", "What to find: see docs/search.md.", _TEXT),
-    Parameter("key", "Only segments that have that routing key, and others; may be said several times.", _TEXT),
-    Parameter("since", "Only events from that place on: see the bodies of bookmarks.", _PLACE),
-    Parameter("until", "Only events up to that place.", _PLACE),
-    Parameter("waitFor", "Answer once all up to that place is indexed.", _PLACE),
-)
-_SEARCH = (
-    *_BOUNDS,
-    Parameter("order", "Which come first.", {"type": "string", "enum": ["newest", "oldest", "best"]}),
-    Parameter(
-        "limit",
-        "Hits of a page; it has fewer, and a `next`, where its events have more than 16 MiB.",
-        {"type": "integer", "minimum": 1, "maximum": 1000},
-    ),
-    Parameter("after", "The page that begins there: `next` of the one before.", _PLACE),
-    Parameter("eventBytes", "Of each event at most so many; all if it is left out.", {"type": "integer", "minimum": 1}),
-)
-_COUNTS = (
-    *_BOUNDS,
-    Parameter("by", "Count by that field, or by _came.", _PLACE, required=True),
-    Parameter("interval", "Of a count by time, or of numbers: in seconds.", {"type": "number", "minimum": 0}),
-    Parameter("limit", "The most frequent so many.", {"type": "integer", "minimum": 1, "maximum": 10000}),
-)
 _CODES = {
     400: "The query, or a place, can't be one; or the index has no such field.",
     403: f"Not allowed; or the server may not open the index's store: see {ALLOWED}.",
@@ -85,61 +61,24 @@ _Known = OrderedDict[tuple[str, str], _Kept]
 _known: dict[StreamManager, _Known] = {}
 
 
-@through_client(
-    "GET",
-    STREAM + "/search",
-    on_stream(Act.READ),
-    bodies.SearchPage,
-    query=_SEARCH,
-    codes=_CODES,
-)
+@through_client("GET", STREAM + "/search", on_stream(Act.READ), bodies.SearchPage, _CODES, bodies.SearchFor)
 async def search(call: Call, manager: StreamManager) -> Response:
     """Find events in a stream's search index, a page of them."""
-    _check_asked(call, _SEARCH)
-    most = None if call.asked("eventBytes") is None else _number(call, "eventBytes", 0)
-    if most == 0:
-        raise InvalidArgumentError("eventBytes is at least 1")
+    query = asked(call, bodies.SearchFor)
     async with _asking(call, manager) as found:
         page = await found.query(
-            call.asked("query") or "",
-            order=call.asked("order") or "newest",  # type: ignore[arg-type]
-            limit=_number(call, "limit", 20),
-            after=call.asked("after"),
-            since=call.asked("since"),
-            until=call.asked("until"),
-            keys=_keys(call),
-            wait_for=call.asked("waitFor"),
+            query.query, order=query.order, limit=query.limit, after=query.after or None, **query.bounds
         )
-    return reply(bodies.SearchPage(page.count, page.next, [_seen(hit, most) for hit in page.hits]))
+    return reply(bodies.SearchPage(page.count, page.next, [_seen(hit, query.event_bytes or None) for hit in page.hits]))
 
 
-@through_client(
-    "GET",
-    STREAM + "/search/counts",
-    on_stream(Act.READ),
-    list[bodies.SearchCount],
-    query=_COUNTS,
-    codes=_CODES,
-)
+@through_client("GET", STREAM + "/search/counts", on_stream(Act.READ), list[bodies.SearchCount], _CODES, bodies.CountBy)
 async def counts(call: Call, manager: StreamManager) -> Response:
     """Count the events that fit a query, by a field or by time."""
-    _check_asked(call, _COUNTS)
-    interval = call.asked("interval")
-    try:
-        interval_s = None if interval is None else float(interval)
-    except ValueError:
-        raise InvalidArgumentError(f"interval is a number, not {interval!r:.60}") from None
+    query = asked(call, bodies.CountBy)
+    interval_s = None if query.interval is UNSET else query.interval
     async with _asking(call, manager) as found:
-        counted = await found.count(
-            call.asked("query") or "",
-            by=call.asked("by") or "",
-            interval_s=interval_s,
-            limit=_number(call, "limit", 20),
-            since=call.asked("since"),
-            until=call.asked("until"),
-            keys=_keys(call),
-            wait_for=call.asked("waitFor"),
-        )
+        counted = await found.count(query.query, by=query.by, interval_s=interval_s, limit=query.limit, **query.bounds)
     return reply([bodies.SearchCount(_text(value), count) for value, count in counted.items()])
 
 
@@ -208,9 +147,6 @@ async def standing(call: Call, manager: StreamManager) -> Response:
             [bodies.StandingQuerySeen(one.name, one.text, one.created_ms) for one in first],
         )
     )
-
-
-BOUND = (search, counts, searched, index, standing)
 
 
 @asynccontextmanager
@@ -287,26 +223,6 @@ def _check_allowed(url: str) -> None:
     )
 
 
-def _check_asked(call: Call, known: Sequence[Parameter]) -> None:
-    """InvalidArgumentError for what would have no effect."""
-    names = {one.name for one in known}
-    if unknown := next((name for name in call.request.query_params if name not in names), None):
-        raise InvalidArgumentError(f"there is no parameter {unknown[:60]!r}, only {', '.join(sorted(names))}")
-
-
-def _number(call: Call, name: str, usual: int) -> int:
-    text = call.asked(name)
-    if text is None:
-        return usual
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise InvalidArgumentError(f"{name} is a number, not {text[:60]!r}")
-    return int(text)
-
-
-def _keys(call: Call) -> list[str] | None:
-    return call.request.query_params.getlist("key") or None
-
-
 def _seen(hit: Hit, most: int | None) -> bodies.SearchHit:
     came = round(hit.came.timestamp() * 1000)
     excerpt, marks = (None, []) if hit.excerpt is None else (hit.excerpt.text, [list(one) for one in hit.excerpt.found])
@@ -315,6 +231,7 @@ def _seen(hit: Hit, most: int | None) -> bodies.SearchHit:
 
 
 def _text(value: object) -> str:
-    from datetime import datetime
-
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+BOUND = bound_of(globals())

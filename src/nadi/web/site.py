@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -118,18 +118,9 @@ def _sent(request: Request, file: _File, more: Mapping[str, str]) -> Response:
     return Response(file.packed, headers={**headers, "Content-Encoding": "gzip"})
 
 
-_Served = Callable[[Request], Awaitable[Response]]
-
-
-def _pages() -> tuple[Route, ...]:
-    """The page at `/`, and its files."""
-    at: tuple[tuple[str, _Served], ...] = (("/", _page), (PAGE_FILES + "/{version}/{path:path}", _file))
-    return tuple(Route(path, served) for path, served in at)
-
-
 def live_site(clients: OwnClients) -> Site:
     """For an Api. clients: whoever makes them sets their door once the server has one, and closes them."""
     clients.ended.append(searching.forget_all)
     through = (bound(clients) for bound in (*places.BOUND, *searching.BOUND))
     asked = (*now.ENDPOINTS, *through, *Readers(clients).endpoints())
-    return Site(asked, _pages())
+    return Site(asked, (Route("/", _page), Route(PAGE_FILES + "/{version}/{path:path}", _file)))

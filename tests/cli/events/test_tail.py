@@ -163,10 +163,7 @@ def test_a_reader_that_follows_goes_on_where_it_can(capfdbinary: pytest.CaptureF
     reader: Any = _Failing(
         UnavailableError("the server is away"), (0, block), TruncatedError("home/x/0", 0, 9), (0, block), None
     )
-    printer = Printer(
-        layout=None, as_objects=False, key_field=None, grep=None, limit=None, came_by=lambda _, offsets: []
-    )
-    print_events(reader, printer, follow=True)
+    print_events(reader, Printer(lambda _, offsets: []), follow=True)
     found = capfdbinary.readouterr()
     assert found.out == b"a\na\n"
     trying, missed = found.err.decode().splitlines()

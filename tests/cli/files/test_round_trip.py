@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import nadi
-from nadi.cli.files import avro, parquet
-from nadi.cli.files.importing import _replacing
+from nadi.cli.files import _replacing, avro, parquet
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 from nadi.model.keyspace import key_position
@@ -209,7 +208,7 @@ def test_import_avro_of_a_codec_that_needs_a_package_names_it(tmp_path: Path) ->
             named = b"\x14avro.codec" + bytes([2 * len(codec)]) + codec.encode()
             file.write_bytes(plain.replace(b"\x14avro.codec\x08null", named))
             with (
-                closing(avro.AvroReader(file)) as reader,
+                closing(avro.Reader(file)) as reader,
                 pytest.raises(InvalidArgumentError, match=f"codec {codec}, which needs one more.*install {package}"),
             ):
                 next(iter(reader))
@@ -219,14 +218,14 @@ def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     events = [os.urandom(MIB) for _ in range(40)]
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"event": events}), file)
-    with closing(parquet.ParquetReader(file)) as found:
+    with closing(parquet.Reader(file)) as found:
         sizes = [batch.size_bytes for batch, _ in found]
     assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
     file = tmp_path / "x.avro"
     with file.open("wb") as to:
         kind = {"type": "record", "name": "R", "fields": [{"name": "event", "type": "bytes"}]}
         fastavro.writer(to, kind, [{"event": event} for event in events])
-    with closing(avro.AvroReader(file)) as records:
+    with closing(avro.Reader(file)) as records:
         sizes = [batch.size_bytes for batch, _ in records]
     assert (sum(sizes), max(sizes) <= 8 * MIB) == (40 * MIB, True)
 

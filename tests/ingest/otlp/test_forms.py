@@ -80,6 +80,20 @@ def test_otlp_value_in_both_forms_is_the_same_event(value: Any, message: logs_pb
     assert by_json(as_attribute).events == [by_protobuf(logs_pb2.Record(attributes=[pair]))]
 
 
+def test_otlp_values_lose_their_wrapping() -> None:
+    values: dict[str, Any] = {
+        "n": {"intValue": "7"},
+        "of": {"arrayValue": {"values": [{"doubleValue": 1.5}, {}]}},
+        "map": {"kvlistValue": {"values": [{"key": "a", "value": {"boolValue": True}}]}},
+        "raw": {"bytesValue": "/w=="},
+    }
+    record = {"timeUnixNano": "1800000000000000001", "traceId": TRACE.hex(), "body": {"stringValue": "sold"}}
+    attributes = [{"key": key, "value": value} for key, value in values.items()]
+    (event,) = by_json(record | {"attributes": attributes}).events
+    told = {"n": 7, "of": [1.5, None], "map": {"a": True}, "raw": "/w=="}
+    assert json.loads(bytes(event)) == record | {"body": "sold", "attributes": told}
+
+
 RECORDS: list[tuple[dict[str, Any], logs_pb2.Record]] = [
     ({"body": None, "severityText": None}, logs_pb2.Record()),
     ({"severityNumber": "SEVERITY_NUMBER_WARN2"}, logs_pb2.Record(severity_number=14)),
@@ -167,3 +181,76 @@ def test_otlp_service_name_that_cannot_be_a_key_rejects_the_records_of_its_resou
     assert batch.rejected is not None
     assert batch.rejected.records == 2
     assert "the field 'service.name' is true" in batch.rejected.problem
+
+
+def test_otlp_record_has_what_its_resource_and_scope_say_in_both_forms() -> None:
+    scope = {"name": "lib", "version": "2", "attributes": [{"key": "a", "value": {"boolValue": True}}]}
+    record = {
+        "severityNumber": 9,
+        "severityText": "INFO",
+        "spanId": TRACE[:8].hex(),
+        "body": {"stringValue": "sold"},
+    }
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
+    logs = {"resource": resource, "scopeLogs": [{"scope": scope, "logRecords": [record, {}]}]}
+    message = logs_pb2.ResourceLogs(
+        resource=logs_pb2.Attributes(attributes=[logs_pb2.Pair(key="service.name", value=V(string_value="shop"))]),
+        scope_logs=[
+            logs_pb2.ScopeLogs(
+                scope=logs_pb2.LogScope(
+                    name="lib", version="2", attributes=[logs_pb2.Pair(key="a", value=V(bool_value=True))]
+                ),
+                log_records=[
+                    logs_pb2.Record(
+                        severity_number=9,
+                        severity_text="INFO",
+                        span_id=TRACE[:8],
+                        body=V(string_value="sold"),
+                    ),
+                    logs_pb2.Record(),
+                ],
+            )
+        ],
+    )
+    by_name = records_of(_sent(json.dumps({"resourceLogs": [logs]}).encode(), "application/json"))
+    body = logs_pb2.Request(resource_logs=[message]).SerializeToString()
+    by_field = records_of(_sent(body, "application/x-protobuf"))
+    assert (by_name.events, by_name.keys) == (by_field.events, by_field.keys)
+    assert by_name.keys == ["shop", "shop"]
+    told = {
+        "resource": {"service.name": "shop"},
+        "scope": {"name": "lib", "version": "2", "attributes": {"a": True}},
+    }
+    first, second = (json.loads(bytes(event)) for event in by_name.events)
+    assert second == told
+    assert first == {**record, "body": "sold", **told}
+
+
+def test_otlp_records_that_become_more_than_they_were() -> None:
+    """Each has what its resource says, again."""
+    resource = {"attributes": [{"key": "k", "value": {"stringValue": "x" * 50_000}}]}
+    logs = {"resource": resource, "scopeLogs": [{"logRecords": [{}] * 1000}]}
+    with pytest.raises(InvalidArgumentError, match="more than 33,554,432 bytes, each with its resource"):
+        records_of(_sent(json.dumps({"resourceLogs": [logs]}).encode(), "application/json"))
+
+
+def _nested(depth: int) -> bytes:
+    value: dict[str, object] = {"stringValue": "x"}
+    for _ in range(depth):
+        value = {"arrayValue": {"values": [value]}}
+    return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": value}]}]}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "media", "words"),
+    [
+        (b"[]", "application/json", "not OTLP in JSON"),
+        (b"\xff", "application/x-protobuf", "not an ExportLogsServiceRequest"),
+        (b'{"resourceLogs": {}}', "application/json", "resourceLogs is not a list"),
+        (b'{"resourceLogs": [1]}', "application/json", "list of objects"),
+        (_nested(100), "application/json", "nested deeper"),
+    ],
+)
+def test_otlp_request_that_is_none_is_refused(body: bytes, media: str, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        records_of(_sent(body, media))

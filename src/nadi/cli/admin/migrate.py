@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +11,8 @@ import typer
 
 from nadi.cli.admin.storing import TIER2_HELP, StoreOptions, Tier2Options, store_options
 from nadi.cli.options import DryRun, Rest, TrustStore
-from nadi.cli.printing import errors_told, say
+from nadi.cli.printing import bar, errors_told, say
+from nadi.cli.session import check_absent
 from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
@@ -71,23 +74,25 @@ def migrate(
         if not _is_url(from_) and not Path(from_).is_dir():
             raise FileNotFoundError(f"there is no folder {from_}")
         if undo:
-            given = {"TO": to, "--ahead": ahead, "--verify": verify, "--dry-run": dry_run, "--tier2": tier2}
-            _check_absent({**given, "--containers": containers}, "isn't for --undo")
+            if to is not None:
+                raise InvalidArgumentError("TO isn't for --undo: leave it out")
+            given = {"ahead": ahead, "verify": verify, "dry_run": dry_run, "tier2": tier2, "containers": containers}
+            check_absent("isn't for --undo: leave it out", **given)
             say(asyncio.run(_taken_back(from_, store_option)))
             return
         if to is None:
             raise InvalidArgumentError("say where to: TO is a new data folder, or the URL of a new cluster's store")
         if _is_url(to):
-            _check_absent({"--tier2": tier2, "--tier2-option": tier2_option}, "is for a new data folder")
+            check_absent("is for a new data folder: leave it out", tier2=tier2, tier2_option=tier2_option)
         elif tier2 is None:
-            _check_absent({"--tier2-option": tier2_option}, "has no effect without --tier2")
+            check_absent("has no effect without --tier2: leave it out", tier2_option=tier2_option)
         for one in (to, tier2):
             if one is not None:
                 check_apart(*(place if _is_url(place) else Path(place).absolute().as_uri() for place in (from_, one)))
         options = store_options(to if _is_url(to) else from_, store_option)
         there = None if tier2 is None else (tier2, store_options(tier2, tier2_option, "--tier2-option"))
         if dry_run:
-            _check_absent({"--ahead": ahead, "--verify": verify}, "isn't for --dry-run")
+            check_absent("isn't for --dry-run: leave it out", ahead=ahead, verify=verify)
             say(asyncio.run(_planned(from_, to, options, containers, there)))
             return
         if pause_limit is not None and not pause_limit <= MIGRATION_PAUSE_MAX_S:  # nor is it NaN
@@ -111,12 +116,6 @@ def _is_url(place: str) -> bool:
     if scheme in (*ELSEWHERE, "file") and not rest.startswith("//"):
         raise InvalidArgumentError(f"{place} isn't a URL: write {scheme}://…, or ./{place} for a folder of that name")
     return "://" in place
-
-
-def _check_absent(given: dict[str, Any], why: str) -> None:
-    for name, value in given.items():
-        if value:
-            raise InvalidArgumentError(f"{name} {why}: leave it out")
 
 
 def _source(place: str, options: dict[str, str], ask: Ask, limit_s: float) -> Source:
@@ -155,9 +154,9 @@ async def _planned(
 async def _run(source: Source, target: Target, *, ahead: bool, verify: bool) -> Report:
     from nadi.migration.moving import Migration
 
-    with _Shown() as progress:
+    with bar("looking at both ends", None) as report:
         async with source, target:
-            return await Migration(source, target, progress, verifies=verify).run(only_ahead=ahead)
+            return await Migration(source, target, _Shown(report), verifies=verify).run(only_ahead=ahead)
 
 
 async def _taken_back(place: str, given: list[str] | None) -> str:
@@ -181,8 +180,9 @@ def _report(report: Report, where: str, tier2: str | None) -> None:
         say(f"moved {report.segments:,} segments")
     if report.paused_s:
         say(f"writers are held since {report.paused_s:.1f} s ago: stop the server, and start the new ones")
-    more = f" --tier2 {tier2}" if tier2 is not None else ""
-    say(f"start a server with `nadi up {'--store' if _is_url(where) else '--data'} {where}{more}`")
+    command = ["nadi", "up", "--store" if _is_url(where) else "--data", where]
+    command += ["--tier2", tier2] if tier2 is not None else []
+    say(f"start a server with `{shlex.join(command)}`")
 
 
 def _ask_at(rest: str, trust_store: str | None) -> Ask:
@@ -198,31 +198,15 @@ def _ask_at(rest: str, trust_store: str | None) -> Ask:
 
 
 class _Shown:
-    """A bar on the terminal, if standard error is one."""
+    """What a migration reports to: a bar of the step that it is at."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-        console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("looking at both ends", total=None)
-
-    def __enter__(self) -> _Shown:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __init__(self, report: Callable[..., None] = lambda *_, **__: None) -> None:
+        self._report, self._done = report, 0
 
     def begin(self, what: str, total_bytes: int) -> None:
-        self._bar.reset(self._task, description=what, total=total_bytes or None)
+        self._done = 0
+        self._report(0, description=what, total=total_bytes or None)
 
     def done(self, size_bytes: int) -> None:
-        self._bar.advance(self._task, size_bytes)
+        self._done += size_bytes
+        self._report(self._done)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 
 from nadi.cli.admin.storing import TIER2_HELP, DataFolder, Tier2Options, store_options
 from nadi.cli.options import Yes
-from nadi.cli.printing import errors_told, say
+from nadi.cli.printing import confirm, errors_told, say
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ def repair(data: DataFolder, yes: Yes = False) -> None:
                 break
             for line in plan:
                 say(f"to do: {line}")
-            if not yes:
-                typer.confirm("Do that?", abort=True)
+            confirm("Do that?", yes)
             _do(data, reports)
             given_up |= {
                 f"{report.name}: {line}": None for report in reports if report.gives_up for line in report.lost
@@ -206,5 +206,5 @@ def claim(
         finally:
             lock.release()
     if is_new:
-        say(f"{data} is a new data folder: `nadi repair {data}` builds it from what is there")
+        say(f"{data} is a new data folder: `{shlex.join(['nadi', 'repair', str(data)])}` builds it from what is there")
     say(f"{url} is claimed for {data}: no other copy of the folder can use it any more")

@@ -12,7 +12,7 @@ import typer
 from nadi.cli.admin.storing import StoreOptions, StoreUrl, log_options, store_options
 from nadi.cli.amounts import age_s
 from nadi.cli.options import DryRun, Rest, TrustStore
-from nadi.cli.printing import Form, say, show
+from nadi.cli.printing import Form, print_json, say, show
 from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import InvalidArgumentError
 
@@ -40,9 +40,7 @@ def status(store: StoreUrl, store_option: StoreOptions = None, form: Form = Form
         raise InvalidArgumentError("a cluster has servers and containers, which aren't one table: use -o json")
     report = asyncio.run(looked())
     if form is Form.JSON:
-        import msgspec
-
-        say(msgspec.json.format(msgspec.json.encode(report)).decode())
+        print_json(report)
         return
     say(f"cluster {report.cluster}, {len(report.containers)} containers")
     say(f"active controller: {report.controller or 'none now'}")

@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
+from nadi.cli.session import choose_one
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, MIB
 from nadi.model.field_path import KEY_FIELD, parse_path
@@ -24,18 +26,12 @@ from nadi.model.json_events import NotJsonError, checked, key_in, with_whole_cha
 _BLOCK_BYTES = MIB
 
 
-class Readable(Protocol):
-    """A buffered file, or standard input."""
-
-    def read1(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Input:
     """Where events come from, by the name that people know."""
 
     name: str
-    file: Readable
+    file: BufferedReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def opened(files: Sequence[Path], within: ExitStack) -> list[Input]:
     inputs = []
     for file in files or [Path("-")]:
         if str(file) == "-":
-            inputs.append(Input("standard input", cast("Readable", sys.stdin.buffer)))
+            inputs.append(Input("standard input", cast("BufferedReader", sys.stdin.buffer)))
             continue
         try:
             inputs.append(Input(str(file), within.enter_context(file.open("rb"))))
@@ -159,8 +155,7 @@ Split = Callable[[list[bytes]], Keyed]
 
 def split_of(key: str | None, field: str | None, separator: bytes | None, *, is_json: bool) -> Split:
     """The split that the options --key, --key-field, --key-separator and --json describe."""
-    if [key, field, separator].count(None) < 2:
-        raise InvalidArgumentError("--key, --key-field and --key-separator exclude each other: choose one")
+    choose_one(key=key is not None, key_field=field is not None, key_separator=separator is not None)
     path = None if field is None else parse_path(field, KEY_FIELD)
     if path is None and separator is None and not is_json:
         return lambda lines: Keyed(lines, key)

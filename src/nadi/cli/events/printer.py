@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from threading import Thread, main_thread
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import typer
-
+from nadi.cli.options import KeyField, Limit
 from nadi.cli.printing import warn
+from nadi.cli.session import choose_one, option
 from nadi.errors import ClosedError, EpochGoneError, InvalidArgumentError, TruncatedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -34,19 +34,14 @@ if TYPE_CHECKING:
     from nadi.model.event import EventBlock
 
 FIELDS = "%s event, %k key, %o offset, %S segment, %t time of arrival"
-Layout = Annotated[
-    str | None,
-    typer.Option("--format", help=rf"Print each event so, without a newline of its own: {FIELDS}, %%, \n, \t."),
-]
-AsObjects = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object per line: segment, offset, and text or base64.")
-]
-Grep = Annotated[
-    str | None, typer.Option(help="Only events in which this regular expression is found.", metavar="REGEX")
-]
-Idle = Annotated[
-    float | None, typer.Option(help="Stop after so many seconds without an event.", min=0.1, metavar="SECONDS")
-]
+PRINTING = {  # the options of `nadi read` and `nadi tail`
+    "limit": Limit,
+    "idle": option(float, "Stop after so many seconds without an event.", min=0.1, metavar="SECONDS"),
+    "layout": option(str, rf"Print each event so, without a newline of its own: {FIELDS}, %%, \n, \t.", "--format"),
+    "as_objects": option(bool, "Print one JSON object per line: segment, offset, and text or base64.", "--json"),
+    "key_field": KeyField,
+    "grep": option(str, "Only events in which this regular expression is found.", metavar="REGEX"),
+}
 
 CameBy: TypeAlias = Callable[[int, Sequence[int]], Sequence[int | None]]
 _Column: TypeAlias = Callable[[int, list["Event"]], list[bytes]]
@@ -60,16 +55,15 @@ class Printer:
 
     def __init__(
         self,
-        *,
-        layout: str | None,
-        as_objects: bool,
-        key_field: str | None,
-        grep: str | None,
-        limit: int | None,
         came_by: CameBy,
+        *,
+        layout: str | None = None,
+        as_objects: bool | None = None,
+        key_field: str | None = None,
+        grep: str | None = None,
+        limit: int | None = None,
     ) -> None:
-        if layout is not None and as_objects:
-            raise InvalidArgumentError("--format and --json exclude each other: choose one")
+        choose_one(format=layout is not None, is_json=as_objects)
         from nadi.model.field_path import KEY_FIELD, parse_path
 
         self._key_path = None if key_field is None else parse_path(key_field, KEY_FIELD)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.events.printer import AsObjects, Grep, Idle, Layout, Printer, print_events
-from nadi.cli.options import By, Clock, From, KeyField, Limit, OnDamage, Quiet, RoutingKeys, Scope, Stream, To, cut_at
+from nadi.cli.events.printer import PRINTING, Printer, print_events
+from nadi.cli.options import By, Clock, From, OnDamage, Quiet, RoutingKeys, Scope, Stream, To, cut_at
 from nadi.cli.printing import say, warn
+from nadi.cli.session import check_absent, choose_one, taking
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _MOST = 1_000_000
 IsSlice = Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")]
 
 
+@taking(PRINTING)
 def read(
     manager: StreamManager,
     words: Annotated[
@@ -49,33 +51,19 @@ def read(
         ),
     ] = False,
     key: RoutingKeys = None,
-    limit: Limit = None,
-    idle: Idle = None,
-    layout: Layout = None,
-    as_objects: AsObjects = False,
-    key_field: KeyField = None,
-    grep: Grep = None,
     on_damage: OnDamage = "raise",
+    **how: Any,
 ) -> None:
     """Print events, one per line, by default from the stream's head to its current end."""
-    given = {"--from": start is not None, "--to": end is not None, "--follow": follow}
-    given |= {"--key": bool(key), "--on-damage": on_damage != "raise"} if is_split else {}
-    if (useless := [option for option, is_given in given.items() if is_given]) and (is_slice or is_split):
-        which = "--slice" if is_slice else "--split"
-        raise InvalidArgumentError(f"{useless[0]} has no effect with {which}, which has its own start and end")
-    if is_slice and is_split:
-        raise InvalidArgumentError("--slice and --split exclude each other: choose one")
-    if idle is not None and not follow:
-        raise InvalidArgumentError("--idle has no effect without --follow: the end is reached")
-    if follow and end is not None:
-        raise InvalidArgumentError("--to has no effect with --follow, which doesn't end")
-    how: dict[str, Any] = {
-        "layout": layout,
-        "as_objects": as_objects,
-        "key_field": key_field,
-        "grep": grep,
-        "limit": limit,
-    }
+    if is_slice or is_split:
+        given = {"from": start is not None, "to": end is not None, "follow": follow}
+        given |= {"key": bool(key), "on-damage": on_damage != "raise"} if is_split else {}
+        which = "slice" if is_slice else "split"
+        check_absent(f"has no effect with --{which}, which has its own start and end", **given)
+    choose_one(is_slice=is_slice, is_split=is_split)
+    idle_s = how.pop("idle")
+    check_absent("has no effect without --follow: the end is reached", idle=idle_s is not None and not follow)
+    check_absent("has no effect with --follow, which doesn't end", to=follow and end is not None)
     if is_split:
         _read_splits(words, how)
         return
@@ -83,41 +71,34 @@ def read(
         raise InvalidArgumentError(f"say what to read, SCOPE STREAM, not {' '.join(words or ['nothing'])!r:.100}")
     scope, stream = words
     cuts = manager.cuts(scope, manager.slices(scope).get(stream).stream if is_slice else stream)
-    printer = Printer(**how, came_by=cuts.came_by)
+    printer = Printer(cuts.came_by, **how)
     if is_slice:
         reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
     else:
         first = cut_at(cuts, start or "head", by)
         last = None if follow else cut_at(cuts, end or "tail", by, end=True)
         reader = manager.create_reader(scope, stream, start=first, end=last, routing_keys=key, on_damage=on_damage)
-    print_events(reader, printer, follow=follow, idle_s=idle)
+    print_events(reader, printer, follow=follow, idle_s=idle_s)
 
 
+@taking(PRINTING)
 def tail(
     manager: StreamManager,
     scope: Scope,
     stream: Stream,
     events: Annotated[int, typer.Option("-n", "--events", help="Number of last events.", min=0, max=_MOST)] = 10,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Print new ones, until Ctrl-C.")] = True,
-    limit: Limit = None,
-    idle: Idle = None,
-    layout: Layout = None,
-    as_objects: AsObjects = False,
-    key_field: KeyField = None,
-    grep: Grep = None,
     on_damage: OnDamage = "raise",
+    **how: Any,
 ) -> None:
     """Print the last events of a stream, and then new ones. `--grep` searches them all."""
-    if idle is not None and not follow:
-        raise InvalidArgumentError("--idle has no effect with --no-follow: the end is reached")
+    idle_s = how.pop("idle")
+    check_absent("has no effect with --no-follow: the end is reached", idle=idle_s is not None and not follow)
     cuts = manager.cuts(scope, stream)
-    printer = Printer(
-        layout=layout, as_objects=as_objects, key_field=key_field, grep=grep, limit=limit, came_by=cuts.came_by
-    )
-    end = cuts.tail()
+    printer, end = Printer(cuts.came_by, **how), cuts.tail()
     start = cuts.before(end, events)
     reader = manager.create_reader(scope, stream, start=start, end=None if follow else end, on_damage=on_damage)
-    print_events(reader, printer, follow=follow, idle_s=idle)
+    print_events(reader, printer, follow=follow, idle_s=idle_s)
 
 
 # --- splits ----------------------------------------------------------------------------------------------
@@ -156,9 +137,9 @@ def splits(
 
     if count is None and max_bytes is None:
         raise InvalidArgumentError("say how many splits: -n 8, or --max-bytes 64MiB")
-    if is_slice and (start is not None or end is not None):
-        option = "--from" if start is not None else "--to"
-        raise InvalidArgumentError(f"{option} has no effect with --slice, which has its own start and end")
+    if is_slice:
+        given = {"from": start is not None, "to": end is not None}
+        check_absent("has no effect with --slice, which has its own start and end", **given)
     cuts = manager.cuts(scope, stream)
     scan = nadi.scan(
         manager,
@@ -191,7 +172,7 @@ def _read_splits(texts: Sequence[str] | None, how: Mapping[str, Any]) -> None:
         client, stream = client_of(split.connection), split.pieces[0].stream
         return client.run(client.manager.cuts(split.rows.scope, stream).came_by(segment_id, offsets))
 
-    printer = Printer(**how, came_by=came_by)
+    printer = Printer(came_by, **how)
     for text in texts or sys.stdin:
         line = text.rpartition("\t")[2].strip()  # before it, a mapper of Hadoop has the offset of the line
         if not line and texts:

@@ -13,6 +13,7 @@ import typer
 
 from nadi.cli.options import Create, InTransaction, KeyField, Quiet, Scope, Stream
 from nadi.cli.printing import INTERRUPTED, bar, warn
+from nadi.cli.session import check_absent
 from nadi.errors import InvalidArgumentError, NadiError, ScopeNotFoundError
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ def write(
     from nadi.cli.events.printer import unescaped
 
     split = split_of(key, key_field, unescaped(key_separator) if key_separator is not None else None, is_json=as_json)
-    if whole and (delimiter is not None or key_separator is not None):
-        option = "--delimiter" if delimiter is not None else "--key-separator"
-        raise InvalidArgumentError(f"{option} has no effect with --whole, for files are not cut into lines")
-    if into is not None and (transaction or create is not None):
-        option = "--transaction" if transaction else "--create"
-        raise InvalidArgumentError(f"{option} has no effect with --into, for that transaction is there already")
-    if into is None and lease is not None:
-        raise InvalidArgumentError("--lease has no effect without --into, which names a transaction")
+    if whole:
+        useless = {"delimiter": delimiter is not None, "key_separator": key_separator is not None}
+        check_absent("has no effect with --whole, for files are not cut into lines", **useless)
+    if into is None:
+        check_absent("has no effect without --into, which names a transaction", lease=lease is not None)
+    else:
+        is_there = "has no effect with --into, for that transaction is there already"
+        check_absent(is_there, transaction=transaction, create=create is not None)
     lease_ms = round(age_s(lease or "10min") * 1000)
     between = unescaped(delimiter) if delimiter is not None else b"\n"
     with ExitStack() as within:

@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nadi.cli.files.formats import Batch
+from nadi.cli.files import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
 try:
     import fastavro
-    from fastavro.write import Writer
+    from fastavro.write import Writer as FileWriter
 except ImportError:
     raise InvalidArgumentError("Avro needs two more packages: pip install 'nadi[avro]'") from None
 
@@ -36,13 +36,13 @@ _SCHEMA: dict[str, Any] = {
 }
 
 
-class AvroWriter:
+class Writer:
     """Its blocks are some 16 KB, as fastavro has them, or one event."""
 
     def __init__(self, file: Path, about: dict[str, str]) -> None:
         self._file = file.open("wb")
         metadata = {f"nadi.{name}": text for name, text in about.items()}
-        self._writer = Writer(self._file, fastavro.parse_schema(_SCHEMA), codec="deflate", metadata=metadata)
+        self._writer = FileWriter(self._file, fastavro.parse_schema(_SCHEMA), codec="deflate", metadata=metadata)
 
     def write(self, batch: Batch) -> None:
         rows = zip(batch.segment_ids, batch.offsets, batch.keys, batch.events, strict=True)
@@ -56,7 +56,7 @@ class AvroWriter:
             self._file.close()
 
 
-class AvroReader:
+class Reader:
     """Any file of records with an `event` of bytes or text will do."""
 
     def __init__(self, file: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.cli.events.lines import Input, lines_of
-from nadi.cli.files.formats import Batch
+from nadi.cli.files import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.model.json_events import key_of, with_whole_characters
 
@@ -32,8 +32,8 @@ class _Given(msgspec.Struct):
     base64: str | None = None
 
 
-class JsonWriter:
-    def __init__(self, file: Path) -> None:
+class Writer:
+    def __init__(self, file: Path, about: dict[str, str]) -> None:
         self._file = file.open("wb")
         self._encoder = msgspec.json.Encoder()
 
@@ -45,7 +45,7 @@ class JsonWriter:
         self._file.close()
 
 
-class JsonReader:
+class Reader:
     def __init__(self, file: Path) -> None:
         self._name = str(file)
         self._file = file.open("rb")

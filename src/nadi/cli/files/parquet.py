@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nadi.cli.files.formats import Batch
+from nadi.cli.files import Batch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
@@ -18,7 +18,7 @@ _READ_ROWS, _READ_BYTES = 8192, 4 * MIB
 _COLUMNS = {"segment_id": pa.int64(), "offset": pa.int64(), "key": pa.string(), "event": pa.binary()}
 
 
-class ParquetWriter:
+class Writer:
     """Holds one row group, and hands it on once it is full."""
 
     def __init__(self, file: Path, about: dict[str, str]) -> None:
@@ -50,7 +50,7 @@ class ParquetWriter:
         self._writer.close()
 
 
-class ParquetReader:
+class Reader:
     """Any file with a column `event` of bytes or text will do."""
 
     def __init__(self, file: Path) -> None:

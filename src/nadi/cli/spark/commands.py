@@ -13,7 +13,7 @@ import typer
 
 from nadi.cli.options import Scope
 from nadi.cli.printing import Form, errors_told, say, show
-from nadi.cli.session import Resource
+from nadi.cli.session import Resource, awaited
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
@@ -119,11 +119,9 @@ def _file() -> Path:
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    from nadi.client.blocking.face import inside
     from nadi.spark.checkpoints.mirror import all_mirrored
 
-    thread, core = inside(manager)
-    kept, unreadable = thread.run(all_mirrored(core, scope))
+    kept, unreadable = awaited(manager, lambda core: all_mirrored(core, scope))
     rows = [
         {
             "name": one.name,
@@ -150,10 +148,8 @@ spark_app.add_typer(checkpoint_app, name="checkpoint", help="Checkpoints of Spar
 @checkpoint_app.command("restore")
 def restore_checkpoint(manager: StreamManager, scope: Scope, name: str, folder: str) -> None:
     """Write a mirrored checkpoint into a new folder, from which the query continues."""
-    from nadi.client.blocking.face import inside
     from nadi.spark.checkpoints.mirror import restore
 
-    thread, core = inside(manager)
     with errors_told(OSError):
-        one = thread.run(restore(core, scope, name, folder))
+        one = awaited(manager, lambda core: restore(core, scope, name, folder))
     say(f"batch {one.batch} of query {one.query_id}, {one.files:,} files, {one.size_bytes:,} bytes in {folder}")

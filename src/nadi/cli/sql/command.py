@@ -33,9 +33,8 @@ def sql(
     check_installed()
     import duckdb
 
-    from nadi.cli.sql.query import stretches
+    from nadi.cli.sql.query import make_views, stretches
     from nadi.cli.sql.rows import run_and_print
-    from nadi.cli.sql.views import make_views
 
     given = dict(map(_fields, schema or ()))
     rewritten, asked = stretches(query)

@@ -8,6 +8,7 @@ damaged or of a newer nadi, is an error for whoever asks for it, and hides no ot
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
@@ -75,7 +76,7 @@ class Kind(Generic[T]):
         except _WRONG as error:
             raise ProtocolError(
                 f"{self.what(name)} can't be read ({error!s:.300}): it is damaged, or of a newer nadi. Use that one, "
-                f"or {self.remedy(name)}"
+                f"or {self.remedy(shlex.quote(name))}"
             ) from error
 
 

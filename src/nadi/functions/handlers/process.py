@@ -26,6 +26,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from typing import IO, Any
 
 import msgspec
 
@@ -192,30 +194,21 @@ class Call(msgspec.Struct, frozen=True):
     attempt: int
 
 
-def send(connection: socket.socket, message: msgspec.Struct | None) -> None:
+def framed(message: msgspec.Struct | None) -> bytes:
     data = msgspec.msgpack.encode(message)
-    connection.sendall(LENGTH.pack(len(data)) + data)
+    return LENGTH.pack(len(data)) + data
 
 
-def receive(connection: socket.socket) -> bytes | None:
+def receive(file: IO[bytes]) -> bytes | None:
     """The next message; None at the end."""
-    head = _exactly(connection, LENGTH.size)
-    return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    parts = bytearray(size)
-    view = memoryview(parts)
-    while view:
-        count = connection.recv_into(view)
-        if count == 0:
-            return None
-        view = view[count:]
-    return bytes(parts)
+    head = file.read(LENGTH.size)
+    size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+    data = file.read(size)
+    return data if size and len(data) == size else None
 
 
 def main() -> None:
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection: Any = socket.socket(fileno=int(sys.argv[1])).makefile("rwb")
     # Signals are sent to all processes of a service: the parent lets this one finish. To ignore them would also make
     # programs that are started here ignore them.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -234,13 +227,18 @@ def main() -> None:
         handler = load(start.handler)
         calls = Calls(getattr(handler, "handler", handler), by_list=start.by_list)
     except Exception as error:
-        send(connection, failure_of(error))
+        _send(connection, failure_of(error))
         return
-    send(connection, None)
+    _send(connection, None)
     _serve(connection, start, calls)
 
 
-def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
+def _send(file: IO[bytes], message: msgspec.Struct | None) -> None:
+    file.write(framed(message))
+    file.flush()
+
+
+def _serve(connection: IO[bytes], start: Start, calls: Calls) -> None:
     notes = mmap.mmap(start.notes, NOTE.size)
     logger = logging.getLogger(f"{start.function}.{start.worker}")
     loop = asyncio.new_event_loop()
@@ -266,30 +264,28 @@ def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
             outcome = Outcome(done=0, failure=failure_of(error), together=len(call.events))
         with suppress(Exception):  # closed, or on a full disk: that is no failure of the events
             sys.stdout.flush()
-        send(connection, outcome)
+        _send(connection, outcome)
 
 
 _DYING_S = 5.0
 
 
+@dataclass(eq=False)
 class HandlerProcess:
     """A `Handler`. `logger` names the worker."""
 
-    def __init__(
-        self,
-        handler: str,
-        *,
-        function: str,
-        worker: str,
-        by_list: bool | None,
-        timeout_s: float,
-        memory_mib: int | None,
-        logger: logging.Logger,
-    ) -> None:
-        self._handler, self._function, self._worker, self._by_list = handler, function, worker, by_list
-        self._timeout_s, self._memory_mib, self._log = timeout_s, memory_mib, logger
+    handler: str
+    _: KW_ONLY
+    function: str
+    worker: str
+    by_list: bool | None
+    timeout_s: float
+    memory_mib: int | None
+    logger: logging.Logger
+
+    def __post_init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
-        self._socket: socket.socket | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._notes: mmap.mmap | None = None
         self._ending: asyncio.Task[None] | None = None
         self._outcomes = msgspec.msgpack.Decoder(Outcome)
@@ -300,12 +296,11 @@ class HandlerProcess:
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         memory = os.memfd_create("nadi-function")
         try:
             os.ftruncate(memory, NOTE.size)
             self._notes = mmap.mmap(memory, NOTE.size)
-            self._socket = ours
+            self._streams = await asyncio.open_unix_connection(sock=ours, limit=MIB)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "nadi.functions.handlers.process", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -313,14 +308,15 @@ class HandlerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise HandlerNotStartedError(f"no process can be started for handler {self._handler}: {error}") from error
+            await self.close()
+            raise HandlerNotStartedError(f"no process can be started for handler {self.handler}: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
         self._ending = asyncio.create_task(_follow_to_its_end(self._process, ours))
         start = Start(
-            *(self._handler, self._function, self._worker, self._by_list, self._memory_mib or 0, memory),
-            log_level=self._log.getEffectiveLevel(),
+            *(self.handler, self.function, self.worker, self.by_list, self.memory_mib or 0, memory),
+            log_level=self.logger.getEffectiveLevel(),
             path=[folder or os.getcwd() for folder in sys.path],
         )
         try:
@@ -329,15 +325,15 @@ class HandlerProcess:
         except TimeoutError:
             await self.close()
             raise HandlerNotStartedError(
-                f"the process of handler {self._handler} was not ready in {FUNCTION_START_S:g} s: look at its module"
+                f"the process of handler {self.handler} was not ready in {FUNCTION_START_S:g} s: look at its module"
             ) from None
         if answer is None:
             how = await self._how_it_ended()
-            raise HandlerNotStartedError(f"the process of handler {self._handler} {how} while it imported its module")
+            raise HandlerNotStartedError(f"the process of handler {self.handler} {how} while it imported its module")
         failure = msgspec.msgpack.decode(answer, type=Failure | None)
         if failure is not None:
             await self.close()
-            raise FunctionError(f"the handler {self._handler} can't be loaded: {failure.error}: {failure.message}")
+            raise FunctionError(f"the handler {self.handler} can't be loaded: {failure.error}: {failure.message}")
 
     async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
         if self.pid is None:
@@ -359,13 +355,13 @@ class HandlerProcess:
         try:
             while True:
                 at, since = self._noted()
-                left_s = since + self._timeout_s - time.monotonic()
+                left_s = since + self.timeout_s - time.monotonic()
                 done, _ = await asyncio.wait([asking], timeout=max(left_s, 0.0))
                 if done:
                     break
                 if self._noted() == (at, since):
                     await self.close()
-                    message = f"still not done after {self._timeout_s:g} s; its process was killed"
+                    message = f"still not done after {self.timeout_s:g} s; its process was killed"
                     return self._lost(call, at, Failure(kind="timed out", error="Timeout", message=message))
             answer = asking.result()
         finally:
@@ -379,13 +375,13 @@ class HandlerProcess:
 
     async def _ask(self, message: msgspec.Struct) -> bytes | None:
         """The answer; None if the process ends without one."""
-        assert self._socket is not None
-        data = msgspec.msgpack.encode(message)
+        assert self._streams is not None
+        reader, writer = self._streams
         try:
-            await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(data)) + data)
-            head = await self._exactly(LENGTH.size)
-            return None if head is None else await self._exactly(LENGTH.unpack(head)[0])
-        except ConnectionError:
+            writer.write(framed(message))
+            await writer.drain()
+            return await reader.readexactly(LENGTH.unpack(await reader.readexactly(LENGTH.size))[0])
+        except (ConnectionError, asyncio.IncompleteReadError):
             return None
 
     def _noted(self) -> tuple[int, float]:
@@ -395,7 +391,7 @@ class HandlerProcess:
 
     def _lost(self, call: Call, at: int, failure: Failure) -> Outcome:
         """Those before `at` were handled, but what they gave died with the process."""
-        if self._by_list:
+        if self.by_list:
             return Outcome(done=0, failure=failure, together=len(call.events))
         return Outcome(done=min(max(at, 0), len(call.events) - 1), failure=failure, is_lost=True)
 
@@ -415,16 +411,6 @@ class HandlerProcess:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
 
-    async def _exactly(self, size: int) -> bytes | None:
-        assert self._socket is not None
-        loop, data = asyncio.get_running_loop(), bytearray()
-        while len(data) < size:
-            piece = await loop.sock_recv(self._socket, min(size - len(data), MIB))
-            if not piece:
-                return None
-            data += piece
-        return bytes(data)
-
     async def close(self) -> None:
         process = self._process
         if process is not None:
@@ -434,9 +420,9 @@ class HandlerProcess:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DYING_S):
                     await process.wait()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
         if self._ending is not None:
             self._ending.cancel()
             self._ending = None

@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from msgspec import UNSET
+
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice, StreamCuts, slices_between
@@ -32,7 +34,7 @@ from nadi.limits import (
 from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.web.bodies import Batch, EventSeen
+from nadi.web.bodies import Batch, EventSeen, Played, Stretch
 from nadi.web.reading.lanes import NO_TIME, Came, Lanes
 from nadi.web.reading.payloads import pause_s, seen
 from nadi.web.reading.times import BY_ARRIVAL, BY_EVENT_TIME, CutTimes, clock_by, event_time_of, first_ms, is_indexed
@@ -60,34 +62,25 @@ class Playing:
     event_time: EventTime | None = None
 
 
-async def stretch_of(
-    manager: StreamManager,
-    scope: str,
-    stream: str,
-    *,
-    name: str | None,
-    start: str | None,
-    end: str | None,
-    from_ms: int | None,
-    to_ms: int | None,
-    by: str | None,
-    speed: float = 1.0,
-    skips_pauses: bool = False,
-) -> Playing:
-    """The stretch of a named slice, or from one place to another, head and tail if left out. by: as in
-    `event_time_of`. InvalidArgumentError, or a NotFoundError."""
-    event_time = await event_time_of(manager, scope, stream, by)
-    if name:
-        if start or end:
+async def stretch_of(manager: StreamManager, scope: str, stream: str, asked: Stretch) -> Playing:
+    """The stretch of a named slice, or from one place to another, head and tail if left out. InvalidArgumentError, or a
+    NotFoundError."""
+    event_time = await event_time_of(manager, scope, stream, asked.by or None)
+    if asked.slice:
+        if asked.start or asked.end:
             raise InvalidArgumentError("a slice has its own start and end: leave them out, or leave out slice")
-        named = await manager.slices(scope).get(name)
+        named = await manager.slices(scope).get(asked.slice)
         if named.stream != stream:
-            raise InvalidArgumentError(f"slice {scope}/{name} is one of the stream {named.stream}: ask for that")
-        first, last = named.start, named.end
+            raise InvalidArgumentError(f"slice {scope}/{asked.slice} is one of the stream {named.stream}: ask for that")
+        start, end = named.start, named.end
     else:
-        cuts = manager.cuts(scope, stream)
-        first, last = await asyncio.gather(cuts.named(start or "head"), cuts.named(end or "tail", end=True))
-    return Playing(first, last, from_ms, speed, skips_pauses, to_ms, event_time)
+        cuts, to = manager.cuts(scope, stream), asked.end or "tail"
+        start, end = await asyncio.gather(cuts.named(asked.start or "head"), cuts.named(to, end=True))
+    from_ms, to_ms = (None if ms is UNSET else ms for ms in (asked.from_ms, asked.to_ms))
+    playing = Playing(start, end, from_ms, to_ms=to_ms, event_time=event_time)
+    if isinstance(asked, Played):
+        playing = replace(playing, speed=asked.speed, skips_pauses=asked.pauses == "skip")
+    return playing
 
 
 async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, None]:
