@@ -20,11 +20,11 @@ from nadi.client.scan.pieces import Piece
 from nadi.client.segments.located import locate_chunks
 from nadi.client.segments.segment_input import read_bytes as from_server
 from nadi.client.segments.stores import REQUESTS
-from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
+from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.model.chunks import Located
 from nadi.naming import segment_name
 from nadi.spark.connections import Client
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.reading import direct as reach
 from nadi.spark.reading import direct as source
 from nadi.spark.reading.direct import DirectOrNot
@@ -152,16 +152,6 @@ def test_a_large_event_lies_in_several_chunks(world: World, asked: list[tuple[in
     assert sum(end - start for start, end in asked) == world.end - in_tier2
 
 
-def test_a_small_piece_is_left_to_the_server(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.write(500)
-    world.settled()
-    on_first_answer(monkeypatch, lambda _: pytest.fail("it was asked"))
-    assert world.read("auto") == world.events
-    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
-    with pytest.raises(pytest.fail.Exception):
-        world.read("auto")
-
-
 def test_a_store_that_is_another_servers(
     world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,36 +224,6 @@ def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch:
 
     on_first_answer(monkeypatch, kill)
     assert world.read() == world.events[:count]
-
-
-def test_damage_is_told_and_skipped_as_by_the_server(tmp_path: Path) -> None:
-    limits = {"NADI_LIMITS": LIMITS.replace("262144", "4194304")}
-    with nadi.embedded(tmp_path / "data", environment=limits) as server:
-        with nadi.StreamManager(server.controller_uri) as manager:
-            manager.create_scope("home")
-            manager.create_stream("home", "events")
-        first = World(server, Client(Connection(server.controller_uri)), [])
-        first.write(9_000)
-        deadline = time.monotonic() + 60
-        while not any(part.length > 3 << 20 for located in first.located() for part in located.parts):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        part = max((part for located in first.located() for part in located.parts), key=lambda part: part.length)
-        chunk = first.tier2 / part.name
-    data = bytearray(chunk.read_bytes())
-    data[1_500_000] ^= 1
-    chunk.write_bytes(data)
-    with nadi.embedded(tmp_path / "data", environment=limits) as server:
-        world = World(server, Client(Connection(server.controller_uri)), first.events, first.end)
-        told = []
-        for direct in ("always", "never"):
-            with pytest.raises(DamagedDataError) as caught:
-                world.read(direct)
-            told.append((caught.value.segment, caught.value.offset, caught.value.end_offset))
-        assert told[0] == told[1]
-        rest = world.read(on_damage="skip")
-        assert rest == world.read("never", on_damage="skip")
-        assert 0 < len(rest) < len(world.events)
 
 
 def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:

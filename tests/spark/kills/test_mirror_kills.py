@@ -23,8 +23,8 @@ import pytest
 import nadi
 from nadi.client.scan.connection import Connection
 from nadi.errors import NotFoundError
-from nadi.spark.checkpoints.mirror import restore
 from nadi.spark.connections import client_of
+from nadi.spark.mirror import restore
 from tests.spark.kills.killing import STEPS, kill
 
 ROOT = Path(__file__).parents[3]
@@ -169,10 +169,7 @@ def test_a_restored_query_counts_each_window_once_whenever_it_is_killed(
     chance = random.Random(SEED)
     steps = chance.sample(steps, len(steps))
     print(f"seed {SEED}, {len(steps)} kills of {queries} queries")
-    with (
-        nadi.embedded(tmp_path / "data") as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
+    with nadi.embedded(tmp_path / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         for stream in ("in", *(f"out-{number}" for number in range(queries))):
             manager.create_stream("home", stream, 2)

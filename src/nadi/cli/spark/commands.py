@@ -104,7 +104,7 @@ def _rehearse(draft: Path) -> None:
 
 
 def _file() -> Path:
-    from nadi.spark.archive import archive_file
+    from nadi.spark.tuning import archive_file
 
     try:
         file = archive_file()
@@ -120,7 +120,7 @@ def _file() -> Path:
 
 def _rows(manager: StreamManager, scope: str) -> Any:
     from nadi.client.blocking.face import inside
-    from nadi.spark.checkpoints.mirror import all_mirrored
+    from nadi.spark.mirror import all_mirrored
 
     thread, core = inside(manager)
     kept, unreadable = thread.run(all_mirrored(core, scope))
@@ -151,7 +151,7 @@ spark_app.add_typer(checkpoint_app, name="checkpoint", help="Checkpoints of Spar
 def restore_checkpoint(manager: StreamManager, scope: Scope, name: str, folder: str) -> None:
     """Write a mirrored checkpoint into a new folder, from which the query continues."""
     from nadi.client.blocking.face import inside
-    from nadi.spark.checkpoints.mirror import restore
+    from nadi.spark.mirror import restore
 
     thread, core = inside(manager)
     with errors_told(OSError):
