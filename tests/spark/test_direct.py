@@ -31,7 +31,6 @@ from nadi.spark.reading.direct import DirectOrNot
 
 # 256 KiB go to tier 2 at once, less stays in the log
 LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"
-SEGMENT = segment_name("home", "events", 0)
 
 
 @dataclass
@@ -40,6 +39,11 @@ class World:
     client: Client
     events: list[bytes]
     end: int = 0
+    stream: str = "events"
+
+    @property
+    def segment(self) -> str:
+        return segment_name("home", self.stream, 0)
 
     @property
     def tier2(self) -> Path:
@@ -48,18 +52,18 @@ class World:
     def write(self, count: int, size: int = 1000) -> None:
         events = [random.Random(f"{len(self.events)} {n}").randbytes(size + n % 7) for n in range(count)]
         with nadi.StreamManager(self.server.controller_uri) as manager:
-            with manager.create_writer("home", "events") as writer:
+            with manager.create_writer("home", self.stream) as writer:
                 for event in events:
                     writer.write_event(event, "key")
                 writer.flush()
-            self.end = manager.stream_info("home", "events").tail.positions[0]
+            self.end = manager.stream_info("home", self.stream).tail.positions[0]
         self.events += events
 
     def located(self, start: int = 0) -> list[Located]:
         """All answers."""
         found: list[Located] = []
         while not found or not found[-1].is_last:
-            found.append(self.client.run(locate_chunks(stores_of(self.client.manager), SEGMENT, start, self.end)))
+            found.append(self.client.run(locate_chunks(stores_of(self.client.manager), self.segment, start, self.end)))
             start = found[-1].parts[-1].end if found[-1].parts else start
         return found
 
@@ -77,18 +81,25 @@ class World:
 
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
         connection = Connection(self.server.controller_uri)
-        options = ReadOptions(controller=connection, scope="home", stream="events", direct=direct, **more)
-        blocks = DirectOrNot(options, self.client).blocks(Piece("events", 0, start, self.end))
+        options = ReadOptions(controller=connection, scope="home", stream=self.stream, direct=direct, **more)
+        blocks = DirectOrNot(options, self.client).blocks(Piece(self.stream, 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with nadi.embedded(tmp_path_factory.mktemp("direct"), environment={"NADI_LIMITS": LIMITS}) as server:
+        yield server
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with nadi.embedded(tmp_path / "data", environment={"NADI_LIMITS": LIMITS}) as server:
-        with nadi.StreamManager(server.controller_uri) as manager:
-            manager.create_scope("home")
-            manager.create_stream("home", "events")
-        yield World(server, Client(Connection(server.controller_uri)), [])
+def world(server: Any, request: pytest.FixtureRequest) -> World:
+    """A stream and a client of its own."""
+    stream = request.node.name.replace("_", "-")
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", stream)
+    return World(server, Client(Connection(server.controller_uri)), [], stream=stream)
 
 
 @pytest.fixture
@@ -159,7 +170,9 @@ def test_a_store_that_is_another_servers(
     world.settled()
     monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
     mark = world.tier2 / "mark"
+    own = mark.read_text()
     mark.write_text("0" * 32)
+    monkeypatch.setattr(reach, "_known", {})
     with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):
         world.read()
     assert world.read("auto") == world.events
@@ -168,6 +181,7 @@ def test_a_store_that_is_another_servers(
     monkeypatch.setattr(reach, "_known", {})
     with pytest.raises(InvalidArgumentError, match="it has no mark"):
         world.read()
+    mark.write_text(own)
     monkeypatch.setattr(reach, "_known", {})
     on_first_answer(monkeypatch, lambda located: replace(located, url="file:///not/here"))
     with pytest.raises(InvalidArgumentError, match="there is no file:///not/here here"):
@@ -193,7 +207,7 @@ def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
 
     def truncate(located: Located) -> Located:
         with nadi.StreamManager(world.server.controller_uri) as manager:
-            manager.truncate_stream(manager.stream_info("home", "events").tail)
+            manager.truncate_stream(manager.stream_info("home", world.stream).tail)
         return replaced(located)
 
     async def locate(*arguments: Any) -> Located:
@@ -205,11 +219,21 @@ def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
         world.read()
     monkeypatch.undo()
     for direct in ("always", "never"):
-        with pytest.raises(TruncatedError, match="offset 0 of segment home/events/"):
+        with pytest.raises(TruncatedError, match=f"offset 0 of segment home/{world.stream}/"):
             world.read(direct)
 
 
+def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
+    world.write(1_000)
+    world.settled()
+    connection = world.client.run(stores_of(world.client.manager).connection(world.segment, REQUESTS))
+    connection.locates_chunks = False
+    assert world.read() == world.events
+    assert asked == [(0, world.end)]
+
+
 def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one, for all have that server."""
     world.write(2_000)
     world.settled()
     parts = [part for located in world.located() for part in located.parts]
@@ -224,12 +248,3 @@ def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch:
 
     on_first_answer(monkeypatch, kill)
     assert world.read() == world.events[:count]
-
-
-def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
-    world.write(1_000)
-    world.settled()
-    connection = world.client.run(stores_of(world.client.manager).connection(SEGMENT, REQUESTS))
-    connection.locates_chunks = False
-    assert world.read() == world.events
-    assert asked == [(0, world.end)]

@@ -249,7 +249,7 @@ def to_struct(columns: Any) -> Any:
 def test_a_sink_whose_stream_was_deleted_since_it_was_written_to(
     home: Home, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.spark.connections._SEEN_S", 0.0)  # a moment later
+    monkeypatch.setattr("nadi.spark.formats._SEEN_S", 0.0)  # a moment later
     name = f"gone-{make}"
     source = DefaultSource({"controller": home.uri, "scope": "home", "stream": name})
     rows = pa.record_batch({"event": pa.array([b"x"]), "routing_key": pa.array(["k"])})

@@ -7,34 +7,25 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 
 from nadi.client import StreamManager, aio
 from nadi.client.scan import connection as scan
 from nadi.client.scan.connection import Connection
 
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
-_SEEN_S = 1.0
 _tasks = 0
 _clients: dict[tuple[int, Connection], Client] = {}
 _managers: dict[tuple[int, Connection], StreamManager] = {}
 
 
 class Client(scan.Client):
-    """What a task reads and writes with; its writers by scope and stream."""
+    """What a task reads and writes with; its writers by scope and stream, and when each stream was seen to be there."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(*scan.opened(connection, "Spark"))
-        self._seen: dict[tuple[str, str], float] = {}
+        self.seen: dict[tuple[str, str], float] = {}
         self.event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
-
-    def has_seen(self, scope: str, stream: str) -> bool:
-        """Whether the stream was there lately."""
-        return time.monotonic() - self._seen.get((scope, stream), -_SEEN_S) < _SEEN_S
-
-    def see(self, scope: str, stream: str) -> None:
-        self._seen[scope, stream] = time.monotonic()
 
 
 def client_of(controller: Connection) -> Client:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter, InputPartition
-from pyspark.sql.types import DataType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -35,6 +36,7 @@ _OF_SCHEMA = {
     *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
     *("value_format", "value_schema", "value_version", "value_mode"),
 }
+_SEEN_S = 1.0  # a query asks twice a batch whether its stream is there
 Row = tuple[str | None, ...]
 
 
@@ -148,9 +150,10 @@ class Source:
     def _writable(self, use: Use, schema: StructType) -> WriteOptions:
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
-        if use is Use.WRITE or not client.has_seen(options.scope, options.stream):  # a query asks twice a batch
+        key, now = (options.scope, options.stream), time.monotonic()
+        if use is Use.WRITE or now - client.seen.get(key, -_SEEN_S) >= _SEEN_S:
             client.run(_ensure_stream(client.manager, options))
-            client.see(options.scope, options.stream)
+            client.seen[key] = now
         return options if options.value is None else _with_encoding(options, options.value, schema)
 
 
@@ -213,10 +216,7 @@ def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
             )
         return options
     own = schema_of(options.columns, options.event_time_unit)
-    if own != ", ".join(f"{field.name} {_type_name(field.dataType)}" for field in schema.fields):
+    names = ((one.name, one.dataType.typeName()) for one in schema.fields)
+    if own != ", ".join(f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in names):
         raise InvalidArgumentError(f"a stream is read with its own schema, {own}: leave out .schema(...)")
     return options
-
-
-def _type_name(kind: DataType) -> str:
-    return "timestamp_ltz" if isinstance(kind, TimestampType) else kind.typeName()

@@ -119,6 +119,7 @@ class SinkRecord:
 
     async def commit(self, batch: int, transactions: Sequence[UUID], former: StreamCut | None = None) -> None:
         """Make the batch part of the stream if it isn't yet; return once readers can see it. former: kept with it."""
+        controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
 
         async def next_step(stored: Intent | None) -> Intent | None:
             intent = await self._of_this_stream(stored)
@@ -134,16 +135,16 @@ class SinkRecord:
                 if intent.batch == batch and not set(transactions) & set(intent.transactions):
                     return replace(intent, transactions=list(transactions))  # the same rows, written again
                 raise TransactionFailedError(
-                    f"batch {intent.batch} of {self._name} can't be committed to {self._options.scope}/"
-                    f"{self._options.stream}: its transactions were aborted or have timed out. Raise "
-                    "transaction_timeout_ms above the longest time that a query may be down, and have that batch "
-                    "written again"
+                    f"batch {intent.batch} of {self._name} can't be committed to {scope}/{stream}: its transactions "
+                    "were aborted or have timed out. Raise transaction_timeout_ms above the longest time that a query "
+                    "may be down, and have that batch written again"
                 )
             if intent is not None and intent.batch == batch:
                 await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
                 return None
             behind = intent.cut if intent is not None and not transactions else None
-            segment = await self._a_segment() if self._skips else None
+            current = await controller.current_segments(scope, stream) if self._skips else []
+            segment = current[0].segment_id if current else None  # none of a sealed stream, which takes no batch
             return Intent(batch, list(transactions), False, behind, _text(former), segment=segment)
 
         while True:
@@ -209,11 +210,6 @@ class SinkRecord:
         except EpochGoneError:  # it had so many scalings since that the segment is forgotten
             pass
         return intent
-
-    async def _a_segment(self) -> int | None:
-        """One of the stream's; none if it is sealed, and takes no batch."""
-        current = await stores_of(self._manager).controller.current_segments(self._options.scope, self._options.stream)
-        return current[0].segment_id if current else None
 
     async def _finished(self, intent: Intent) -> Intent:
         """The intent once its batch is in the stream; itself, not done, if it never can be, for all its transactions
