@@ -70,8 +70,8 @@ def register(
     if spark.conf.get("spark.sql.caseSensitive") != "true":
         found = _told_apart(found)
     made = []
-    reader: Any = spark.readStream if streaming else spark.read
     for one in found:
+        reader: Any = spark.readStream if streaming else spark.read  # it keeps the options that it was given
         frame = reader.format("nadi").options(**given | {"scope": scope} | one.options).load()
         for name, view in _views(one, frame, watermark if streaming else None):
             view.createOrReplaceTempView(_quoted(prefix + name))
