@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from nadi.spark.columns import spark_schema
 from nadi.spark.connections import begin_task
-from nadi.spark.schemas import spark_schema
 
 
 class ReadyReader(DataSourceReader):

@@ -16,7 +16,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.errors import PermissionDeniedError
 from nadi.spark.intents import SinkRecord
 from nadi.spark.ledger import TABLE
-from nadi.spark.options.write import WriteOptions
+from nadi.spark.options.parsed import WriteOptions
 from nadi.standalone import EmbeddedServer
 
 from .support import guarded, user, users_file

@@ -12,7 +12,7 @@ import pytest
 import nadi
 from tests.support.spark import spark_session
 
-from .queries import Home
+from .queries import Home, served
 
 # moments are told exactly
 _LIMITS = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
@@ -42,20 +42,13 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("server"), environment={"NADI_LIMITS": _LIMITS}) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield World(server.controller_uri, manager, spark)
+    with served(tmp_path_factory.mktemp("server"), _LIMITS) as home:
+        yield World(home.uri, home.manager, spark)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A server with a scope, and no Spark."""
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
+def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A server with a scope, and no Spark; a module may set SERVER_LIMITS."""
+    limits = getattr(request.module, "SERVER_LIMITS", os.environ.get("NADI_LIMITS", ""))
+    with served(tmp_path_factory.mktemp("server"), limits) as home:
+        yield home

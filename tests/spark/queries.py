@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nadi
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.streaming import StreamReader
 
@@ -20,6 +23,17 @@ class Home:
     def events(self, stream: str) -> list[nadi.client.Event]:
         """All that the stream has now."""
         return list(self.manager.read_events("home", stream, end=self.manager.cuts("home", stream).tail()))
+
+
+@contextmanager
+def served(folder: Path, limits: str = "") -> Iterator[Home]:
+    """A server with a scope."""
+    with (
+        nadi.embedded(folder, environment={"NADI_LIMITS": limits}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield Home(server.controller_uri, manager)
 
 
 class Query:

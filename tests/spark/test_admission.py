@@ -8,11 +8,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from nadi.client.reading import segment_range
-from nadi.spark.reading.query import admission
-from nadi.spark.reading.query import progress as event_ends
+from nadi.spark.reading import admission
+from nadi.spark.reading.progress import StreamView
 
 from .queries import Home, Query
-from .scaled import ScaledStream, check_once_in_order
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +37,7 @@ def test_a_limited_backlog_is_read_once(home: Home, monkeypatch: pytest.MonkeyPa
         read.append(given[1])
         return whole(*given)
 
-    monkeypatch.setattr(segment_range, "read_segment_range", noted)
+    monkeypatch.setattr("nadi.spark.reading.progress.read_segment_range", noted)
     assert len(query.run()) == 2000
     assert read == [], "planning asks where events end"
     assert 9 <= len(query.batches) <= 13
@@ -92,20 +91,6 @@ def test_events_larger_than_a_share_are_given_too(home: Home, limit: dict[str, s
     assert max(map(len, query.batches)) <= 10
 
 
-def test_scaled_streams_under_each_limit(home: Home) -> None:
-    limits = ({"maxOffsetsPerTrigger": "7"}, {"maxBytesPerSegment": "100"}, {"maxBytesPerTrigger": "500"})
-    for number, limit in enumerate(limits):
-        stream = ScaledStream(home.manager, f"limits-{number}", number)
-        stream.live(3)
-        query = Query(home, stream.stream, **limit)
-        for _ in range(4):
-            query.trigger()
-        stream.scale()
-        query.run()
-        query.restart(len(query.batches) // 2)
-        check_once_in_order(query.run(), stream.written)
-
-
 def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
@@ -117,14 +102,14 @@ def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pyt
     query = Query(home, "enough", minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     assert query.trigger(), "the first is for what is there"
     counted: list[int] = []
-    take = event_ends.EventEnds.take
+    take = StreamView.take
 
     async def noted(self: Any, piece: Any, events: int) -> Any:
         found = await take(self, piece, events)
         counted.append(found[0])
         return found
 
-    monkeypatch.setattr(event_ends.EventEnds, "take", noted)
+    monkeypatch.setattr(StreamView, "take", noted)
     for _ in range(3):
         write(home, "enough", 3)
         assert not query.trigger()
@@ -145,11 +130,3 @@ def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pyt
     assert len(query.read(query.offsets[-1], once)) == 1, "a trigger of once waits for nothing"
     query.reader.prepareForTriggerAvailableNow()
     assert query.trigger(), "nor does one of what is available now"
-
-
-def test_nothing_is_waited_for_without_a_minimum(home: Home) -> None:
-    make(home, "at-once", 1)
-    query = Query(home, "at-once", maxOffsetsPerTrigger="10")
-    assert query.trigger()
-    write(home, "at-once", 1)
-    assert query.trigger()

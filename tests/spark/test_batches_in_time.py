@@ -4,7 +4,7 @@ leaves no row behind that its own segment did not have late."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import PermissionDeniedError
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
-from nadi.spark.reading.query.progress import StreamView
+from nadi.spark.reading.progress import StreamView
 
 from .conftest import World
 from .queries import Home, Query
@@ -93,7 +93,6 @@ def late_in_their_segments(home: Home, stream: str, delay: timedelta) -> list[by
     return late
 
 
-LOADS = [as_loaded, as_split_and_merged]
 LIMITS: list[dict[str, str]] = [
     {"maxBytesPerTrigger": "200000"},
     {"maxBytesPerSegment": "50000"},
@@ -102,13 +101,10 @@ LIMITS: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("make", LOADS)
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit), "all"))
-def test_no_row_is_left_behind(
-    home: Home, make: Callable[[nadi.StreamManager, str], None], limit: dict[str, str]
-) -> None:
-    stream = f"{make.__name__}-{next(iter(limit), 'all')}".replace("_", "-")
-    make(home.manager, stream)
+def test_no_row_is_left_behind(home: Home, limit: dict[str, str]) -> None:
+    stream = f"behind-{next(iter(limit), 'all')}"
+    as_split_and_merged(home.manager, stream)
     query = Query(home, stream, **limit)
     for _ in range(5):
         query.trigger()
@@ -221,12 +217,9 @@ def test_at_the_tail_nothing_is_asked_for(home: Home, monkeypatch: pytest.Monkey
     assert [len(batch) for batch in query.batches] == [METERS] * 3
 
 
-@pytest.mark.parametrize("make", LOADS)
-def test_windows_over_loaded_history_close_in_order_with_all_rows(
-    world: World, tmp_path: Path, make: Callable[[nadi.StreamManager, str], None]
-) -> None:
-    stream = f"windows-{make.__name__}".replace("_", "-")
-    make(world.manager, stream)
+def test_windows_over_loaded_history_close_in_order_with_all_rows(world: World, tmp_path: Path) -> None:
+    stream = "windows"
+    as_split_and_merged(world.manager, stream)
     found = list[tuple[int, int]]()
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     example = guide.partition("### Windows over history\n")[2].partition("```python\n")[2].partition("```")[0]

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import datasource as spark_source
 
-import nadi
 from nadi.client.manager.streams import stores_of
 from nadi.client.scan.pieces import Piece, deal, together
 from nadi.client.scan.positions import PositionTexts
@@ -24,15 +22,15 @@ from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import client_of
 from nadi.spark.formats import BatchReader
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
+from nadi.spark.reading.plan import PiecesPartition
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.reading.tasks import PiecesPartition
 from nadi.wire import commands as wire
 from nadi.wire.moments import packed_moments
 from pyspark_nadi import DefaultSource
 
-from .queries import Home
+from .queries import Home, served
 from .scaled import ScaledStream
 
 POSITIONS = "event, position, segment_id, offset, position_before"
@@ -200,65 +198,11 @@ def test_as_spark_has_it(spark: Any, home: Home, large: list[bytes]) -> None:
     assert spark.read.format("nadi").options(**given, columns="offset").load().count() == len(large)
 
 
-def numbers() -> type[spark_source.DataSource]:
-    """Pickled by its code, for it is a function's own."""
-
-    class Numbers(spark_source.DataSource):
-        """Takes the filter that a number is less than another."""
-
-        @classmethod
-        def name(cls) -> str:
-            return "numbers"
-
-        def schema(self) -> str:
-            return "x long"
-
-        def reader(self, schema: Any) -> spark_source.DataSourceReader:
-            class Reader(spark_source.DataSourceReader):
-                below = 100
-
-                def pushFilters(self, filters: list[spark_source.Filter]) -> Iterator[spark_source.Filter]:
-                    for one in filters:
-                        if isinstance(one, spark_source.LessThan):
-                            self.below = one.value
-                        else:
-                            yield one
-
-                def partitions(self) -> list[spark_source.InputPartition]:
-                    return [spark_source.InputPartition(0)]
-
-                def read(self, _: spark_source.InputPartition) -> Iterator[tuple[int]]:
-                    yield from ((number,) for number in range(self.below))
-
-            return Reader()
-
-    return Numbers
-
-
-@pytest.mark.spark
-def test_spark_still_gives_a_query_what_an_earlier_ones_filter_let_through(spark: Any) -> None:
-    """Why nadi's source takes no filters: if this fails, Spark has mended it, and nadi can."""
-    spark.dataSource.register(numbers())
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        rows = spark.read.format("numbers").load()
-        assert rows.count() == 100
-        assert rows.where("x < 5").count() == 5
-        assert rows.count() == 5
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-
 @pytest.fixture(scope="module")
 def exact_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A server that notes the time of each append, and tells three at a time."""
-    limits = {"NADI_LIMITS": "time_index_ms=1,time_index_bytes=1,moments_at_once=3"}
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("exact"), environment=limits) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
+    with served(tmp_path_factory.mktemp("exact"), "time_index_ms=1,time_index_bytes=1,moments_at_once=3") as home:
+        yield home
 
 
 def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
@@ -315,15 +259,14 @@ def test_moments_that_lead_nowhere_are_an_error(home: Home, monkeypatch: pytest.
         times.of(np.array([0, 50]))
 
 
-@pytest.mark.parametrize("direct", ["auto", "never"])
-def test_append_times_follow_a_stream_through_its_scalings(exact_home: Home, direct: str) -> None:
-    stream = ScaledStream(exact_home.manager, f"timed-and-scaled-{direct}", 3)
+def test_append_times_follow_a_stream_through_its_scalings(exact_home: Home) -> None:
+    stream = ScaledStream(exact_home.manager, "timed-and-scaled", 3)
     ends = list[float]()
     for _ in range(3):
         stream.live(1)
         ends.append(time.time())
         time.sleep(0.01)
-    rows = batch(exact_home, stream.stream, columns="event, segment_id, append_time", direct=direct)
+    rows = batch(exact_home, stream.stream, columns="event, segment_id, append_time")
     assert len(rows) == stream.written
     for segment in {row["segment_id"] for row in rows}:
         told = [row["append_time"] for row in rows if row["segment_id"] == segment]

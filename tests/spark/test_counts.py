@@ -15,28 +15,26 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.scan.pieces import Piece
 from nadi.client.segments.connection import SegmentStoreConnection
 from nadi.client.segments.located import locate_chunks
-from nadi.errors import DamagedDataError, InvalidArgumentError, NadiError, NotFoundError
+from nadi.errors import DamagedDataError, NadiError, NotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.spark.connections import Client, client_of
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading import direct as reach
-from nadi.spark.reading import direct as source
 from nadi.spark.reading.direct import read_pieces
 
 from .queries import Home, Query
 
 # small pages; 256 KiB go to tier 2 at once, less stays in the log
-LIMITS = (
+SERVER_LIMITS = (
     "event_sizes_scanned_bytes=100000,event_sizes_listed=900,chunk_flush_bytes=262144,chunk_flush_age_s=3600,"
     "run_least_bytes=1000000000"
 )
 PLACES = "offset,segment_id,position_before,position,stream"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def every() -> Iterator[list[int]]:
     """How many bytes came over a connection to a segment store, each time: for connections made from now on."""
     sizes: list[int] = []
@@ -55,17 +53,6 @@ def every() -> Iterator[list[int]]:
 def received(every: list[int]) -> list[int]:
     every.clear()
     return every
-
-
-@pytest.fixture(scope="module")
-def home(every: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    assert every == []
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("counts"), environment={"NADI_LIMITS": LIMITS}) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
 
 
 def options_of(home: Home, stream: str, columns: str, **given: str) -> ReadOptions:
@@ -225,7 +212,7 @@ def test_chunks_that_can_be_read_are_looked_through_here(
 
 
 def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> None:
-    limits = {"NADI_LIMITS": LIMITS.replace("262144", "4194304")}
+    limits = {"NADI_LIMITS": SERVER_LIMITS.replace("262144", "4194304")}
     with (
         nadi.embedded(tmp_path / "data", environment=limits) as server,
         nadi.StreamManager(server.controller_uri) as manager,
@@ -245,27 +232,13 @@ def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> 
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         home, piece = Home(server.controller_uri, manager), Piece("damaged", 0, 0, end)
+        told, left = [], []
         for direct in ("never", "always"):
-            told = []
             for columns in ("offset", "event"):
                 with pytest.raises(DamagedDataError) as caught:
                     rows(home, "damaged", piece, columns, direct=direct)
-                told.append((caught.value.offset, caught.value.end_offset, caught.value.reason))
-            assert told[0] == told[1]
+                told.append((caught.value.segment, caught.value.offset, caught.value.end_offset, caught.value.reason))
             assert 1000 < same(home, "damaged", piece, on_damage="skip", direct=direct) < 9000
-
-
-def test_chunks_out_of_reach_are_an_error_where_they_must_be_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    home.manager.create_stream("home", "far")
-    end = write(home, "far", [bytes(1000)] * 1000)
-    options = options_of(home, "far", "offset", direct="always")
-    in_tier2(client_of(options.controller), "far", end, end // 2)
-
-    async def far(_: Any) -> reach.Reach:
-        return reach.Reach(None, "it is far", 0.0)
-
-    monkeypatch.setattr(source, "reach", far)
-    with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*it is far"):
-        list(read_pieces(options, [Piece("far", 0, 0, end)]))
-    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
-    assert len(rows(home, "far", Piece("far", 0, 0, end), "offset", direct="auto")) == 1000
+            left.append(rows(home, "damaged", piece, "event", on_damage="skip", direct=direct))
+        assert told == told[:1] * 4
+        assert left[0] == left[1]

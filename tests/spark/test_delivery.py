@@ -18,13 +18,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from nadi.errors import ConflictError, InvalidArgumentError
-from nadi.spark.options.read import ReadOptions
+from nadi.errors import ConflictError
+from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Use
-from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.writing.modes import BatchPlan
-from nadi.spark.writing.sink import BatchWriter, StreamWriter
+from nadi.spark.sink import BatchPlan, BatchWriter, StreamWriter
 from tests.support.waiting import until
 
 from .queries import Home, Query
@@ -143,36 +141,6 @@ def test_source_refuses_a_second_attempt_but_not_a_second_action(home: Home, mon
     assert [attempt(5, 2), attempt(5, 1)] == [0, 10], "of a stage that another one has followed"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"delivery": "at-most-once"}, "needs 'groupId'"),
-        ({"delivery": "at-least-once"}, "chosen by what writes"),
-        ({"delivery": "twice"}, "'delivery': delivery is at-most-once, at-least-once, exactly-once, not 'twice'"),
-        ({"delivery": "at-most-once", "groupId": "g", "output": "o"}, "'output' exclude each other"),
-        ({"delivery": "at-most-once", "groupId": "g", "handover": "h"}, "'handover' exclude each other"),
-    ],
-)
-def test_delivery_of_a_read_is_checked(options: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says):
-        ReadOptions.from_spark({"scope": "home", "stream": "in", **options}, Use.READ_STREAM)
-
-
-@pytest.mark.parametrize(
-    ("use", "options", "says"),
-    [
-        (Use.READ, {"delivery": "at-most-once"}, "no effect with spark.read"),
-        (Use.WRITE, {"delivery": "at-most-once"}, "needs 'txnAppId'"),
-        (Use.WRITE_STREAM, {"delivery": "at-most-once", "exactly_once": "true"}, "exclude each other"),
-        (Use.WRITE, {"delivery": "at-least-once", "txnAppId": "a", "txnVersion": "1"}, "no effect with 'delivery'"),
-    ],
-)
-def test_delivery_of_a_write_is_checked(use: Use, options: dict[str, str], says: str) -> None:
-    of = ReadOptions if use is Use.READ else WriteOptions
-    with pytest.raises(InvalidArgumentError, match=says):
-        of.from_spark({"scope": "home", "stream": "in", **options}, use)
-
-
 def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
     return iter([pa.record_batch({"event": [b"%d" % number for number in numbers]})])
 
@@ -188,7 +156,7 @@ def test_sink_writes_no_batch_that_another_run_has_begun(home: Home, monkeypatch
     first, second = StreamWriter(options, SCHEMA), StreamWriter(options, SCHEMA)
 
     def task(writer: StreamWriter, batch: int, part: int, attempt: int, *events: int) -> None:
-        monkeypatch.setattr("nadi.spark.writing.sink.batch_of_task", lambda: ("query", batch))
+        monkeypatch.setattr("nadi.spark.sink.batch_of_task", lambda: ("query", batch))
         monkeypatch.setattr("nadi.spark.intents.attempt_of_task", lambda: (part, batch, attempt))
         writer.write(rows(*events))
 

@@ -20,10 +20,10 @@ from nadi.client.scan.pieces import Piece
 from nadi.client.segments.located import locate_chunks
 from nadi.client.segments.segment_input import read_bytes as from_server
 from nadi.client.segments.stores import REQUESTS
-from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
+from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.naming import segment_name
 from nadi.spark.connections import Client
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.reading import direct as reach
 from nadi.spark.reading import direct as source
 from nadi.spark.reading.direct import DirectOrNot
@@ -31,7 +31,6 @@ from nadi.wire.chunks import Located
 
 # 256 KiB go to tier 2 at once, less stays in the log
 LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"
-SEGMENT = segment_name("home", "events", 0)
 
 
 @dataclass
@@ -40,6 +39,11 @@ class World:
     client: Client
     events: list[bytes]
     end: int = 0
+    stream: str = "events"
+
+    @property
+    def segment(self) -> str:
+        return segment_name("home", self.stream, 0)
 
     @property
     def tier2(self) -> Path:
@@ -48,18 +52,18 @@ class World:
     def write(self, count: int, size: int = 1000) -> None:
         events = [random.Random(f"{len(self.events)} {n}").randbytes(size + n % 7) for n in range(count)]
         with nadi.StreamManager(self.server.controller_uri) as manager:
-            with manager.create_writer("home", "events") as writer:
+            with manager.create_writer("home", self.stream) as writer:
                 for event in events:
                     writer.write_event(event, "key")
                 writer.flush()
-            self.end = manager.stream_info("home", "events").tail.positions[0]
+            self.end = manager.stream_info("home", self.stream).tail.positions[0]
         self.events += events
 
     def located(self, start: int = 0) -> list[Located]:
         """All answers."""
         found: list[Located] = []
         while not found or not found[-1].is_last:
-            found.append(self.client.run(locate_chunks(stores_of(self.client.manager), SEGMENT, start, self.end)))
+            found.append(self.client.run(locate_chunks(stores_of(self.client.manager), self.segment, start, self.end)))
             start = found[-1].parts[-1].end if found[-1].parts else start
         return found
 
@@ -77,18 +81,25 @@ class World:
 
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
         connection = Connection(self.server.controller_uri)
-        options = ReadOptions(controller=connection, scope="home", stream="events", direct=direct, **more)
-        blocks = DirectOrNot(options, self.client).blocks(Piece("events", 0, start, self.end))
+        options = ReadOptions(controller=connection, scope="home", stream=self.stream, direct=direct, **more)
+        blocks = DirectOrNot(options, self.client).blocks(Piece(self.stream, 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with nadi.embedded(tmp_path_factory.mktemp("direct"), environment={"NADI_LIMITS": LIMITS}) as server:
+        yield server
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with nadi.embedded(tmp_path / "data", environment={"NADI_LIMITS": LIMITS}) as server:
-        with nadi.StreamManager(server.controller_uri) as manager:
-            manager.create_scope("home")
-            manager.create_stream("home", "events")
-        yield World(server, Client(Connection(server.controller_uri)), [])
+def world(server: Any, request: pytest.FixtureRequest) -> World:
+    """A stream and a client of its own."""
+    stream = request.node.name.replace("_", "-")
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", stream)
+    return World(server, Client(Connection(server.controller_uri)), [], stream=stream)
 
 
 @pytest.fixture
@@ -152,16 +163,6 @@ def test_a_large_event_lies_in_several_chunks(world: World, asked: list[tuple[in
     assert sum(end - start for start, end in asked) == world.end - in_tier2
 
 
-def test_a_small_piece_is_left_to_the_server(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.write(500)
-    world.settled()
-    on_first_answer(monkeypatch, lambda _: pytest.fail("it was asked"))
-    assert world.read("auto") == world.events
-    monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
-    with pytest.raises(pytest.fail.Exception):
-        world.read("auto")
-
-
 def test_a_store_that_is_another_servers(
     world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +170,9 @@ def test_a_store_that_is_another_servers(
     world.settled()
     monkeypatch.setattr("nadi.spark.reading.direct.LEAST_BYTES", 1)
     mark = world.tier2 / "mark"
+    own = mark.read_text()
     mark.write_text("0" * 32)
+    monkeypatch.setattr(reach, "_known", {})
     with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):
         world.read()
     assert world.read("auto") == world.events
@@ -178,6 +181,7 @@ def test_a_store_that_is_another_servers(
     monkeypatch.setattr(reach, "_known", {})
     with pytest.raises(InvalidArgumentError, match="it has no mark"):
         world.read()
+    mark.write_text(own)
     monkeypatch.setattr(reach, "_known", {})
     on_first_answer(monkeypatch, lambda located: replace(located, url="file:///not/here"))
     with pytest.raises(InvalidArgumentError, match="there is no file:///not/here here"):
@@ -203,7 +207,7 @@ def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
 
     def truncate(located: Located) -> Located:
         with nadi.StreamManager(world.server.controller_uri) as manager:
-            manager.truncate_stream(manager.stream_info("home", "events").tail)
+            manager.truncate_stream(manager.stream_info("home", world.stream).tail)
         return replaced(located)
 
     async def locate(*arguments: Any) -> Located:
@@ -215,11 +219,21 @@ def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
         world.read()
     monkeypatch.undo()
     for direct in ("always", "never"):
-        with pytest.raises(TruncatedError, match="offset 0 of segment home/events/"):
+        with pytest.raises(TruncatedError, match=f"offset 0 of segment home/{world.stream}/"):
             world.read(direct)
 
 
+def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
+    world.write(1_000)
+    world.settled()
+    connection = world.client.run(stores_of(world.client.manager).connection(world.segment, REQUESTS))
+    connection.locates_chunks = False
+    assert world.read() == world.events
+    assert asked == [(0, world.end)]
+
+
 def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one, for all have that server."""
     world.write(2_000)
     world.settled()
     parts = [part for located in world.located() for part in located.parts]
@@ -234,42 +248,3 @@ def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch:
 
     on_first_answer(monkeypatch, kill)
     assert world.read() == world.events[:count]
-
-
-def test_damage_is_told_and_skipped_as_by_the_server(tmp_path: Path) -> None:
-    limits = {"NADI_LIMITS": LIMITS.replace("262144", "4194304")}
-    with nadi.embedded(tmp_path / "data", environment=limits) as server:
-        with nadi.StreamManager(server.controller_uri) as manager:
-            manager.create_scope("home")
-            manager.create_stream("home", "events")
-        first = World(server, Client(Connection(server.controller_uri)), [])
-        first.write(9_000)
-        deadline = time.monotonic() + 60
-        while not any(part.length > 3 << 20 for located in first.located() for part in located.parts):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        part = max((part for located in first.located() for part in located.parts), key=lambda part: part.length)
-        chunk = first.tier2 / part.name
-    data = bytearray(chunk.read_bytes())
-    data[1_500_000] ^= 1
-    chunk.write_bytes(data)
-    with nadi.embedded(tmp_path / "data", environment=limits) as server:
-        world = World(server, Client(Connection(server.controller_uri)), first.events, first.end)
-        told = []
-        for direct in ("always", "never"):
-            with pytest.raises(DamagedDataError) as caught:
-                world.read(direct)
-            told.append((caught.value.segment, caught.value.offset, caught.value.end_offset))
-        assert told[0] == told[1]
-        rest = world.read(on_damage="skip")
-        assert rest == world.read("never", on_damage="skip")
-        assert 0 < len(rest) < len(world.events)
-
-
-def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
-    world.write(1_000)
-    world.settled()
-    connection = world.client.run(stores_of(world.client.manager).connection(SEGMENT, REQUESTS))
-    connection.locates_chunks = False
-    assert world.read() == world.events
-    assert asked == [(0, world.end)]

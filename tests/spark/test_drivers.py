@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nadi.errors import ConflictError
+from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Use
-from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.writing.sink import StreamWriter, Written
+from nadi.spark.sink import StreamWriter, Written
 
 from .queries import Home, Query
 from .scaled import scale_somehow

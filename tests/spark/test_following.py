@@ -73,7 +73,7 @@ class Room:
 
 
 def following(segments: Segments, room: Room) -> ExecutorFollowing:
-    return ExecutorFollowing(cast("Any", segments), "home", ["a", "b"], room, Size(1, 8, 1, 0), 0.01)
+    return ExecutorFollowing(cast("Any", segments), "home", ["a", "b"], cast("Any", room), Size(1, 8, 1, 0), 0.01)
 
 
 def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:

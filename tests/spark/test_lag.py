@@ -11,7 +11,7 @@ import pytest
 import nadi
 from nadi.errors import QueryTruncatedError, UnavailableError
 from nadi.spark import QueryLag, lag
-from nadi.spark.reading.query.streams import Lag
+from nadi.spark.reading.streams import Lag
 
 from .conftest import World
 from .queries import Home, Query
@@ -62,16 +62,6 @@ def test_a_limited_query_says_what_is_left(home: Home) -> None:
         assert 0 <= latest["behind"]["seconds"] < time.monotonic() - began + 15
     assert reported(query)["behind"] == NOTHING
     assert "behind" not in str(query.offsets), "offsets are what they always were"
-
-
-def test_the_wait_of_the_oldest_event_is_told(home: Home) -> None:
-    home.manager.create_stream("home", "waits", 2)
-    started = time.monotonic()
-    write(home, "waits", 10)
-    limited = Query(home, "waits", maxOffsetsPerTrigger="1")
-    seconds = reported(limited)["behind"]["seconds"]
-    assert seconds is not None
-    assert 0 <= seconds < time.monotonic() - started + 30
 
 
 def test_of_a_scaled_stream_all_that_lies_behind_counts(home: Home) -> None:

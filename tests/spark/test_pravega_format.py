@@ -4,7 +4,6 @@ are. So they create what they write to, read on from the present end, and look a
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +139,3 @@ def test_without_transactions_rows_are_there_when_the_write_ends(world: World, t
     finally:
         query.stop()
     assert len(events_of(world.manager, "home", "direct")) >= 50
-
-
-def test_read_after_write_consistency_off_still_writes_all(world: World) -> None:
-    written(world, "hasty", [("x", "k")] * 20, read_after_write_consistency="false")
-    end = time.monotonic() + 60
-    while (found := events_of(world.manager, "home", "hasty")) != [b"x"] * 20:
-        assert not found
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -18,9 +18,9 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.query.admission import Room
-from nadi.spark.reading.query.offsets import Offset
-from nadi.spark.reading.query.progress import Progress, StreamView
+from nadi.spark.reading.admission import Room
+from nadi.spark.reading.offsets import Offset
+from nadi.spark.reading.progress import Progress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
 EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "500"))
@@ -106,12 +106,7 @@ class Query:
     """One query's life: its checkpoint, and what each of its batches gave."""
 
     def __init__(
-        self,
-        stream: RandomStream,
-        start: Mapping[int, int],
-        end: Mapping[int, int] | None,
-        skips: bool,
-        forgets: bool,
+        self, stream: RandomStream, start: Mapping[int, int], end: Mapping[int, int] | None, skips: bool, forgets: bool
     ) -> None:
         self.stream, self.end, self.skips, self.forgets = stream, end, skips, forgets
         self.offsets = [Offset.from_json(Offset(StreamCut("sc", "st", start)).to_json())]

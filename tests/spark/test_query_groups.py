@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-import nadi
 from nadi.client import RetentionPolicy
-from nadi.errors import ConflictError, InvalidArgumentError, ReaderGroupNotFoundError, TransactionFailedError
+from nadi.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    QueryTruncatedError,
+    ReaderGroupNotFoundError,
+    StreamNotFoundError,
+    TransactionFailedError,
+)
 from nadi.spark.ledger import TABLE
+from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Use
-from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.sink import StreamWriter, Written
+from nadi.spark.sink import StreamWriter, Written
 from tests.support.waiting import until
 
 from .conftest import World
 from .queries import Home, Query
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A server that looks for what may go ten times a second."""
-    environment = {"NADI_LIMITS": "retention_period_s=0.1"}
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("server"), environment=environment) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
+SERVER_LIMITS = "retention_period_s=0.1,epochs_kept=3,epochs_forgotten_at_once=2"
 
 
 def make(home: Home, name: str, events: int, retention: RetentionPolicy | None = None) -> None:
@@ -327,6 +321,65 @@ def test_a_batch_that_is_planned_anew_is_noted_anew(home: Home, batch: list[tupl
     again.trigger()
     copied(home, "anew-out", again.batches[-1], "first", 0)
     assert finish(home, batch, Query(home, **exact("anew")), "anew-out", "second") == numbers
+
+
+# --- whose streams were deleted, made anew or truncated while it was down -----------------------------
+
+
+def delete(home: Home, stream: str) -> None:
+    home.manager.seal_stream("home", stream)
+    home.manager.delete_stream("home", stream)
+
+
+def test_a_query_goes_on_without_a_stream_that_was_deleted_while_it_was_down(home: Home) -> None:
+    for stream in ("left", "lost"):
+        home.manager.create_stream("home", stream, 1)
+        write(home, stream, 20)
+    options = {"streams": "left,lost", "groupId": "left", "maxOffsetsPerTrigger": "10"}
+    queries = [Query(home, **options, failOnDataLoss=fails) for fails in ("true", "false")]
+    queries[1].trigger()
+    delete(home, "lost")
+    for query in queries:
+        query.restart(len(query.batches))
+    with pytest.raises(StreamNotFoundError, match="was deleted under a query"):
+        queries[0].trigger()
+    assert len(queries[1].run()) == 25, "5 had been read of the other one"
+
+
+def test_a_group_of_a_stream_that_was_made_anew_is_told(home: Home) -> None:
+    home.manager.create_stream("home", "remade", 1)
+    write(home, "remade", 20)
+    Query(home, "remade", groupId="remade").trigger()
+    delete(home, "remade")
+    home.manager.create_stream("home", "remade", 1)
+    write(home, "remade", 20)
+    for more in ({}, {"startAt": "last-committed"}):
+        with pytest.raises(InvalidArgumentError, match="of a stream remade that was deleted and created again"):
+            Query(home, "remade", groupId="remade", **more).trigger()
+    home.manager.reader_group_manager("home").delete_reader_group("remade")
+    assert len(Query(home, "remade", groupId="remade", startAt="last-committed").run()) == 20
+
+
+def test_a_query_with_a_group_goes_on_behind_forgotten_epochs(home: Home) -> None:
+    home.manager.create_stream("home", "old", 1)
+    write(home, "old", 20)
+    query = Query(home, "old", groupId="old", maxOffsetsPerTrigger="5")
+    query.trigger()
+    for _ in range(14):
+        pieces = home.manager.current_segments("home", "old")
+        ranges = [(0.0, 1.0)] if len(pieces) > 1 else [(0.0, 0.5), (0.5, 1.0)]
+        home.manager.scale_stream("home", "old", [piece.segment_id for piece in pieces], ranges)
+    home.manager.truncate_stream(home.manager.stream_info("home", "old").tail)
+    write(home, "old", 20)
+    query.restart(1)
+    with pytest.raises(QueryTruncatedError, match="gone is what lies from home/old: 0=500"):
+        query.trigger()
+    skipping = Query(home, "old", groupId="old", failOnDataLoss="false")
+    skipping.offsets = query.offsets[1:]
+    assert len(skipping.run()) == 20
+
+
+# --- as Spark has it ----------------------------------------------------------------------------------
 
 
 def test_in_spark_a_lost_checkpoint_costs_nothing(world: World, tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ READS: dict[str, Callable[[DataFrame], list[tuple[bytes, str]]]] = {
 MADE: dict[str, Callable[[Any], DataFrame]] = {
     "tuples": lambda spark: spark.createDataFrame(events(), _SCHEMA),
     "Row": lambda spark: spark.createDataFrame([Row(event=event, routing_key=key) for event, key in events()], _SCHEMA),
-    "dicts": lambda spark: spark.createDataFrame([{"event": event, "routing_key": key} for event, key in events()]),
     "pandas": lambda spark: spark.createDataFrame(in_arrow().to_pandas()),
     "Arrow": lambda spark: spark.createDataFrame(in_arrow()),
     "mapInPandas": lambda spark: MADE["tuples"](spark).mapInPandas(lambda frames: frames, _SCHEMA),

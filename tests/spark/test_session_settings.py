@@ -19,14 +19,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import window
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
-import nadi
 from nadi.client.serializers import Arrow, Avro, Json, Struct
 from tests.support.spark import with_settings
 from tests.support.waiting import until
 
 from .conftest import World
+from .queries import Home
 
 pytestmark = pytest.mark.spark
+SERVER_LIMITS = "watermark_period_s=0.05"  # they are made often
 UTC = datetime.UTC
 MOMENTS = [
     datetime.datetime(2026, 3, 8, 6, 30, tzinfo=UTC),  # 01:30
@@ -138,28 +139,16 @@ def test_times_of_rows_are_the_same_instants_in_every_session(world: World, sess
         world.read(stream, startingTimestamp="2025-11-02T01:30").count()
 
 
-@pytest.fixture(scope="module")
-def noted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A server that makes watermarks often, with a stream of two rows in each of the hours."""
-    with (
-        nadi.embedded(
-            tmp_path_factory.mktemp("noted"), environment={"NADI_LIMITS": "watermark_period_s=0.05"}
-        ) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        manager.create_stream("home", "noted")
-        cuts = manager.cuts("home", "noted")
-        with manager.create_writer("home", "noted", writer_id="kitchen") as writer:
-            for noted_ms in (micros(moment) // 1000 for moment in MOMENTS):
-                writer.note_time(noted_ms)
-                until(partial(cuts.after_event_time, noted_ms))
-                writer.write_batch([b"a", b"b"], ["k", "k"])
-        yield World(server.controller_uri, manager, None)
-
-
-def test_event_times_are_in_an_hour_of_their_own_in_every_session(noted: World, spark: Any, session: str) -> None:
-    options = noted.options("noted", columns="event_time")
+def test_event_times_are_in_an_hour_of_their_own_in_every_session(home: Home, spark: Any, session: str) -> None:
+    stream = f"noted-{session}"
+    home.manager.create_stream("home", stream)
+    cuts = home.manager.cuts("home", stream)
+    with home.manager.create_writer("home", stream, writer_id="kitchen") as writer:
+        for noted_ms in (micros(moment) // 1000 for moment in MOMENTS):
+            writer.note_time(noted_ms)
+            until(partial(cuts.after_event_time, noted_ms))
+            writer.write_batch([b"a", b"b"], ["k", "k"])
+    options = {"controller": home.uri, "scope": "home", "stream": stream, "columns": "event_time"}
     rows = spark.read.format("nadi").options(**options).load()
     counted = (
         rows.groupBy(window("event_time", "1 hour")).count().selectExpr("unix_millis(window.start) AS at", "count")

@@ -11,9 +11,9 @@ import pytest
 import nadi
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRemadeError
 from nadi.spark.formats import BatchReader
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading.query import streams as query_streams
+from nadi.spark.reading import streams as query_streams
 from nadi.spark.reading.streaming import StreamReader
 
 from .conftest import World
@@ -81,28 +81,6 @@ def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> N
         batch(home, stream_pattern="nothing-.*")
     with pytest.raises(StreamNotFoundError, match="home/batch-z"):
         batch(home, streams="batch-a,batch-z")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"stream": "a", "streams": "b"}, "'stream' and 'streams' exclude each other"),
-        ({"stream_pattern": "a", "stream_tag": "b"}, "'stream_pattern' and 'stream_tag' exclude"),
-        ({"stream_pattern": "["}, "no regular expression"),
-        ({"stream_pattern": "a{99999999999}"}, "no regular expression"),
-        ({"streams": " "}, "'streams' is empty"),
-        ({"streams": "a,a"}, "each once"),
-        ({"streams": "[1]"}, "JSON list"),
-        ({"streams": ",".join(f"s{n}" for n in range(1001))}, "at most 1,000"),
-        ({"streams": "a,b", "slice": "x"}, "'streams' and 'slice' exclude"),
-        ({"stream_tag": "b", "metadata": "StreamInfo"}, "exclude each other"),
-        ({"streams": "a,b", "start": "noon"}, "'start' is 'noon', a place in one stream"),
-        ({"streams": "a,b", "start": '{"c": "tail"}'}, "has a place for c, which 'streams' = a, b leaves out"),
-    ],
-)
-def test_what_does_not_say_which_streams_is_refused(given: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
-        ReadOptions.from_spark({"scope": "home", **given})
 
 
 def test_a_query_of_scaled_streams_gives_each_event_once_in_order(home: Home) -> None:

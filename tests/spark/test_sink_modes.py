@@ -18,9 +18,11 @@ from nadi.spark.connections import client_of
 from nadi.spark.formats import Source
 from nadi.spark.intents import Intent, SinkRecord, application
 from nadi.spark.ledger import TABLE
+from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Format
-from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.sink import BatchWriter, Written
+from nadi.spark.sink import BatchWriter, Written
+
+from .queries import served
 
 SCHEMA = StructType([StructField("event", BinaryType()), StructField("routing_key", StringType())])
 
@@ -61,12 +63,8 @@ def rows(text: str) -> pa.RecordBatch:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
+    with served(tmp_path_factory.mktemp("server")) as home:
+        yield Home(home.uri, home.manager)
 
 
 def test_the_rows_of_all_tasks_or_none(home: Home) -> None:
@@ -181,6 +179,10 @@ def test_overwriting_drops_what_was_there_once_the_new_is(home: Home) -> None:
     assert home.events(stream) == "def"
     with pytest.raises(InvalidArgumentError, match=r'say .option\("truncate", "true"\) too'):
         home.writer(stream, overwrite=True)
+    with pytest.raises(InvalidArgumentError, match="no effect without mode"):
+        home.writer(stream, truncate="true")
+    with pytest.raises(InvalidArgumentError, match="all results again with each batch"):
+        Source(home.given(stream), Format.NADI).stream_writer(SCHEMA, True)
 
 
 def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> None:
@@ -198,40 +200,6 @@ def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> N
     for _ in range(2):
         home.write(stream, "a", **once)
     assert home.events(stream) == "a"
-
-
-def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> None:
-    stream = home.stream("anew", 1)
-    for version, task in enumerate(("old", "old", "")):
-        home.write(stream, task, txnAppId="job", txnVersion=version)
-    home.manager.seal_stream("home", stream)
-    home.manager.delete_stream("home", stream)
-    home.stream("anew", 1)
-    for version in (0, 0, 1):
-        home.write(stream, str(version), txnAppId="job", txnVersion=version)
-    assert home.events(stream) == "01"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"save_mode": "overwrite"}, "must be append, errorifexists, ignore"),
-        ({"truncate": "true"}, "no effect without mode"),
-        ({"txnAppId": "a"}, "needs 'txnVersion'"),
-        ({"txnVersion": "1"}, "needs 'txnAppId'"),
-        ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' is '-1': it must be a number from 0"),
-        ({"txnAppId": "a" * 300, "txnVersion": "1"}, "has over 256 bytes"),
-        ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'delivery'"),
-    ],
-)
-def test_a_wrong_option_is_named(home: Home, options: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says):
-        home.writer("any", **options)
-
-
-def test_complete_output_is_refused(home: Home) -> None:
-    with pytest.raises(InvalidArgumentError, match="all results again with each batch"):
-        Source(home.given("any"), Format.NADI).stream_writer(SCHEMA, True)
 
 
 def test_a_batch_is_behind_a_cut_that_is_kept(home: Home) -> None:

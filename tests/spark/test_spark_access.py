@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.errors import InvalidArgumentError
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from tests.access.support import PASSWORD, certificate, guarded, user
 
 
@@ -25,14 +24,6 @@ def test_options() -> None:
     assert (ann.controller.trust_store, ann.controller.validate_host_name) == ("ca.pem", False)
     assert "secret" not in repr(ann)
     assert options(auth_token="secret").controller.credentials == nadi.Bearer("secret")
-    for wrong, word in (
-        ({"auth_user": "ann"}, "auth_password"),
-        ({"auth_user": "ann", "auth_password": "x", "auth_token": "y"}, "exclude each other"),
-        ({"validate_host_name": "maybe"}, "true or false"),
-        ({"auth_pasword": "x"}, "did you mean"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=word):
-            options(**wrong)
 
 
 @pytest.mark.slow  # a second Spark session: a minute

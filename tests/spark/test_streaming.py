@@ -22,11 +22,9 @@ from nadi.errors import (
 )
 from nadi.naming import segment_id
 from nadi.spark.formats import BatchReader
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.options.table import Use
-from nadi.spark.options.write import WriteOptions
+from nadi.spark.options.parsed import ReadOptions
+from nadi.spark.reading.plan import PiecesPartition
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.reading.tasks import PiecesPartition
 from pyspark_nadi import DefaultSource
 
 from .conftest import World
@@ -36,13 +34,21 @@ from .scaled import ScaledStream, check_once_in_order, scaled_as_it_went_wrong
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("seed", range(24))
+LIMITS: list[dict[str, str]] = [
+    {},
+    {"max_bytes_per_trigger": "500"},
+    {"max_bytes_per_trigger": "3000"},
+    {"maxOffsetsPerTrigger": "7"},
+    {"maxBytesPerSegment": "100"},
+]
+
+
+@pytest.mark.parametrize("seed", range(15))
 def test_a_query_of_a_scaled_stream_gives_each_event_once_in_order(home: Home, seed: int) -> None:
     chance = random.Random(seed)
     stream = ScaledStream(home.manager, f"scaled-{seed}", seed)
     stream.live(chance.randint(2, 5))
-    limit = chance.choice([None, "300", "1000", "3000", "20000"])
-    query = Query(home, stream.stream, **({} if limit is None else {"max_bytes_per_trigger": limit}))
+    query = Query(home, stream.stream, **LIMITS[seed % len(LIMITS)])
     for _ in range(chance.randint(0, 3)):
         query.trigger()
     stream.scale()
@@ -178,48 +184,6 @@ def test_offsets_of_an_earlier_nadi_are_read_on_if_they_are_boundaries(home: Hom
 HOME = {"scope": "home", "stream": "meters"}
 
 
-def parsed_for(use: Use, given: dict[str, str]) -> ReadOptions | WriteOptions:
-    if use in (Use.READ, Use.READ_STREAM):
-        return ReadOptions.from_spark(given, use)
-    return WriteOptions.from_spark(given, use)
-
-
-@pytest.mark.parametrize(
-    ("use", "option", "text"),
-    [
-        (Use.READ_STREAM, "startingOffsets", "'startingoffsets' has no effect: give 'start'"),
-        (Use.READ, "failOnDataLoss", "it is one of spark.readStream"),
-        (Use.READ_STREAM, "metadata", "it is one of spark.read"),
-        (Use.READ_STREAM, "maxFilesPerTrigger", "'approx_bytes_per_trigger'"),
-        (Use.READ_STREAM, "path", "leave out the path"),
-        (Use.WRITE_STREAM, "path", "leave out the path"),
-        (Use.WRITE, "path", "leave out the path"),
-        (Use.READ_STREAM, "checkpointLocation", "belongs to writeStream"),
-        (Use.READ, "max_bytes_per_trigger", "no effect with spark.read: it is one of spark.readStream"),
-        (Use.READ, "skip_truncated", "it is one of spark.readStream"),
-        (Use.READ_STREAM, "endingTimestamp", "end it at a cut or a bookmark with 'end'"),
-        (Use.READ, "transaction_timeout_time", "it is one of write and writeStream"),
-        (Use.READ_STREAM, "event_attribute_name", "it is one of write and writeStream"),
-        (Use.WRITE, "start", "it is one of spark.read and spark.readStream"),
-        (Use.WRITE_STREAM, "max_partitions", "it is one of spark.read and spark.readStream"),
-        (Use.WRITE, "checkpointLocation", "belongs to writeStream"),
-        (Use.READ, "strt_stream_cut", "did you mean 'start_stream_cut'"),
-        (Use.READ, "zzz", "there are controller, scope"),
-    ],
-)
-def test_an_option_without_effect_is_refused(use: Use, option: str, text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=text):
-        parsed_for(use, {**HOME, option: "1"})
-
-
-def test_options_of_spark_itself_are_let_pass() -> None:
-    for use, given in (
-        (Use.WRITE_STREAM, {"checkpointLocation": "/x", "queryName": "q", "asyncProgressTrackingEnabled": "false"}),
-        (Use.READ, {"owner": "ann", "provider": "nadi", "option.scope": "home"}),
-    ):
-        assert parsed_for(use, {**HOME, **given}).stream == "meters"
-
-
 def test_an_end_that_is_a_moment_is_for_batches() -> None:
     source = DefaultSource({**HOME, "end": "2026-11-14T00:00Z"})
     refused = source.streamReader(schema_of(source))
@@ -234,13 +198,6 @@ def test_an_end_that_is_a_moment_is_for_batches() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match="a restarted query would find another cut"):
             ask()
-
-
-def test_an_empty_list_of_routing_keys_is_refused() -> None:
-    for text in ("[]", " [ ] "):
-        with pytest.raises(InvalidArgumentError, match="'routing_keys' is an empty list"):
-            ReadOptions.from_spark({**HOME, "routing_keys": text})
-    assert ReadOptions.from_spark({**HOME, "routing_keys": '[""]'}).routing_keys == ("",)
 
 
 def test_a_start_behind_the_end_is_refused_by_both_reads(home: Home) -> None:
@@ -281,7 +238,7 @@ def schema_of(source: DefaultSource) -> Any:
 
 
 def to_struct(columns: Any) -> Any:
-    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField
 
     kinds = {"binary": BinaryType, "string": StringType, "long": LongType}
     pairs = [field.split() for field in columns.split(", ")]
@@ -289,17 +246,10 @@ def to_struct(columns: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", ["writer", "streamWriter"])
-def test_a_sink_without_a_stream_fails_before_anything_is_written(home: Home, make: str) -> None:
-    source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "nothing"})
-    with pytest.raises(StreamNotFoundError, match="create it first"):
-        getattr(source, make)(schema_of(source), False)
-
-
-@pytest.mark.parametrize("make", ["writer", "streamWriter"])
 def test_a_sink_whose_stream_was_deleted_since_it_was_written_to(
     home: Home, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.spark.connections._SEEN_S", 0.0)  # a moment later
+    monkeypatch.setattr("nadi.spark.formats._SEEN_S", 0.0)  # a moment later
     name = f"gone-{make}"
     source = DefaultSource({"controller": home.uri, "scope": "home", "stream": name})
     rows = pa.record_batch({"event": pa.array([b"x"]), "routing_key": pa.array(["k"])})
@@ -317,34 +267,6 @@ def test_a_sink_whose_stream_was_deleted_since_it_was_written_to(
 
 
 # --- in Spark ---------------------------------------------------------------------------------------
-
-
-def test_in_spark_scaled_streams_are_copied_once_in_order(world: World, tmp_path: Path) -> None:
-    """As many queries as streams, all at once: the first two are streams whose queries went wrong."""
-    streams = {
-        f"spark-wrong-{seed}": scaled_as_it_went_wrong(world.manager, f"spark-wrong-{seed}", seed) for seed in (4, 19)
-    }
-    stream = ScaledStream(world.manager, "spark-scaled", 1)
-    stream.live(3)
-    streams[stream.stream] = stream.written
-    queries = []
-    for name in streams:
-        world.manager.create_stream("home", f"{name}-out", 2)
-        rows = world.read_stream(name).selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
-        queries.append(
-            rows.writeStream.format("nadi")
-            .options(**world.options(f"{name}-out"))
-            .option("checkpointLocation", str(tmp_path / name))
-            .queryName(name)
-            .trigger(availableNow=True)
-            .start()
-        )
-    for query in queries:
-        query.awaitTermination()
-    for name, written in streams.items():
-        out = f"{name}-out"
-        end = world.manager.cuts("home", out).tail()
-        check_once_in_order((event.data for event in world.manager.read_events("home", out, end=end)), written)
 
 
 def test_in_spark_what_was_truncated_fails_the_query_or_is_shown_in_its_progress(world: World, tmp_path: Path) -> None:
@@ -412,12 +334,3 @@ def test_a_query_whose_stream_was_made_anew_is_told_that(home: Home, skips: str)
     query.reader = StreamReader(query.options)
     with pytest.raises(InvalidStreamCutError, match=r"recreated\. Give it a new checkpoint"):
         query.trigger()
-
-
-def test_what_is_no_append_is_refused_in_the_words_of_that_interface(home: Home) -> None:
-    home.manager.create_stream("home", "appended")
-    source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "appended"})
-    with pytest.raises(InvalidArgumentError, match=r'append with \.mode\("append"\)'):
-        source.writer(StructType(), overwrite=True)
-    with pytest.raises(InvalidArgumentError, match=r'use \.outputMode\("append"\)'):
-        source.streamWriter(StructType(), overwrite=True)

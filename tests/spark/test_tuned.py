@@ -12,7 +12,7 @@ import pytest
 
 from nadi.cli.spark.commands import delete_archive, write_archive
 from nadi.errors import NadiError
-from nadi.spark import archive, tuned
+from nadi.spark import tuned, tuning
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "nadi-spark-python"
 ZIP = "pyspark/python/lib/pyspark.zip"
@@ -73,7 +73,7 @@ def test_sessions_use_the_program_and_the_archive_if_they_are_there(
     assert os.environ.pop("PYSPARK_PYTHON") == str(tmp_path / "python")
 
     (tmp_path / "nadi-spark-python").touch(mode=0o755)
-    file = archive.archive_file()
+    file = tuning.archive_file()
     assert file is not None
     file.parent.mkdir()
     file.touch()
@@ -100,9 +100,9 @@ def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
     """Java says nothing about it, and runs."""
     bad = tmp_path / "bad.jsa"
     bad.write_bytes(b"\0" * 10_000)
-    java = archive._java()
+    java = tuning.java_program()
     assert java is not None
-    command = [str(java), f"-XX:SharedArchiveFile={bad}", archive.QUIET, "-version"]
+    command = [str(java), f"-XX:SharedArchiveFile={bad}", tuning.QUIET, "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "cds" not in done.stdout
 
@@ -126,6 +126,6 @@ def test_what_can_not_be_archived_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_archive_is_written_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "MB: sessions of nadi.spark.tuned use it" in write_archive()
-    assert archive.options()
+    assert tuning.archive_options()
     assert delete_archive().startswith("deleted")
-    assert not archive.options()
+    assert not tuning.archive_options()

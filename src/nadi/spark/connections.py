@@ -1,4 +1,4 @@
-"""One client for each controller in a Python process of Spark, kept from batch to batch.
+"""One client for each controller in a Python process of Spark, kept from batch to batch; and the task that it runs.
 
 Spark's Python workers are forked and reused: a client belongs to the process that made it.
 """
@@ -7,79 +7,44 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 
 from nadi.client import StreamManager, aio
 from nadi.client.scan import connection as scan
 from nadi.client.scan.connection import Connection
 
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
-_SEEN_S = 1.0
 _tasks = 0
-
-
 _clients: dict[tuple[int, Connection], Client] = {}
 _managers: dict[tuple[int, Connection], StreamManager] = {}
 
 
 class Client(scan.Client):
-    """What a task reads and writes with."""
+    """What a task reads and writes with; its writers by scope and stream, and when each stream was seen to be there."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(*scan.opened(connection, "Spark"))
-        self._seen: dict[tuple[str, str], float] = {}
-        self._event_writers: dict[tuple[str, str], aio.EventWriter] = {}
+        self.seen: dict[tuple[str, str], float] = {}
+        self.event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
-
-    def has_seen(self, scope: str, stream: str) -> bool:
-        """Whether the stream was there lately."""
-        return time.monotonic() - self._seen.get((scope, stream), -_SEEN_S) < _SEEN_S
-
-    def see(self, scope: str, stream: str) -> None:
-        """The stream is there now."""
-        self._seen[scope, stream] = time.monotonic()
-
-    async def transaction_writer(self, scope: str, stream: str) -> aio.TransactionalEventWriter:
-        """The process's one writer on this stream."""
-        writer = self.writers.get((scope, stream))
-        if writer is None:
-            writer = await self.manager.create_transaction_writer(scope, stream)
-            self.writers[scope, stream] = writer
-        return writer
-
-    def forget_event_writer(self, scope: str, stream: str) -> None:
-        """Have a new one made next time."""
-        self._event_writers.pop((scope, stream), None)
-
-    async def event_writer(self, scope: str, stream: str) -> aio.EventWriter:
-        """The process's one writer without transactions on this stream."""
-        writer = self._event_writers.get((scope, stream))
-        if writer is None:
-            writer = self._event_writers[scope, stream] = await self.manager.create_writer(scope, stream)
-        return writer
 
 
 def client_of(controller: Connection) -> Client:
-    """This process's client of that controller."""
     key = (os.getpid(), controller)
-    client = _clients.get(key)
-    if client is None:
-        client = _clients[key] = Client(controller)
-    return client
+    if key not in _clients:
+        _clients[key] = Client(controller)
+    return _clients[key]
 
 
 def manager_of(controller: Connection) -> StreamManager:
-    """This process's blocking client of that controller."""
     key = (os.getpid(), controller)
-    manager = _managers.get(key)
-    if manager is None:
-        manager = _managers[key] = StreamManager(
+    if key not in _managers:
+        _managers[key] = StreamManager(
             controller.uri,
             credentials=controller.credentials,
             trust_store=controller.trust_store,
             validate_host_name=controller.validate_host_name,
         )
-    return manager
+    return _managers[key]
 
 
 def batch_of_task() -> tuple[str, int] | None:

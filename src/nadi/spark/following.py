@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import SPARK_FOLLOWED_STREAMS
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from nadi.client import StreamManager
 
 _log = logging.getLogger(__name__)
-
-
-class Executors(Protocol):
-    """What Spark's scheduler is asked for."""
-
-    def running(self) -> int:
-        """How many there are."""
-
-    def want(self, count: int) -> None:
-        """Start more if there are fewer."""
-
-    def give_back(self, count: int) -> None:
-        """End so many that run no task, or as many as there are of these."""
-
-    def is_over(self) -> bool:
-        """Whether Spark has stopped."""
 
 
 class Size:
@@ -64,7 +48,7 @@ class ExecutorFollowing:
         manager: StreamManager,
         scope: str,
         streams: Sequence[str],
-        executors: Executors,
+        executors: SparkExecutors,
         size: Size,
         period_s: float,
     ) -> None:
@@ -187,7 +171,10 @@ class SparkExecutors:
             )
         self._context = spark.sparkContext
         self._backend = self._context._jsc.sc().schedulerBackend()
-        if "CoarseGrained" not in self._ancestors():
+        kind, ancestors = self._backend.getClass(), ""
+        while kind is not None:
+            ancestors, kind = f"{ancestors} {kind.getName()}", kind.getSuperclass()
+        if "CoarseGrained" not in ancestors:
             raise InvalidArgumentError(
                 f"spark: master {self._context.master} has no executors to request, a cluster's has"
             )
@@ -200,10 +187,12 @@ class SparkExecutors:
         return len(self._active())
 
     def want(self, count: int) -> None:
+        """Start more if there are fewer."""
         nowhere = self._context._jvm.PythonUtils.toScalaMap({})  # no host is better than another
         self._context._jsc.sc().requestTotalExecutors(count, 0, nowhere)
 
     def give_back(self, count: int) -> None:
+        """End so many that run no task, or as many as there are of these."""
         for executor in sorted(self._active(), key=int, reverse=True):  # the oldest have most in their caches
             if count == 0:
                 return
@@ -212,17 +201,10 @@ class SparkExecutors:
             count -= self._backend.killExecutors(some, False, False, False).size()
 
     def is_over(self) -> bool:
+        """Whether Spark has stopped."""
         return self._context._jsc is None
 
     def _active(self) -> list[str]:
-        """Those that were not told to end."""
         known = self._backend.getExecutorIds()
         ids = [str(known.apply(number)) for number in range(known.size())]
         return [executor for executor in ids if self._backend.isExecutorActive(executor)]
-
-    def _ancestors(self) -> str:
-        kind, names = self._backend.getClass(), []
-        while kind is not None:
-            names.append(kind.getName())
-            kind = kind.getSuperclass()
-        return " ".join(names)

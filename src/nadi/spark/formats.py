@@ -1,50 +1,41 @@
-"""What Spark asks a format for (`registered`), answered by `reading` and `writing`."""
+"""What Spark asks a format for (`registered`), answered by `reading` and `sink`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter, InputPartition
-from pyspark.sql.types import DataType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.moments import event_moment, is_moment
-from nadi.client.scan.pieces import Piece, chained, divided, pieces_of
+from nadi.client.scan.pieces import chained, divided, pieces_of
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import arrow_schema
 from nadi.client.values.options import Target, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
+from nadi.spark.columns import NO_TABLES, arrow_columns, schema_of, spark_schema
 from nadi.spark.connections import client_of
-from nadi.spark.options.columns import NO_TABLES, schema_of
-from nadi.spark.options.given import NO_ENDING_MOMENT
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.options.table import Format, Use
-from nadi.spark.options.write import Creation, WriteOptions
+from nadi.spark.options.parsed import ReadOptions, WriteOptions
+from nadi.spark.options.table import NO_ENDING_MOMENT, Format, Use
 from nadi.spark.reading import plan
 from nadi.spark.reading.direct import read_pieces
-from nadi.spark.reading.plan import streams_of
+from nadi.spark.reading.plan import PiecesPartition, partitions_of
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 from nadi.spark.reading.united import UnionReader, is_union, schema_of_union
-from nadi.spark.schemas import arrow_columns, spark_schema
-from nadi.spark.writing.modes import check_overwrite, plan_of
-from nadi.spark.writing.sink import BatchWriter, Columns, StreamWriter
+from nadi.spark.sink import BatchWriter, Columns, StreamWriter, check_overwrite, plan_of
 
-
-async def ensure_stream(manager: StreamManager, scope: str, stream: str, creation: Creation) -> None:
-    """Have the stream: it is there, or is made now. StreamNotFoundError, ScopeNotFoundError if it may not be."""
-    if await stores_of(manager).controller.stream_exists(scope, stream):
-        return
-    if creation.scope:
-        await manager.create_scope(scope)
-    if not creation.stream:
-        raise StreamNotFoundError(scope, stream)
-    await manager.create_stream(scope, stream, scaling=creation.scaling, retention=creation.retention)
-
-
+# the options that a schema follows from: a schema is asked for before it is known what is read with it
+_OF_SCHEMA = {
+    *("controller", "scope", "stream", "streams", "stream_pattern", "stream_tag", "columns", "eventtimeunit"),
+    *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
+    *("value_format", "value_schema", "value_version", "value_mode"),
+}
+_SEEN_S = 1.0  # a query asks twice a batch whether its stream is there
 Row = tuple[str | None, ...]
 
 
@@ -59,77 +50,49 @@ class MetadataReader(DataSourceReader):
 
     def read(self, _: InputPartition) -> Iterator[Row]:
         client = client_of(self._options.controller)
-        return iter(client.run(_rows(client.manager, self._options)))
+        return iter(client.run(self._rows(client.manager)))
 
-
-async def _rows(manager: StreamManager, options: ReadOptions) -> list[Row]:
-    scope, stream = options.scope, options.stream
-    if options.metadata == "Streams":
-        return [(scope, name) for name in sorted(await manager.list_streams(scope))]
-    if options.metadata == "StreamInfo":
-        info = await manager.stream_info(scope, stream)
-        return [(info.head.as_text(), info.tail.as_text())]
-    await manager.stream_configuration(scope, stream)  # StreamNotFoundError
-    bookmarks = await manager.bookmarks(scope).list(stream=stream)
-    slices = await manager.slices(scope).list(stream=stream)
-    return [
-        *(("bookmark", one.name, one.cut.as_text(), None) for one in bookmarks),
-        *(("slice", one.name, one.start.as_text(), one.end.as_text()) for one in slices),
-    ]
+    async def _rows(self, manager: StreamManager) -> list[Row]:
+        scope, stream = self._options.scope, self._options.stream
+        if self._options.metadata == "Streams":
+            return [(scope, name) for name in sorted(await manager.list_streams(scope))]
+        if self._options.metadata == "StreamInfo":
+            info = await manager.stream_info(scope, stream)
+            return [(info.head.as_text(), info.tail.as_text())]
+        await manager.stream_configuration(scope, stream)  # StreamNotFoundError
+        bookmarks = await manager.bookmarks(scope).list(stream=stream)
+        slices = await manager.slices(scope).list(stream=stream)
+        return [
+            *(("bookmark", one.name, one.cut.as_text(), None) for one in bookmarks),
+            *(("slice", one.name, one.start.as_text(), one.end.as_text()) for one in slices),
+        ]
 
 
 class BatchReader(DataSourceReader):
-    """Everything between two cuts."""
-
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return client_of(self._options.controller).run(self._planned())
+        client = client_of(self._options.controller)
+        return client.run(self._planned(client.manager))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
         return read_pieces(self._options, partition.pieces)
 
-    async def _planned(self) -> list[PiecesPartition]:
-        manager, options = client_of(self._options.controller).manager, self._options
-        sizes = options.max_partitions, options.min_partition_bytes
-        pieces = await with_positions(manager, options, await _pieces(manager, options))
+    async def _planned(self, manager: StreamManager) -> list[PiecesPartition]:
+        options = self._options
+        names = await plan.streams_of(manager, options)
+        if not names:
+            raise InvalidArgumentError(f"scope {options.scope} has no stream that {options.several} takes: check it")
+        pieces = []
+        for name in names:
+            pieces += pieces_of(name, await plan.batch_slices(manager, options.of_stream(name)))
+        pieces = await with_positions(manager, options, pieces)
         if options.ordered:
             return partitions_of(options, pieces, await chained(manager, options.scope, pieces))
+        sizes = options.max_partitions, options.min_partition_bytes
         return partitions_of(options, await divided(manager, options.scope, pieces, *sizes))
-
-
-async def _pieces(manager: StreamManager, options: ReadOptions) -> list[Piece]:
-    pieces = []
-    names = await plan.streams_of(manager, options)
-    if not names:
-        raise InvalidArgumentError(f"scope {options.scope} has no stream that {options.several} takes: check it")
-    for name in names:
-        pieces += pieces_of(name, await plan.batch_slices(manager, options.of_stream(name)))
-    return pieces
-
-
-# the options that a schema follows from: a schema is asked for before it is known what is read with it
-_OF_SCHEMA = {
-    "controller",
-    "scope",
-    "stream",
-    "streams",
-    "stream_pattern",
-    "stream_tag",
-    "auth_user",
-    "auth_password",
-    "auth_token",
-    "trust_store",
-    "validate_host_name",
-    "columns",
-    "eventtimeunit",
-    "value_format",
-    "value_schema",
-    "value_version",
-    "value_mode",
-}
 
 
 class Source:
@@ -139,25 +102,24 @@ class Source:
         self._given, self._format = given, format_
 
     def schema(self) -> StructType:
-        """With a column of values; `options.columns` knows all others."""
+        """With a column of values; `columns` knows all others."""
         if is_union(self._given):
             return schema_of_union(self._given, self._format)
-        given = {name.lower(): value for name, value in self._given.items()}
-        known = {name: value for name, value in given.items() if name in _OF_SCHEMA}
+        known = {name: value for name, value in self._given.items() if name.lower() in _OF_SCHEMA}
         options = _with_target(ReadOptions.from_spark(known, Use.READ, self._format), lambda _: True)
         return spark_schema(arrow_schema(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if is_union(self._given):
             return UnionReader(self._given, self._format, schema)
-        options = self._read_options(Use.READ)
-        if options.metadata is not None:
-            return MetadataReader(options)
-        return BatchReader(_readable(options, schema))
+        self._check_any()
+        options = ReadOptions.from_spark(self._given, Use.READ, self._format)
+        return BatchReader(_readable(options, schema)) if options.metadata is None else MetadataReader(options)
 
     def stream_reader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
         try:
-            options = _readable(self._read_options(Use.READ_STREAM), schema)
+            self._check_any()
+            options = _readable(ReadOptions.from_spark(self._given, Use.READ_STREAM, self._format), schema)
             for end in (options.end, *options.ends.values()):
                 if isinstance(end, str) and is_moment(end) and event_moment(end) is None:
                     raise InvalidArgumentError(f"the option 'end' is a time, {end}: {NO_ENDING_MOMENT}")
@@ -177,24 +139,33 @@ class Source:
             raise InvalidArgumentError(
                 'outputMode("complete") writes all results again with each batch: use .outputMode("append")'
             )
-        return StreamWriter(self._writable(Use.WRITE_STREAM, schema), schema)
-
-    def _read_options(self, use: Use) -> ReadOptions:
         self._check_any()
-        return ReadOptions.from_spark(self._given, use, self._format)
+        return StreamWriter(self._writable(Use.WRITE_STREAM, schema), schema)
 
     def _check_any(self) -> None:
         if not self._given:
             raise InvalidArgumentError(f"no option is given. {NO_TABLES}")
 
     def _writable(self, use: Use, schema: StructType) -> WriteOptions:
-        self._check_any()
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
-        if use is Use.WRITE or not client.has_seen(options.scope, options.stream):  # a query asks twice a batch
-            client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
-            client.see(options.scope, options.stream)
+        key, now = (options.scope, options.stream), time.monotonic()
+        if use is Use.WRITE or now - client.seen.get(key, -_SEEN_S) >= _SEEN_S:
+            client.run(_ensure_stream(client.manager, options))
+            client.seen[key] = now
         return options if options.value is None else _with_encoding(options, options.value, schema)
+
+
+async def _ensure_stream(manager: StreamManager, options: WriteOptions) -> None:
+    """Have the stream: it is there, or is made now. StreamNotFoundError, ScopeNotFoundError if it may not be."""
+    scope, stream = options.scope, options.stream
+    if await stores_of(manager).controller.stream_exists(scope, stream):
+        return
+    if options.creates_scope:
+        await manager.create_scope(scope)
+    if not options.creates_stream:
+        raise StreamNotFoundError(scope, stream)
+    await manager.create_stream(scope, stream, scaling=options.scaling, retention=options.retention)
 
 
 def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
@@ -221,16 +192,16 @@ def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool])
     """The options with what events are parsed as; without it if no version of the schema is the one that is wanted."""
     from nadi.client.values.target import target_of
 
-    manager, value = client_of(options.controller).manager, options.value
+    client, value = client_of(options.controller), options.value
     assert value is not None
 
     async def found() -> Target | None:
-        streams = await streams_of(manager, options)
+        streams = await plan.streams_of(client.manager, options)
         return await target_of(
-            manager, value, options.scope, streams, lambda target: is_wanted(replace(options, target=target))
+            client.manager, value, options.scope, streams, lambda target: is_wanted(replace(options, target=target))
         )
 
-    return replace(options, target=client_of(options.controller).run(found()))
+    return replace(options, target=client.run(found()))
 
 
 def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
@@ -243,12 +214,8 @@ def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
                 ".schema(...), or name the fields in 'value_schema'"
             )
         return options
-    found = ", ".join(f"{field.name} {_type_name(field.dataType)}" for field in schema.fields)
     own = schema_of(options.columns, options.event_time_unit)
-    if found != own:
+    names = ((one.name, one.dataType.typeName()) for one in schema.fields)
+    if own != ", ".join(f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in names):
         raise InvalidArgumentError(f"a stream is read with its own schema, {own}: leave out .schema(...)")
     return options
-
-
-def _type_name(kind: DataType) -> str:
-    return "timestamp_ltz" if isinstance(kind, TimestampType) else kind.typeName()

@@ -13,8 +13,8 @@ any more: so another query knows what was the last, and goes on behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import msgspec
@@ -36,15 +36,13 @@ from nadi.limits import TXN_TOGETHER_MAX
 from nadi.model.streamcut import StreamCut
 from nadi.spark.connections import attempt_of_task
 from nadi.spark.ledger import ledger
-from nadi.spark.options.write import WriteOptions
+from nadi.spark.options.parsed import WriteOptions
 
 _COMMIT_TIMEOUT_S = 120.0
 _FIRST_POLL_S = 0.001  # a small batch is merged within a few
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """What the record holds."""
-
     batch: int
     transactions: list[UUID]
     done: bool
@@ -121,6 +119,7 @@ class SinkRecord:
 
     async def commit(self, batch: int, transactions: Sequence[UUID], former: StreamCut | None = None) -> None:
         """Make the batch part of the stream if it isn't yet; return once readers can see it. former: kept with it."""
+        controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
 
         async def next_step(stored: Intent | None) -> Intent | None:
             intent = await self._of_this_stream(stored)
@@ -135,12 +134,17 @@ class SinkRecord:
                     return ended
                 if intent.batch == batch and not set(transactions) & set(intent.transactions):
                     return replace(intent, transactions=list(transactions))  # the same rows, written again
-                raise self._lost(intent)
+                raise TransactionFailedError(
+                    f"batch {intent.batch} of {self._name} can't be committed to {scope}/{stream}: its transactions "
+                    "were aborted or have timed out. Raise transaction_timeout_ms above the longest time that a query "
+                    "may be down, and have that batch written again"
+                )
             if intent is not None and intent.batch == batch:
                 await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
                 return None
             behind = intent.cut if intent is not None and not transactions else None
-            segment = await self._a_segment() if self._skips else None
+            current = await controller.current_segments(scope, stream) if self._skips else []
+            segment = current[0].segment_id if current else None  # none of a sealed stream, which takes no batch
             return Intent(batch, list(transactions), False, behind, _text(former), segment=segment)
 
         while True:
@@ -152,9 +156,7 @@ class SinkRecord:
     async def settle(self) -> int:
         """Return the last batch that is in the stream, after what was being committed; -1 if there was none."""
         found = await self.last()
-        if found is None:
-            return -1
-        return _last(found if found.done else await self._finished(found))
+        return -1 if found is None else _last(await self._finished(found))
 
     async def close(self) -> int:
         """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
@@ -164,8 +166,7 @@ class SinkRecord:
             last = stored or Intent(-1, [], True)
             if last.is_closed:
                 return None
-            if not last.done:
-                last = await self._finished(last)
+            last = await self._finished(last)
             return replace(last, batch=_last(last), done=True, is_closed=True)
 
         stored = await self._record.put(closed)
@@ -195,62 +196,43 @@ class SinkRecord:
 
     async def _of_this_stream(self, intent: Intent | None) -> Intent | None:
         """None for what an application wrote to a stream that was deleted since."""
-        return None if intent is not None and self._skips and await self._is_of_another(intent) else intent
-
-    async def _a_segment(self) -> int | None:
-        """One of the stream's; none if it is sealed, and takes no batch."""
-        current = await stores_of(self._manager).controller.current_segments(self._options.scope, self._options.stream)
-        return current[0].segment_id if current else None
-
-    async def _is_of_another(self, intent: Intent) -> bool:
-        """Whether the stream was made anew since."""
+        if intent is None or not self._skips:
+            return intent
         segment = intent.segment
         if segment is None and intent.cut is not None:  # of an earlier version
             segment = min(StreamCut.from_text(intent.cut).positions)
         if segment is None:
-            return False
+            return intent
         try:
             await following(stores_of(self._manager), self._options.scope, self._options.stream, segment)
         except StreamRemadeError:
-            return True
+            return None
         except EpochGoneError:  # it had so many scalings since that the segment is forgotten
-            return False
-        return False
+            pass
+        return intent
 
     async def _finished(self, intent: Intent) -> Intent:
         """The intent once its batch is in the stream; itself, not done, if it never can be, for all its transactions
         are lost. TransactionFailedError if some of it may be there, or nobody knows."""
+        if intent.done:
+            return intent
         what = f"batch {intent.batch} of {self._name}"
         try:
             cut = await commit_all(self._manager, self._options, intent.transactions, what)
         except TransactionFailedError:
             if len(intent.transactions) > TXN_TOGETHER_MAX:
                 raise  # some of it may be there
-            await self._check_aborted(intent, what)
-            return intent
+            controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
+            for txn_id in intent.transactions:  # if one was aborted, all were
+                with suppress(TransactionNotFoundError):
+                    if await controller.transaction_state(scope, stream, txn_id) in ("ABORTING", "ABORTED"):
+                        return intent
+            raise TransactionFailedError(
+                f"{what} may be in {scope}/{stream} or not: it was being committed so long ago that its transactions "
+                "are forgotten. Look whether its rows are there, and start behind or before them with a new checkpoint "
+                "and another 'groupId' (or 'txnAppId')"
+            ) from None
         return replace(intent, done=True, cut=_text(cut) or intent.cut)
-
-    async def _check_aborted(self, intent: Intent, what: str) -> None:
-        """TransactionFailedError unless it is known that one of them was aborted, and so all were."""
-        controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
-        for txn_id in intent.transactions:
-            try:
-                if await controller.transaction_state(scope, stream, txn_id) in ("ABORTING", "ABORTED"):
-                    return
-            except TransactionNotFoundError:
-                continue
-        raise TransactionFailedError(
-            f"{what} may be in {scope}/{stream} or not: it was being committed so long ago that its transactions are "
-            "forgotten. Look whether its rows are there, and start behind or before them with a new checkpoint and "
-            "another 'groupId' (or 'txnAppId')"
-        )
-
-    def _lost(self, intent: Intent) -> TransactionFailedError:
-        what, stream = f"batch {intent.batch} of {self._name}", f"{self._options.scope}/{self._options.stream}"
-        return TransactionFailedError(
-            f"{what} can't be committed to {stream}: its transactions were aborted or have timed out. Raise "
-            "transaction_timeout_ms above the longest time that a query may be down, and have that batch written again"
-        )
 
 
 async def commit_all(
@@ -262,12 +244,15 @@ async def commit_all(
     TransactionFailedError, naming `what`, if one was aborted or has timed out.
     """
     controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
-    groups = list(_groups(transactions))
+    groups = [transactions[at : at + TXN_TOGETHER_MAX] for at in range(0, len(transactions), TXN_TOGETHER_MAX)]
     try:
         for group in groups:
             await controller.commit_together(scope, stream, group)
     except TransactionFailedError as error:
-        raise _lost(what, scope, stream, error) from error
+        raise TransactionFailedError(
+            f"{what} can't be committed to {scope}/{stream}: {error}. Raise transaction_timeout_ms above the longest "
+            "time that a query may be down; to write that batch again, start from its offsets with a new checkpoint"
+        ) from error
     if not options.waits_for_readers:
         return None
     late = f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again"
@@ -286,17 +271,8 @@ async def abort_all(manager: StreamManager, options: WriteOptions, transactions:
     """Abort what can be aborted; the rest ends with its lease."""
     controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
     for txn_id in transactions:
-        try:
+        with suppress(ConflictError, TransactionNotFoundError, UnavailableError):
             await controller.abort_transaction(scope, stream, txn_id)
-        except (ConflictError, TransactionNotFoundError, UnavailableError):
-            continue
-
-
-def _lost(what: str, scope: str, stream: str, error: TransactionFailedError) -> TransactionFailedError:
-    return TransactionFailedError(
-        f"{what} can't be committed to {scope}/{stream}: {error}. Raise transaction_timeout_ms above the longest time "
-        "that a query may be down; to write that batch again, start from its offsets with a new checkpoint"
-    )
 
 
 def application(name: str) -> str:
@@ -305,15 +281,8 @@ def application(name: str) -> str:
 
 
 def _last(ended: Intent) -> int:
-    """The last batch that is in the stream."""
     return ended.batch if ended.done else ended.batch - 1
 
 
 def _text(cut: StreamCut | None) -> str | None:
     return cut.as_text() if cut is not None else None
-
-
-def _groups(transactions: Iterable[UUID]) -> Iterator[list[UUID]]:
-    left = iter(transactions)
-    while group := list(islice(left, TXN_TOGETHER_MAX)):
-        yield group

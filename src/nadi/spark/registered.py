@@ -12,11 +12,7 @@ except ImportError as error:
     raise ImportError(f"Spark's formats need pyspark: pip install 'nadi[spark]' ({error})") from error
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from nadi.spark.formats import Source
@@ -33,7 +29,7 @@ class Registered(DataSource):
         return Source(self.options, Format(self.name()))
 
     def schema(self) -> StructType | str:
-        from nadi.spark.options.columns import named_schema, refuse_tables
+        from nadi.spark.columns import named_schema, refuse_tables
 
         refuse_tables(self.options)
         return named_schema({name.lower(): value for name, value in self.options.items()}) or self._source().schema()

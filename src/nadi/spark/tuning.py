@@ -1,15 +1,21 @@
 """Settings for Spark on one machine: small micro-batches get two to three times as fast with them, reads 10% faster,
-and the first row of a new session comes in two thirds of the time."""
+and the first row of a new session comes in two thirds of the time.
+
+Java loads and verifies 15,000 classes until a session of Spark is up and has run a query. It can map them from a file
+instead that it wrote at the end of an earlier run (class data sharing). `nadi spark archive` has it written, and a
+session that is tuned uses it. Java itself checks that it fits, and does without it if not.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from nadi.spark import archive
-
+QUIET = "-Xlog:cds*=off"  # what can't be archived, or doesn't fit, is nobody's concern
 _JAVA = "spark.driver.extraJavaOptions"
 TUNED = {
     "spark.python.unix.domain.socket.enabled": "true",
@@ -47,14 +53,42 @@ def tuned(builder: _B, *, java_options: str = "") -> _B:
     cluster needs an address that its executors can reach.
     """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", _python())  # where nadi is; else the first python3 on the PATH
+    # Spark has each of its Python programs import pyspark from a zip, and so compile it anew: half a second of a core,
+    # five times until the first row. The one beside this Python has it imported from where it is installed.
+    beside = Path(sys.executable).with_name("nadi-spark-python")
+    python = str(beside) if os.access(beside, os.X_OK) else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)  # where nadi is; else the first python3 on the PATH
     for key, value in TUNED.items():
-        builder.config(key, " ".join(filter(None, [value, archive.options(), java_options])) if key == _JAVA else value)
+        builder.config(key, " ".join(filter(None, [value, archive_options(), java_options])) if key == _JAVA else value)
     return builder
 
 
-def _python() -> str:
-    """Spark has each of its Python programs import pyspark from a zip, and so compile it anew: half a second of a core,
-    five times until the first row. The one beside this Python has it imported from where it is installed."""
-    beside = Path(sys.executable).with_name("nadi-spark-python")
-    return str(beside) if os.access(beside, os.X_OK) else sys.executable
+def archive_options() -> str:
+    """Java's options to use the archive; empty if there is none."""
+    try:
+        file = archive_file()
+    except (OSError, RuntimeError):  # no home folder, or a pyspark without its jars
+        return ""
+    return f"-XX:SharedArchiveFile={file} {QUIET}" if file is not None and file.is_file() else ""
+
+
+def archive_file() -> Path | None:
+    """Where the archive for this Java and this pyspark is, or would be; None if there is no Java."""
+    import pyspark
+
+    java = java_program()
+    spark_home = os.environ.get("SPARK_HOME") or (pyspark.__file__ and Path(pyspark.__file__).parent)
+    if java is None or not spark_home:
+        return None
+    spark = Path(spark_home).resolve()
+    known = f"{java} {java.stat().st_mtime_ns} {spark} {(spark / 'jars').stat().st_mtime_ns}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "nadi" / f"spark-{blake2b(known.encode(), digest_size=8).hexdigest()}.jsa"
+
+
+def java_program() -> Path | None:
+    """The one that Spark's own script would take."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    path = Path(found).resolve() if found else None
+    return path if path is not None and path.is_file() else None

@@ -41,8 +41,8 @@ def union(
     from nadi.lake.definition import lake_name
     from nadi.lake.record import record_of
     from nadi.lake.united import union as united
-    from nadi.spark.options.read import ReadOptions
-    from nadi.spark.schemas import spark_schema
+    from nadi.spark.columns import spark_schema
+    from nadi.spark.options.parsed import ReadOptions
 
     where = {"controller": controller, "scope": scope, "stream": stream, **connection}
     options = ReadOptions.from_spark(where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ def register(
         if name.lower() in _SET_HERE:
             raise InvalidArgumentError(f"the option {name!r} has no effect here: each view has its own")
     from nadi.spark.connections import client_of  # and the client's modules: who asks for a schema does without
-    from nadi.spark.options.given import Given
+    from nadi.spark.options.parsed import Given
 
     if not isinstance(prefix, str) or not isinstance(streaming, bool):
         raise InvalidArgumentError(f"prefix is a text, and streaming True or False, not {prefix!r} and {streaming!r}")
@@ -71,7 +71,8 @@ def register(
         found = _told_apart(found)
     made = []
     for one in found:
-        frame = _read(spark, given | {"scope": scope} | one.options, streaming)
+        reader: Any = spark.readStream if streaming else spark.read  # it keeps the options that it was given
+        frame = reader.format("nadi").options(**given | {"scope": scope} | one.options).load()
         for name, view in _views(one, frame, watermark if streaming else None):
             view.createOrReplaceTempView(_quoted(prefix + name))
             made.append(prefix + name)
@@ -115,21 +116,15 @@ async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Ty
         )
     turns = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
 
-    async def ended(found: _Typed | None) -> _Typed | None:
-        if found is not None and not is_ended:
-            found.options["end"] = (await manager.cuts(scope, found.options["stream"]).tail()).as_text()
-        return found
-
-    async def table(one: TableDefinition) -> _Typed | None:
+    async def ended(work: Awaitable[_Typed | None]) -> _Typed | None:
         async with turns:
-            return await ended(await _of_table(manager, one))
+            found = await work
+            if found is not None and not is_ended:
+                found.options["end"] = (await manager.cuts(scope, found.options["stream"]).tail()).as_text()
+            return found
 
-    async def stream(name: str) -> _Typed | None:
-        async with turns:
-            return await ended(await _of_stream(manager, scope, name))
-
-    found = await asyncio.gather(*map(table, tables), *map(stream, plain))
-    return [one for one in found if one is not None]
+    works = [*(_of_table(manager, one) for one in tables), *(_of_stream(manager, scope, name) for name in plain)]
+    return [one for one in await asyncio.gather(*map(ended, works)) if one is not None]
 
 
 async def _of_table(manager: StreamManager, table: TableDefinition) -> _Typed | None:
@@ -169,12 +164,6 @@ async def _of_stream(manager: StreamManager, scope: str, stream: str) -> _Typed 
     return _Typed(
         stream, {"stream": stream, "columns": "value,segment_id,offset", "value_format": value.format}, fields
     )
-
-
-def _read(spark: SparkSession, options: dict[str, str], streaming: bool) -> DataFrame:
-    reader: Any = spark.readStream if streaming else spark.read
-    found: DataFrame = reader.format("nadi").options(**options).load()
-    return found
 
 
 def _views(one: _Typed, frame: DataFrame, watermark: str | None) -> Iterator[tuple[str, DataFrame]]:

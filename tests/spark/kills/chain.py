@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,10 +15,9 @@ from pathlib import Path
 import psutil
 
 import nadi
-from tests.spark.kills.killing import STEPS, kill
+from tests.spark.kills.killing import STEPS, end_driver, kill, said, start_driver
 from tests.spark.scaled import check_once_in_order, scale_somehow
 
-ROOT = Path(__file__).parents[3]
 KEYS = 20
 
 
@@ -37,7 +34,7 @@ class Chain:
         self.manager.create_scope("home")
         for stream in streams:
             self.manager.create_stream("home", stream, 2)
-        self._driver: subprocess.Popen[str] | None = None
+        self._driver: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
         self._beside = [threading.Thread(target=work) for work in (self._feed, self._scale)]
         self._errors: list[BaseException] = []
@@ -116,17 +113,8 @@ class Chain:
     # --- who is alive -------------------------------------------------------------------------------------
 
     def _start_driver(self) -> None:
-        command = [sys.executable, "-m", "tests.spark.kills.chain_main", self._server.controller_uri, str(self._folder)]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        with (self._folder / "driver.log").open("ab") as said:
-            self._driver = subprocess.Popen(
-                [*command, self._master, *self._streams],
-                stdout=subprocess.PIPE,
-                stderr=said,
-                start_new_session=True,
-                env=os.environ | {"PYTHONPATH": path},
-                text=True,
-            )
+        arguments = [self._server.controller_uri, str(self._folder), self._master, *self._streams]
+        self._driver = start_driver("chain_main", self._folder, *arguments)
         known = {"server": self._server.pid, "driver": self._driver.pid}
         (self._folder / "processes.json").write_text(json.dumps(known))
         self.drivers += 1
@@ -142,7 +130,7 @@ class Chain:
             (self._folder / "processes.json").write_text(json.dumps(known | {"server": self._server.pid}))
         assert self._driver is not None
         if self._driver.poll() is not None:
-            self._end_driver()
+            end_driver(self._driver)
             self._lose_checkpoints()
             self._start_driver()
 
@@ -152,18 +140,6 @@ class Chain:
             if self._chance.random() < 0.3:
                 shutil.rmtree(checkpoint)
                 self.lost += 1
-
-    def _end_driver(self) -> None:
-        """With all that it left behind, for the next one's tasks not to share the two cores with it."""
-        assert self._driver is not None
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self._driver.pid:
-                    process.kill()
-            except (OSError, psutil.Error):
-                continue
-        with self._driver:
-            pass
 
     def _through(self) -> int:
         """How much came out of the chain."""
@@ -177,11 +153,8 @@ class Chain:
     def _wait_for_more(self, before: int) -> None:
         give_up = time.monotonic() + 240
         while self._through() == before:
-            assert time.monotonic() < give_up, f"nothing comes through: {self._said()}"
+            assert time.monotonic() < give_up, f"nothing comes through: {said(self._folder)}"
             time.sleep(0.1)
-
-    def _said(self) -> str:
-        return (self._folder / "driver.log").read_text(errors="replace")[-3000:]
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -196,7 +169,7 @@ class Chain:
         assert self._driver is not None
         while self._driver.poll() != 0:
             self._go_on()
-            assert time.monotonic() < give_up, f"the chain doesn't end: {self._said()}"
+            assert time.monotonic() < give_up, f"the chain doesn't end: {said(self._folder)}"
             time.sleep(0.2)
         for _, target in pairwise(self._streams):
             end = self.manager.stream_info("home", target).tail
@@ -206,7 +179,7 @@ class Chain:
     def close(self) -> None:
         self._stop.set()
         if self._driver is not None:
-            self._end_driver()
+            end_driver(self._driver)
         for thread in self._beside:
             if thread.is_alive():
                 thread.join(30)

@@ -10,6 +10,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
 from nadi.spark.registered import Registered
 
+ROOT = Path(__file__).parents[3]
 STEPS = (
     "before-offset-log",  # the end of the batch is planned, and not yet in Spark's offset log
     "after-offset-log",
@@ -75,6 +78,31 @@ def _is_executor(process: psutil.Process) -> bool:
         return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
     except psutil.Error:
         return False
+
+
+def start_driver(module: str, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """In a session of its own; all that it says is in `driver.log`."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", f"tests.spark.kills.{module}", *arguments]
+    with (folder / "driver.log").open("ab") as log:
+        environment = os.environ | {"PYTHONPATH": path}
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
+
+
+def end_driver(driver: subprocess.Popen[bytes]) -> None:
+    """With all that it left behind, for the next one's tasks not to share the two cores with it."""
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == driver.pid:
+                process.kill()
+        except (OSError, psutil.Error):
+            continue
+    driver.wait()
+
+
+def said(folder: Path) -> str:
+    """The last words of its drivers."""
+    return (folder / "driver.log").read_text(errors="replace")[-3000:]
 
 
 class Steps:

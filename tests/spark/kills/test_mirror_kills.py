@@ -11,23 +11,20 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 
 import nadi
 from nadi.client.scan.connection import Connection
 from nadi.errors import NotFoundError
-from nadi.spark.checkpoints.mirror import restore
 from nadi.spark.connections import client_of
-from tests.spark.kills.killing import STEPS, kill
+from nadi.spark.mirror import restore
+from tests.spark.kills.killing import STEPS, end_driver, kill, said, start_driver
 
-ROOT = Path(__file__).parents[3]
 SEED = int(os.environ.get("NADI_SPARK_SEED", str(random.randrange(1_000_000))))
 ANY = "at any time"
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -72,7 +69,7 @@ class Job:
         if step == ANY:
             before, give_up = self.through(), time.monotonic() + 300
             while self.through() == before:
-                assert time.monotonic() < give_up, f"nothing comes through: {self._said()}"
+                assert time.monotonic() < give_up, f"nothing comes through: {said(self._folder)}"
                 time.sleep(0.1)
             time.sleep(self._chance.uniform(0, 2))
             kill("driver", self._folder)
@@ -83,10 +80,10 @@ class Job:
         assert self._driver is not None
         give_up = time.monotonic() + 300
         while self._driver.poll() is None:
-            assert time.monotonic() < give_up, f"no batch comes to the step {step}: {self._said()}"
+            assert time.monotonic() < give_up, f"no batch comes to the step {step}: {said(self._folder)}"
             time.sleep(0.02)
-        assert self._driver.returncode != 3, self._said()
-        self._end_driver()
+        assert self._driver.returncode != 3, said(self._folder)
+        end_driver(self._driver)
         for number in range(self._queries):
             if self._chance.random() < 0.75:
                 self._lose_checkpoint(number)
@@ -104,27 +101,8 @@ class Job:
             self.from_nothing += 1
 
     def _start_driver(self) -> None:
-        main = [sys.executable, "-m", "tests.spark.kills.mirror_main"]
-        command = [*main, self._uri, str(self._folder), str(self._queries)]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        with (self._folder / "driver.log").open("ab") as said:
-            environment = os.environ | {"PYTHONPATH": path}
-            self._driver = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True, env=environment)
+        self._driver = start_driver("mirror_main", self._folder, self._uri, str(self._folder), str(self._queries))
         (self._folder / "processes.json").write_text(json.dumps({"driver": self._driver.pid}))
-
-    def _end_driver(self) -> None:
-        """With all that it left behind."""
-        assert self._driver is not None
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self._driver.pid:
-                    process.kill()
-            except (OSError, psutil.Error):
-                continue
-        self._driver.wait()
-
-    def _said(self) -> str:
-        return (self._folder / "driver.log").read_text(errors="replace")[-3000:]
 
     def windows(self, number: int) -> list[tuple[int, int]]:
         stream = f"out-{number}"
@@ -145,14 +123,15 @@ class Job:
         give_up = time.monotonic() + 300
         while self.through() < len(self.written) * self._queries and time.monotonic() < give_up:
             assert self._driver is not None
-            assert self._driver.poll() is None, self._said()
+            assert self._driver.poll() is None, said(self._folder)
             time.sleep(0.1)
         for number in range(self._queries):
             assert sorted(self.windows(number)) == sorted(self.written.items())
 
     def close(self) -> None:
         self._stop.set()
-        self._end_driver()
+        if self._driver is not None:
+            end_driver(self._driver)
         self._feeding.join(30)
 
 
@@ -169,10 +148,7 @@ def test_a_restored_query_counts_each_window_once_whenever_it_is_killed(
     chance = random.Random(SEED)
     steps = chance.sample(steps, len(steps))
     print(f"seed {SEED}, {len(steps)} kills of {queries} queries")
-    with (
-        nadi.embedded(tmp_path / "data") as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
+    with nadi.embedded(tmp_path / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         for stream in ("in", *(f"out-{number}" for number in range(queries))):
             manager.create_stream("home", stream, 2)

@@ -108,12 +108,7 @@ class Cluster:
         self.manager.close()
 
     def _start(
-        self,
-        node: Node,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        without: Path | None = None,
+        self, node: Node, name: str, command: Sequence[str], environment: Mapping[str, str], without: Path | None = None
     ) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as said:
             return node.start(command, environment, said, without)

@@ -45,20 +45,14 @@ def remote(tmp_path: Path) -> Iterator[str]:
     binding = "spark.connect.grpc.binding"
     (tmp_path / "spark-defaults.conf").write_text(f"{binding}.address 127.0.0.1\n{binding}.port {port}\n")
     start = command(
-        "start-connect-server.sh",
-        {"spark://spark.example:7077": '"local[2]"', "/opt/nadi/bin/python": sys.executable},
+        "start-connect-server.sh", {"spark://spark.example:7077": '"local[2]"', "/opt/nadi/bin/python": sys.executable}
     )
     folders = dict.fromkeys(["SPARK_CONF_DIR", "SPARK_LOG_DIR", "SPARK_PID_DIR"], str(tmp_path))
     own = {**folders, "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": source_path()}
     log = tmp_path / "connect.log"
     with log.open("wb") as said:
         server = subprocess.Popen(
-            ["bash", "-ec", start],
-            env=os.environ | own,
-            stdout=said,
-            stderr=said,
-            start_new_session=True,
-            cwd=tmp_path,
+            ["bash", "-ec", start], env=os.environ | own, stdout=said, stderr=said, start_new_session=True, cwd=tmp_path
         )
     try:
         wait_for("Spark Connect", lambda: answers("127.0.0.1", port), log.read_text)

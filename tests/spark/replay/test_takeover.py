@@ -10,17 +10,12 @@ from typing import Any
 
 import pytest
 
-import nadi
 from nadi.client.scan.connection import Connection
 from nadi.errors import ConflictError, InvalidArgumentError
+from nadi.spark import handover
 from nadi.spark.connections import client_of
-from nadi.spark.handover import planning
-from nadi.spark.handover.planning import HandedOverError
-from nadi.spark.handover.record import Handover, State
-from nadi.spark.options.read import ReadOptions
-from nadi.spark.options.table import Use
-from nadi.spark.replay.comparison import Comparison, compare
-from nadi.spark.replay.takeover import Takeover
+from nadi.spark.handover import HandedOverError, Handover, State
+from nadi.spark.replay import Comparison, Takeover, compare
 from tests.spark.queries import Home
 from tests.spark.replay.versions import Version
 from tests.spark.scaled import ScaledStream, check_once_in_order
@@ -69,7 +64,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "SPARK_HANDOVER_EVERY_S", 0.0)
+    monkeypatch.setattr(handover, "SPARK_HANDOVER_EVERY_S", 0.0)
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))])
@@ -221,16 +216,3 @@ def test_a_comparison(old: list[bytes], new: list[bytes], wanted: Comparison) ->
     found = asyncio.run(compare(of(old), of(new), lambda event: event.split(b":")[0]))
     assert found == wanted
     assert found.is_equal == str(found).startswith("equal")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"stream": "a", "handover": "x", "replay_of": "y"}, "exclude each other"),
-        ({"streams": "a,b", "handover": "x"}, "'handover' and 'streams' exclude each other"),
-        ({"stream": "a", "replay_of": "no/name"}, "query"),
-    ],
-)
-def test_options_that_make_no_sense(given: dict[str, str], told: str) -> None:
-    with pytest.raises(nadi.errors.NadiError, match=told):
-        ReadOptions.from_spark({"scope": "home", **given}, Use.READ_STREAM)

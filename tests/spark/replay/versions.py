@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.streaming import StreamReader
 from tests.spark.queries import Home

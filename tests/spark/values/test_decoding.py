@@ -313,13 +313,6 @@ def test_avro_of_random_schemas(data: st.DataObject) -> None:
     assert found.values.to_pylist() == [as_column(kind, serializer.deserialize(event)) for event in events]
 
 
-def test_avro_of_an_older_version() -> None:
-    old = [{"name": "wh", "type": "int"}, {"name": "gone", "type": "string"}]
-    new = [{"name": "energy", "type": "double", "aliases": ["wh"]}, {"name": "room", "type": "string", "default": "?"}]
-    found = avro_of(old, {"wh": 3, "gone": "x"}, reader=new)
-    assert found.values.to_pylist() == [{"energy": 3.0, "room": "?"}]
-
-
 def test_avro_that_is_wrong() -> None:
     writer = Avro({"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]})
     good = writer.serialize({"s": "text"})
@@ -476,12 +469,6 @@ def test_arrow_times_finer_than_a_microsecond_are_rounded_towards_the_past() -> 
     assert found.field("ms").cast(pa.int64()).to_pylist() == [-1000, -1_001_000, 1_999_000, None]
     assert found.field("list").flatten().cast(pa.int64()).to_pylist() == micros
     assert found.field("inner").field("t").cast(pa.int64()).to_pylist() == micros
-
-
-def test_arrow_of_an_older_version() -> None:
-    old = pa.schema([("a", pa.int8()), ("gone", pa.string())])
-    new = pa.schema([("b", pa.string()), ("a", pa.int64())])
-    assert batches(old, [{"a": 1, "gone": "x"}], wanted=new).values.to_pylist() == [{"b": None, "a": 1}]
 
 
 def test_arrow_that_is_wrong() -> None:

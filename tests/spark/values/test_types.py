@@ -21,7 +21,7 @@ from nadi.client.serializers.protobuf_columns import arrow_type
 from nadi.client.serializers.structs import precise_schema
 from nadi.client.serializers.types import of_ddl
 from nadi.errors import InvalidArgumentError
-from nadi.spark.schemas import spark_schema
+from nadi.spark.columns import spark_schema
 
 
 def spark(kind: pa.DataType) -> str:

@@ -18,9 +18,9 @@ from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType
 from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
 from nadi.client.serializers.arrow_columns import plain
 from nadi.errors import InvalidArgumentError, SerializationError
+from nadi.spark.columns import arrow_columns, spark_schema
 from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
-from nadi.spark.schemas import arrow_columns, spark_schema
 
 from ..queries import Home
 
@@ -254,22 +254,3 @@ def test_avro_of_nanoseconds_and_of_what_is_no_uuid(home: Home) -> None:
     assert found == [{"at": int(NOON.timestamp()) * 10**9, "id": UUID(int=1)}]
     with pytest.raises(SerializationError, match="a row can't be written as avro: badly formed"):
         write(home, "nanos", kind, row | {"id": "x"}, value_format="avro")
-
-
-def test_options_of_a_write(home: Home) -> None:
-    home.manager.create_stream("home", "plain")
-    schema = StructType().add("value", StructType().add("wh", "long"))
-    for given, why in (
-        (
-            {"value_format": "json"},
-            "the store has no schema for stream home/plain: write with a serializer that has one$",
-        ),
-        ({"value_format": "json", "value_schema": "a int"}, "'value_schema' has no effect with write"),
-        ({"value_format": "json", "value_mode": "FAILFAST"}, "'value_mode' has no effect with write"),
-        ({"value_version": "1"}, "'value_version' has no effect without 'value_format'"),
-        ({}, "the rows have no column 'event'"),
-        ({"value_format": "json", "event_attribute_name": "reading"}, "the store has no schema"),
-    ):
-        options = {"controller": home.uri, "scope": "home", "stream": "plain", **given}
-        with pytest.raises(InvalidArgumentError, match=why):
-            Source(options, Format.NADI).writer(schema, overwrite=False)

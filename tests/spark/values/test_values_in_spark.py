@@ -8,13 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
-from nadi.client.serializers import Arrow, Avro, Json, Struct
+from nadi.client.serializers import Arrow, Avro, Json
 
 from ..conftest import World
 
@@ -95,41 +93,6 @@ def test_documents_and_modes(world: World) -> None:
         world.read("documents", value_mode="FAILFAST", **given).count()
     with pytest.raises(PySparkException, match="'value_schema' has no effect with 'value_format' = avro"):
         world.read("documents", value_format="avro", value_schema="a int")
-
-
-class Reading(msgspec.Struct):
-    meter: str
-    wh: int
-
-
-class Reading2(msgspec.Struct):
-    meter: str
-    wh: float
-    room: str = "unknown"
-
-
-def test_a_query_over_several_versions(world: World, tmp_path: Path) -> None:
-    write(world, "evolving", Struct(Reading), Reading("a", 1))
-    write(world, "evolving", Struct(Reading2), Reading2("b", 2.5, "hall"))
-    found: list[tuple[Any, ...]] = []
-
-    def collect(batch: DataFrame, _: int) -> None:
-        found.extend(tuple(row) for row in batch.select("value.*").collect())
-
-    def run() -> None:
-        rows = world.read_stream("evolving", value_format="json")
-        query = rows.writeStream.foreachBatch(collect).option("checkpointLocation", str(tmp_path)).start()
-        try:
-            query.processAllAvailable()
-            write(world, "evolving", Struct(Reading), Reading("c", 3))
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-    run()
-    assert found == [("a", 1.0, "unknown"), ("b", 2.5, "hall"), ("c", 3.0, "unknown")]
-    run()
-    assert found[3:] == [("c", 3.0, "unknown")], "the checkpoint holds cuts, whatever is made of the events"
 
 
 def test_the_guides_example(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,7 @@ def _rehearse(draft: Path) -> None:
 
 
 def _file() -> Path:
-    from nadi.spark.archive import archive_file
+    from nadi.spark.tuning import archive_file
 
     try:
         file = archive_file()
@@ -119,7 +119,7 @@ def _file() -> Path:
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    from nadi.spark.checkpoints.mirror import all_mirrored
+    from nadi.spark.mirror import all_mirrored
 
     kept, unreadable = awaited(manager, lambda core: all_mirrored(core, scope))
     rows = [
@@ -148,7 +148,7 @@ spark_app.add_typer(checkpoint_app, name="checkpoint", help="Checkpoints of Spar
 @checkpoint_app.command("restore")
 def restore_checkpoint(manager: StreamManager, scope: Scope, name: str, folder: str) -> None:
     """Write a mirrored checkpoint into a new folder, from which the query continues."""
-    from nadi.spark.checkpoints.mirror import restore
+    from nadi.spark.mirror import restore
 
     with errors_told(OSError):
         one = awaited(manager, lambda core: restore(core, scope, name, folder))

@@ -16,8 +16,7 @@ from typing import Any
 
 from nadi import StreamManager, embedded
 from nadi.spark import tuned
-from nadi.spark.archive import QUIET
-from nadi.spark.tuning import TUNED
+from nadi.spark.tuning import QUIET, TUNED
 
 _EVENTS = 200
 _JAVA = "spark.driver.extraJavaOptions"

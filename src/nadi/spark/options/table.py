@@ -4,9 +4,13 @@ meaning. What is accepted, what `nadi spark options` prints and the guide all co
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
+from nadi.errors import InvalidArgumentError
 from nadi.limits import SCHEMA_MAX_VERSIONS, STREAM_MAX_SEGMENTS, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 
 
@@ -49,17 +53,7 @@ class Option:
         return self.name.lower()
 
 
-def _pravegas(
-    name: str,
-    uses: frozenset[Use],
-    meaning: str,
-    default: str = "",
-    pravega_default: str | None = None,
-    also: tuple[str, ...] = (),
-) -> Option:
-    return Option(name, uses, meaning, default, pravega_default, True, also)
-
-
+_pravegas = partial(Option, is_pravegas=True)
 _STREAMING, _BATCH, _BATCH_WRITE = frozenset({Use.READ_STREAM}), frozenset({Use.READ}), frozenset({Use.WRITE})
 OPTIONS: tuple[Option, ...] = (
     # where
@@ -298,8 +292,80 @@ NUMBERS = {  # the least and the most
 BY_KEY = {name.lower(): option for option in OPTIONS for name in (option.name, *option.also)}
 
 
+NO_ENDING_MOMENT = (
+    "a restarted query would find another cut for a moment still to come: end it at a cut or a bookmark with 'end', or "
+    "read the slice as a batch"
+)
+_CUTS = "give 'start' (head, tail, a bookmark, a time or a stream cut)"
+_INSTEAD = {
+    "endingtimestamp": NO_ENDING_MOMENT,
+    "startingoffsets": _CUTS,
+    "startingoffsetsbytimestamp": "give 'startingTimestamp'",
+    "endingoffsets": "give 'end' (head, tail, a bookmark, a time or a stream cut)",
+    "endingoffsetsbytimestamp": "give 'endingTimestamp'",
+    "maxfilespertrigger": "give 'approx_bytes_per_trigger'",
+    "minpartitions": "give 'min_partition_bytes' and 'max_partitions'",
+    "subscribe": "name streams with 'scope' and 'stream' or 'streams'",
+    "subscribepattern": "give 'scope' and 'stream_pattern'",
+    "assign": "name streams with 'scope' and 'stream' or 'streams'",
+    "kafka.bootstrap.servers": "give 'controller'",
+    "path": "a stream is named by 'scope' and 'stream': leave out the path",
+    "checkpointlocation": "it belongs to writeStream",
+    "queryname": "it belongs to writeStream",
+}
+# what Spark's own engine reads from the options of a streaming query, which it hands on
+_SPARKS = {Use.WRITE_STREAM: ("checkpointlocation", "queryname", "asyncprogresstracking")}
+# what CREATE TABLE adds to its options
+_TABLES = ("owner", "provider", "option.", "external", "location", "is_managed_location")
+
+
+def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, str]:
+    """The options by their first names in small letters, without Spark's own; InvalidArgumentError unless each has an
+    effect in this use, beside the others."""
+    found: dict[str, str] = {}
+    for name, value in ((name.lower(), value) for name, value in given.items()):
+        option = BY_KEY.get(name)
+        if option is None:
+            if not name.startswith((*_TABLES, *_SPARKS.get(use, ()))):
+                raise InvalidArgumentError(_unknown(name))
+            continue
+        if use not in option.uses:
+            if format_ is Format.PRAVEGA and option.is_pravegas:
+                continue
+            raise InvalidArgumentError(_without_effect(name, use))
+        if option.key in found:
+            both = " and ".join(repr(other) for other in (option.name, *option.also))
+            raise InvalidArgumentError(f"the options {both} mean the same: give one of them")
+        if not value.strip():
+            raise InvalidArgumentError(f"the option {name!r} is empty: give it a value, or leave it out")
+        found[option.key] = value
+    for name, others in EXCLUDED.items():
+        for other in others if name.lower() in found else ():
+            is_ignored = format_ is Format.PRAVEGA and BY_KEY[other.lower()].is_pravegas
+            if other.lower() in found and not is_ignored:
+                raise InvalidArgumentError(f"the options {name!r} and {other!r} exclude each other")
+    for name, other in NEEDED.items():
+        if name.lower() in found and other.lower() not in found:
+            raise InvalidArgumentError(f"the option {name!r} needs {other!r}: say .option({other!r}, ...)")
+    return found
+
+
+def _without_effect(name: str, use: Use) -> str:
+    where = " and ".join(sorted(other.value for other in BY_KEY[name].uses))
+    more = f". {_INSTEAD[name]}" if name in _INSTEAD else ""
+    return f"the option {name!r} has no effect with {use.value}: it is one of {where}{more}"
+
+
+def _unknown(name: str) -> str:
+    if name in _INSTEAD:
+        return f"the option {name!r} has no effect: {_INSTEAD[name]}"
+    near = difflib.get_close_matches(name, BY_KEY, 1, 0.7)
+    if near:
+        return f"there is no option {name!r}: did you mean {near[0]!r}?"
+    return f"there is no option {name!r}: there are {', '.join(option.name for option in OPTIONS)}"
+
+
 def default_in(option: Option, format_: Format) -> str:
-    """The option's default, in words."""
     if format_ is Format.PRAVEGA and option.pravega_default is not None:
         return option.pravega_default
     return option.default
@@ -315,7 +381,6 @@ def uses_text(option: Option) -> str:
 
 
 def markdown() -> str:
-    """The table of the guide."""
     lines = ['| option | in | default | `format("pravega")` | meaning |', "|---|---|---|---|---|"]
     for option in OPTIONS:
         names = ", ".join(f"`{name}`" for name in (option.name, *option.also))

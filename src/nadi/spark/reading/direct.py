@@ -48,9 +48,12 @@ from nadi.naming import segment_name
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import MARK, MARK_BYTES, ChunkStore, DiskReadError
 from nadi.spark.connections import Client, begin_task, client_of
-from nadi.spark.options.read import ALWAYS, NEVER, ReadOptions
+from nadi.spark.options.parsed import ALWAYS, NEVER, ReadOptions
 from nadi.wire.chunks import ChunkPart, Located
 
+log = logging.getLogger(__name__)
+PIECE_BYTES = 2 * BLOCK_BYTES  # read and given out at once: about as many rows as suit Spark
+LEAST_BYTES = 4 * MIB  # less is sooner read than asked about, and mostly not in tier 2 yet
 _LOOK_S = 10.0  # an object store that doesn't answer by then is none to read from
 _AGAIN_S = 60.0
 _MOST = 100  # stores remembered
@@ -61,7 +64,9 @@ async def marked(url: str, mark: str) -> ChunkStore:
 
     UnavailableError or InvalidArgumentError if it can't be looked at.
     """
-    if not _may_be_here(url):
+    parts = urlsplit(url)
+    is_folder = parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir()  # noqa: ASYNC240 - a local look
+    if not is_folder and parts.scheme not in ELSEWHERE:
         raise NotFoundError(f"there is no {url} here")
     store = ChunkStore.from_url(url)
     try:
@@ -71,12 +76,6 @@ async def marked(url: str, mark: str) -> ChunkStore:
     if found != mark:
         raise NotFoundError(f"{url} is another server's store of chunks")
     return store
-
-
-def _may_be_here(url: str) -> bool:
-    """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
-    parts = urlsplit(url)
-    return parts.scheme in ELSEWHERE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +94,19 @@ async def reach(located: Located) -> Reach:
     """The store that the server told, if this process can read it."""
     key = (os.getpid(), located.url, located.mark)  # what a fork inherits is another process's
     found = _known.get(key)
-    if found is None or time.monotonic() > found.until:
-        if len(_known) >= _MOST:
-            _known.clear()
-        found = _known[key] = await _look(located)
-    return found
-
-
-async def _look(located: Located) -> Reach:
+    if found is not None and time.monotonic() <= found.until:
+        return found
+    if len(_known) >= _MOST:
+        _known.clear()
     try:
         async with asyncio.timeout(_LOOK_S):
-            return Reach(await marked(located.url, located.mark), "", float("inf"))
-    except TimeoutError:
-        why = f"{located.url} did not answer within {_LOOK_S:g} s"
-    except NadiError as error:
-        why = str(error)
-    return Reach(None, why, time.monotonic() + _AGAIN_S)
-
-
-log = logging.getLogger(__name__)
-PIECE_BYTES = 2 * BLOCK_BYTES  # read and given out at once: about as many rows as suit Spark
-LEAST_BYTES = 4 * MIB  # less is sooner read than asked about, and mostly not in tier 2 yet
+            found = Reach(await marked(located.url, located.mark), "", float("inf"))
+    except (TimeoutError, NadiError) as error:
+        is_late = isinstance(error, TimeoutError)
+        why = f"{located.url} did not answer within {_LOOK_S:g} s" if is_late else str(error)
+        found = Reach(None, why, time.monotonic() + _AGAIN_S)
+    _known[key] = found
+    return found
 
 
 def steps(located: Located, start: int, end: int, without: Collection[str]) -> Iterator[tuple[ChunkPart | None, int]]:
@@ -193,11 +184,10 @@ class ChunkSource:
     ) -> AsyncGenerator[memoryview, None]:
         """The bytes from `start` to `stop` of a chunk, up to the first that can't be read or isn't what was stored; the
         next piece is read meanwhile."""
-        reading: asyncio.Task[memoryview] | None = None
         position = start
+        reading: asyncio.Task[memoryview] | None = asyncio.create_task(self._piece(store, part, position, stop))
         try:
-            reading = asyncio.create_task(self._piece(store, part, position, stop))
-            while True:
+            while reading is not None:
                 data = await reading
                 position += len(data)
                 is_whole = len(data) > 0 and (position - part.offset) % PIECE_BYTES == 0
@@ -206,8 +196,6 @@ class ChunkSource:
                     reading = asyncio.create_task(self._piece(store, part, position, stop))
                 if len(data):
                     yield data
-                if reading is None:
-                    return
         finally:
             if reading is not None:
                 reading.cancel()
@@ -224,11 +212,8 @@ class ChunkSource:
         except NotFoundError:
             log.debug("chunk %s is gone: it was replaced, or its events were truncated", part.name)
             return memoryview(b"")
-        except DiskReadError as error:
-            log.warning("%s: its server is asked", error)
-            return memoryview(b"")
-        except UnavailableError as error:
-            if self._is_forced:
+        except (DiskReadError, UnavailableError) as error:
+            if self._is_forced and isinstance(error, UnavailableError):
                 raise
             log.warning("%s: its server is asked", error)
             return memoryview(b"")
@@ -240,43 +225,37 @@ class ChunkSource:
 
 
 class DirectOrNot:
-    """A source of rows (`client.scan.rows`)."""
-
     def __init__(self, options: ReadOptions, client: Client) -> None:
-        self._options, self._client = options, client
+        self._options, self._stores = options, stores_of(client.manager)
 
     def blocks(self, piece: Piece) -> AsyncIterator[EventBlock]:
         options = self._options
-        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
-        read = ChunkSource(options.direct).read if _is_direct(options, piece) else read_bytes
-        return read_segment_range(stores, name, piece.start, piece.end, options.on_damage, read=read)
+        name = segment_name(options.scope, piece.stream, piece.segment_id)
+        read = ChunkSource(options.direct).read if self._is_direct(piece) else read_bytes
+        return read_segment_range(self._stores, name, piece.start, piece.end, options.on_damage, read=read)
 
     def places(self, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
-        options = self._options
-        name, stores = segment_name(options.scope, piece.stream, piece.segment_id), stores_of(self._client.manager)
-        if _is_direct(options, piece):
-            return _from_chunks(stores, name, piece, options)
-        return event_places(stores, name, piece.start, piece.end, options.on_damage)
+        name = segment_name(self._options.scope, piece.stream, piece.segment_id)
+        if self._is_direct(piece):
+            return self._from_chunks(name, piece)
+        return event_places(self._stores, name, piece.start, piece.end, self._options.on_damage)
 
+    def _is_direct(self, piece: Piece) -> bool:
+        direct = self._options.direct
+        return direct == ALWAYS or (direct != NEVER and piece.size_bytes >= LEAST_BYTES)
 
-def _is_direct(options: ReadOptions, piece: Piece) -> bool:
-    return options.direct == ALWAYS or (options.direct != NEVER and piece.size_bytes >= LEAST_BYTES)
-
-
-async def _from_chunks(
-    stores: SegmentStores, segment: str, piece: Piece, options: ReadOptions
-) -> AsyncIterator[EventPlaces | EventBlock]:
-    """From the chunks as far as these go without a gap; the rest as the server tells it."""
-    assembler = EventAssembler(piece.start)
-    source = ChunkSource(options.direct, is_alone=True)
-    async with aclosing(source.read(stores, segment, piece.start, piece.end, purpose="")) as pieces:
-        async for data in pieces:
-            for block in assembler.feed(data):
-                yield block
-    start, read = assembler.offset, ChunkSource(options.direct).read
-    async with aclosing(event_places(stores, segment, start, piece.end, options.on_damage, read=read)) as rest:
-        async for places in rest:
-            yield places
+    async def _from_chunks(self, segment: str, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+        """From the chunks as far as these go without a gap; the rest as the server tells it."""
+        assembler, direct = EventAssembler(piece.start), self._options.direct
+        source = ChunkSource(direct, is_alone=True)
+        async with aclosing(source.read(self._stores, segment, piece.start, piece.end, purpose="")) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    yield block
+        start, read, on_damage = assembler.offset, ChunkSource(direct).read, self._options.on_damage
+        async with aclosing(event_places(self._stores, segment, start, piece.end, on_damage, read=read)) as rest:
+            async for places in rest:
+                yield places
 
 
 def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:

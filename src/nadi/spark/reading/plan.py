@@ -1,11 +1,15 @@
-"""What the options of a read mean now: its cuts, and the slices between them.
+"""What the options of a read mean now: its cuts, the slices between them, and the tasks that read these.
 
 Runs beside the driver; `progress` says how far the batches of a streaming query go.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -13,10 +17,11 @@ from nadi.client.places import cuts
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.reading.boundary import check_boundary, check_cut
+from nadi.client.scan.pieces import Piece, deal
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SPARK_STREAMS
 from nadi.model.streamcut import StreamCut
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import ReadOptions
 
 
 async def with_slice(manager: StreamManager, options: ReadOptions) -> ReadOptions:
@@ -85,3 +90,23 @@ async def narrowed(manager: StreamManager, options: ReadOptions, slices: list[Se
     if options.routing_keys is None or not slices:
         return slices
     return await cuts.narrowed(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
+
+
+class PiecesPartition(InputPartition):
+    """What one task reads. borders: the offsets of its batch, if this task is to note them. claim: the number of the
+    batch and of the query's run, if only the first attempt at this task may read."""
+
+    claim: tuple[int, str] | None = None
+
+    def __init__(self, pieces: tuple[Piece, ...], borders: tuple[dict[str, Any], dict[str, Any]] | None = None) -> None:
+        super().__init__(pieces)
+        self.pieces, self.borders = pieces, borders
+
+
+def partitions_of(
+    options: ReadOptions, pieces: Sequence[Piece], chains: Iterable[Sequence[Piece]] | None = None
+) -> list[PiecesPartition]:
+    """The partitions, at least one: with none, Spark calls `read` with None. chains: the pieces by who must be read in
+    one task."""
+    tasks = deal(pieces, options.max_partitions, options.min_partition_bytes, chains)
+    return [PiecesPartition(task) for task in tasks] or [PiecesPartition(())]

@@ -10,33 +10,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from nadi.client import StreamManager
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
+from nadi.spark.columns import spark_schema
 from nadi.spark.connections import begin_task, manager_of
-from nadi.spark.options.given import Given
-from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.parsed import Given, ReadOptions
 from nadi.spark.options.table import Format, Use
-from nadi.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from nadi.lake.united import UnionSplit
 
 SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
-    *(
-        SOURCE,
-        LAKE,
-        COLUMNS,
-        "controller",
-        "scope",
-        "stream",
-        "auth_user",
-        "auth_password",
-        "auth_token",
-        "trust_store",
-    ),
-    *("validate_host_name", "end", "end_stream_cut", "endingtimestamp", "max_partitions", "min_partition_bytes"),
+    *(SOURCE, LAKE, COLUMNS, "controller", "scope", "stream", "end", "end_stream_cut", "endingtimestamp"),
+    *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
+    *("max_partitions", "min_partition_bytes"),
 }
 
 
@@ -51,10 +39,27 @@ def is_union(given: Mapping[str, str]) -> bool:
     return source == UNION
 
 
+class _Wanted:
+    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
+        begin_task()
+        found = Given.checked(given, Use.READ, format_)
+        for name in found:
+            if name not in _WITH_UNION:
+                raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")
+        found.pop(SOURCE, None)
+        self.lake, names = found.pop(LAKE, None), found.pop(COLUMNS, None)
+        self.columns = None if names is None else [name.strip() for name in names.split(",")]
+        self.options = ReadOptions.from_spark(found, Use.READ, format_)
+        end = self.options.end
+        self.end: StreamCut | datetime | str | None = (
+            datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
+        )
+        self.stream = manager_of(self.options.controller), self.options.scope, self.options.stream
+
+
 def schema_of_union(given: Mapping[str, str], format_: Format) -> StructType:
     from nadi.lake.united import union_schema
 
-    begin_task()
     wanted = _Wanted(given, format_)
     return spark_schema(union_schema(*wanted.stream, columns=wanted.columns, name=wanted.lake))
 
@@ -66,17 +71,13 @@ class UnionPartition(InputPartition):
 
 
 class UnionReader(DataSourceReader):
-    """Everything up to a cut."""
-
     def __init__(self, given: Mapping[str, str], format_: Format, schema: StructType) -> None:
         self._given, self._format, self._schema = dict(given), format_, schema
 
     def partitions(self) -> Sequence[InputPartition]:
         from nadi.lake.united import union
 
-        begin_task()
-        wanted = _Wanted(self._given, self._format)
-        names = self._schema.names
+        wanted, names = _Wanted(self._given, self._format), self._schema.names
         if wanted.columns not in (None, names):
             raise InvalidArgumentError(
                 f"the option 'columns' names {', '.join(wanted.columns or ())}, and .schema(...) other columns: leave "
@@ -98,26 +99,3 @@ class UnionReader(DataSourceReader):
         assert isinstance(partition, UnionPartition)
         begin_task()
         return iter(()) if partition.split is None else partition.split.batches()
-
-
-class _Wanted:
-    """What is to be read."""
-
-    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
-        found = Given.checked(given, Use.READ, format_)
-        for name in found:
-            if name not in _WITH_UNION:
-                raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")
-        self.lake = found.pop(LAKE, None)
-        names = found.pop(COLUMNS, None)
-        self.columns = None if names is None else [name.strip() for name in names.split(",")]
-        found.pop(SOURCE, None)
-        self.options = ReadOptions.from_spark(found, Use.READ, format_)
-        end = self.options.end
-        self.end: StreamCut | datetime | str | None = (
-            datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
-        )
-
-    @property
-    def stream(self) -> tuple[StreamManager, str, str]:
-        return manager_of(self.options.controller), self.options.scope, self.options.stream

@@ -1,4 +1,4 @@
-"""The checkpoint folder of a query, mirrored before each batch's tasks run.
+"""The checkpoint folder of a query, mirrored before each batch's tasks run, so that it goes on on another machine.
 
 Once a batch is in its offset log, Spark tells the source that the batch before it is committed. All that the one before
 made is on disk then, state included, and nothing of this one is in the sink. So a mirror of that moment is a checkpoint
@@ -27,6 +27,7 @@ import shutil
 import struct
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from nadi.limits import MIB, SPARK_MIRRORED_BYTES
 from nadi.spark.ledger import ledger
 
 _LENGTH = struct.Struct(">I")
+_READ_BYTES = 8 * MIB
+_OFFSET_LINE = re.compile(r"(?:[^{:]*:)?(\{.*\})")
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -53,8 +56,22 @@ class _Header(msgspec.Struct, frozen=True):
     went: list[str]
 
 
+class Mirrored(msgspec.Struct, frozen=True):
+    """What is kept under a name. batch: the last one planned; planned: the checksum of its offsets, as Spark has them
+    in its log; start, end: of the bytes that count."""
+
+    name: str
+    query_id: str
+    batch: int
+    planned: str
+    files: int
+    size_bytes: int
+    time_ms: int
+    start: int
+    end: int
+
+
 def encode(came: Mapping[str, bytes], went: Iterable[str]) -> bytes:
-    """One record."""
     files = [_File(path, len(data), sha256(data).digest()) for path, data in came.items()]
     header = msgspec.msgpack.encode(_Header(files, list(went)))
     return b"".join((_LENGTH.pack(len(header)), header, *came.values()))
@@ -78,30 +95,6 @@ def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
             if sha256(data).digest() != file.digest:
                 raise NadiError(f"the mirrored file {file.path} is damaged: its checksum is another")
             files[file.path] = data
-
-
-_READ_BYTES = 8 * MIB
-
-_OFFSET_LINE = re.compile(r"(?:[^{:]*:)?(\{.*\})")
-
-
-class Mirrored(msgspec.Struct, frozen=True):
-    """What is kept under a name. batch: the last one planned; planned: the checksum of its offsets, as Spark has them
-    in its log; start, end: of the bytes that count."""
-
-    name: str
-    query_id: str
-    batch: int
-    planned: str
-    files: int
-    size_bytes: int
-    time_ms: int
-    start: int
-    end: int
-
-
-def stream_of(name: str) -> str:
-    return f"checkpoint-{name}"
 
 
 class CheckpointMirror:
@@ -144,7 +137,10 @@ class CheckpointMirror:
         is_whole = not self._known or writer.tell() - self._start > 2 * size + MIB
         if is_whole:
             self._known, self._start = {}, writer.tell()
-        came = self._read([path for path, seen in now.items() if self._known.get(path) != seen])
+        came = {}
+        for path in (path for path, seen in now.items() if self._known.get(path) != seen):
+            with suppress(FileNotFoundError):  # Spark deletes what is old
+                came[path] = (self._folder / path).read_bytes()
         went = [path for path in self._known if path not in now]
         if came or went:
             await writer.write(encode(came, went))
@@ -221,29 +217,21 @@ class CheckpointMirror:
             )
 
     def _last_batch(self) -> int:
-        return max(
-            (int(one.name) for one in (self._folder / "offsets").glob("[0-9]*") if one.name.isdigit()), default=-1
-        )
+        names = (log.name for log in (self._folder / "offsets").glob("[0-9]*"))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def _files(self) -> dict[str, tuple[int, int]]:
         found = {}
         for path in self._folder.rglob("*"):
-            try:
+            with suppress(FileNotFoundError):  # Spark deletes what is old
                 status = path.stat()
                 if path.is_file() and not path.name.startswith("."):  # others are being written, or checksums
                     found[path.relative_to(self._folder).as_posix()] = status.st_size, status.st_mtime_ns
-            except FileNotFoundError:  # Spark deletes what is old
-                continue
         return found
 
-    def _read(self, paths: list[str]) -> dict[str, bytes]:
-        found = {}
-        for path in paths:
-            try:
-                found[path] = (self._folder / path).read_bytes()
-            except FileNotFoundError:
-                continue
-        return found
+
+def stream_of(name: str) -> str:
+    return f"checkpoint-{name}"
 
 
 def _mirrors(manager: StreamManager, scope: str) -> Catalog[Mirrored]:
@@ -257,15 +245,18 @@ async def all_mirrored(manager: StreamManager, scope: str) -> tuple[list[Mirrore
     return [one for name, one in kept.items() if stream_of(name) in streams], unreadable
 
 
-async def mirrored(manager: StreamManager, scope: str, name: str) -> Mirrored:
-    """What is kept under that name; NotFoundError if there is nothing."""
-    return await _mirrors(manager, scope).get(name)
+def _new_folder(name: str) -> Path:
+    to = Path(name)
+    if to.exists():
+        raise InvalidArgumentError(f"{to} is there already: name a folder that is not")
+    return to
 
 
 async def restore(manager: StreamManager, scope: str, name: str, folder: str) -> Mirrored:
-    """Write the mirrored checkpoint into a folder that is not there yet; InvalidArgumentError if it is."""
+    """Write the mirrored checkpoint into a folder that is not there yet, all or nothing; InvalidArgumentError if it is.
+    NotFoundError if nothing is kept under that name."""
     to = _new_folder(folder)
-    kept = await mirrored(manager, scope, name)
+    kept = await _mirrors(manager, scope).get(name)
     records = bytearray()
     async with await manager.create_byte_reader(scope, stream_of(name), start=kept.start) as reader:
         while len(records) < kept.end - kept.start:
@@ -275,19 +266,6 @@ async def restore(manager: StreamManager, scope: str, name: str, folder: str) ->
             records += part
     files: dict[str, bytes] = {}
     apply(bytes(records), files)
-    _write(files, to)
-    return kept
-
-
-def _new_folder(name: str) -> Path:
-    to = Path(name)
-    if to.exists():
-        raise InvalidArgumentError(f"{to} is there already: name a folder that is not")
-    return to
-
-
-def _write(files: Mapping[str, bytes], to: Path) -> None:
-    """All or nothing."""
     draft = to.with_name(f".{to.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)  # of one that was interrupted
     for path, data in files.items():
@@ -297,3 +275,4 @@ def _write(files: Mapping[str, bytes], to: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     draft.rename(to)
+    return kept

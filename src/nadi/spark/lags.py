@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,25 +38,30 @@ def lag(query: Any) -> QueryLag | None:
     if progress is None:
         return None
     sources = progress["sources"] if isinstance(progress, Mapping) else progress.sources
-    found = [one for source in sources if (one := _latest(source)) is not None]
-    if not found:
+    latest = [one for source in sources if (one := _latest(source)) is not None]
+    if not latest:
         return None
-    behind = [one["behind"] for one in found]
-    events, seconds = [one["events"] for one in behind], [one["seconds"] for one in behind]
-    return QueryLag(
-        sum(one["bytes"] for one in behind),
-        None if None in events else sum(events),
-        None if None in seconds else max(seconds),
-        sum(one.get("skipped_bytes", 0) for one in found),
-    )
+    size, events, seconds = together(one["behind"] for one in latest).values()
+    return QueryLag(size, events, seconds, sum(one.get("skipped_bytes", 0) for one in latest))
+
+
+def together(behind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several lags, as queries report them, as one; None is unknown."""
+    lags = list(behind)
+    events, seconds = [one["events"] for one in lags], [one["seconds"] for one in lags]
+    return {
+        "bytes": sum(one["bytes"] for one in lags),
+        "events": None if None in events else sum(events),
+        "seconds": None if None in seconds else max(seconds, default=0.0),
+    }
 
 
 def _latest(source: Any) -> Mapping[str, Any] | None:
     """A source's latest offset, if it is one of nadi's."""
-    found = source["latestOffset"] if isinstance(source, Mapping) else source.latestOffset
-    if isinstance(found, str):
+    offset = source["latestOffset"] if isinstance(source, Mapping) else source.latestOffset
+    if isinstance(offset, str):
         try:
-            found = json.loads(found)
+            offset = json.loads(offset)
         except ValueError:
             return None
-    return found if isinstance(found, Mapping) and isinstance(found.get("behind"), Mapping) else None
+    return offset if isinstance(offset, Mapping) and isinstance(offset.get("behind"), Mapping) else None

@@ -1,8 +1,13 @@
-"""The options of a read, parsed and checked. Mistakes are reported at once, with the option's name.
+"""The options of one use, parsed and checked. Mistakes are reported at once, with the option's name: one without effect
+is refused, naming the alternatives, and so are those that exclude each other. What each may be is in `table`.
+
+Spark hands a source or sink everything the user set, including its own settings of a sink's query: those are let
+through. It puts a path beside them only where one was given to load, save or start. Programs made for Pravega's
+connector give it any of its options anywhere, so `format("pravega")` lets those through, too.
 
 Which streams of its scope a read is of, where it isn't of one: named, or found by a pattern or a tag.
 
->>> from nadi.spark.options.read import several_of
+>>> from nadi.spark.options.parsed import several_of
 >>> several_of({"streams": "meters, doors"})
 Several(names=('doors', 'meters'), pattern=None, tag=None)
 >>> several_of({"stream_pattern": "meters-.*"}).takes("meters-7")
@@ -18,18 +23,103 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
+from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
 from nadi.client.places.moments import BY_EVENT_TIME, HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
-from nadi.client.values.options import Target, ValueOptions
+from nadi.client.scan.connection import Connection
+from nadi.client.values.options import Target, ValueOptions, value_options
+from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, NAME_MAX_CHARS, PREFIXED_NAME_MAX_CHARS, SPARK_STREAMS
-from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee
+from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
 from nadi.model.streamcut import StreamCut
 from nadi.naming import USUAL, USUAL_UNIT, check_name, is_number
-from nadi.spark.options.columns import columns_of, event_time_unit
-from nadi.spark.options.given import Given, Where
-from nadi.spark.options.table import CHOICES, Format, Use
+from nadi.spark.columns import columns_of, event_time_unit
+from nadi.spark.options.table import BY_KEY, CHOICES, NUMBERS, Format, Use, checked, default_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    controller: Connection
+    scope: str
+    stream: str
+
+
+class Given(dict[str, str]):
+    """The options that were given, by their first names in small letters. format_: whose defaults hold."""
+
+    def __init__(self, options: Mapping[str, str], format_: Format = Format.NADI) -> None:
+        super().__init__(options)
+        self.format = format_
+
+    @classmethod
+    def checked(cls, given: Mapping[str, str], use: Use, format_: Format) -> Given:
+        """Without Spark's own; InvalidArgumentError unless each has an effect in this use, beside the others."""
+        return cls(checked(given, use, format_), format_)
+
+    def needed(self, name: str) -> str:
+        if name not in self:
+            raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
+        return check_name(name, self[name])
+
+    def _text(self, name: str) -> str:
+        option = BY_KEY[name.lower()]
+        return self.get(option.key) or default_in(option, self.format)
+
+    def flag(self, name: str) -> bool:
+        text = self._text(name).lower()
+        if text not in ("true", "false"):
+            raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be true or false")
+        return text == "true"
+
+    def number(self, name: str) -> int | None:
+        """None: it isn't given, and has no default."""
+        if name.lower() not in self and not is_number(self._text(name)):
+            return None
+        text, (low, high) = self._text(name), NUMBERS[name]
+        if not is_number(text) or not low <= int(text) <= high:
+            raise InvalidArgumentError(
+                f"the option {name!r} is {text[:40]!r}: it must be a number from {low:,} to {high:,}"
+            )
+        return int(text)
+
+    def count(self, name: str) -> int:
+        number = self.number(name)
+        assert number is not None, "its default is one"
+        return number
+
+    def choice(self, name: str) -> str:
+        """One of the option's choices, or "" where none is given and none the default."""
+        text, choices = self._text(name), CHOICES[name]
+        for spelt in (text, text.lower()):
+            if spelt in choices or not spelt:
+                return spelt
+        raise InvalidArgumentError(f"the option {name!r} is {text[:40]!r}: it must be {', '.join(choices)}")
+
+    # --- what reads and writes have in common ---------------------------------------------------
+
+    def connection(self) -> Connection:
+        uri = self.get("controller", DEFAULT_URI)
+        split_uri(uri)  # raises if it is none
+        credentials: Credentials | None = None
+        if "auth_user" in self:
+            credentials = Basic(self["auth_user"], self["auth_password"])
+        elif "auth_token" in self:
+            credentials = Bearer(self["auth_token"])
+        return Connection(uri, credentials, self.get("trust_store"), self.flag("validate_host_name"))
+
+    def value(self) -> ValueOptions | None:
+        """What events are parsed as, or encoded as; None if they aren't."""
+        version = self.number("value_version")
+        return value_options(self.get("value_format"), self.get("value_schema"), version, self.get("value_mode"))
+
+    def delivery(self) -> Guarantee:
+        try:
+            return check_delivery(self.get("delivery", EXACTLY_ONCE).lower())
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"the option 'delivery': {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +182,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 _DELAY = re.compile(r"([0-9]{1,9}) ?(ms|s|m|min|h|d)", re.ASCII)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_QUARTER_S = 900.0  # as Spark's source for Kafka has it
+_PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
+AUTO, ALWAYS, NEVER = CHOICES["direct"]
+Place = StreamCut | str | int
+_EVENT_TIMES = {"start": "startingEventTime", "end": "endingEventTime"}
+_MS = re.compile(r"-?\d{5,18}")
+_TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +199,10 @@ class Admission:
     max_events: int | None = None
     max_segment_bytes: int | None = None
     min_events: int | None = None
-    max_delay_s: float = _QUARTER_S
+    max_delay_s: float = 900.0
 
 
 NO_LIMITS = Admission()
-
-
-_PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
-AUTO, ALWAYS, NEVER = CHOICES["direct"]
-Place = StreamCut | str | int
-_EVENT_TIMES = {"start": "startingEventTime", "end": "endingEventTime"}
-_MS = re.compile(r"-?\d{5,18}")
-_TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,24 +255,17 @@ class ReadOptions(Where):
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
         options = Given.checked(given, use, format_)
         metadata = options.choice("metadata") or None
-        scope = check_name("scope", options.needed("scope"))
-        several = several_of(options)
+        scope, several = options.needed("scope"), several_of(options)
         if several is not None:
             stream = ""
-        elif metadata == "Streams":
-            stream = options.get("stream", "")
         else:
-            stream = check_name("stream", options.needed("stream"))
+            stream = options.get("stream", "") if metadata == "Streams" else options.needed("stream")
         starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
         start = None if starts else _border(options, "start", scope, stream)
-        if (
-            start is None
-            and not starts
-            and format_ is Format.PRAVEGA
-            and use is Use.READ_STREAM
-            and "start_stream_cut" not in options
-        ):
+        is_free = start is None and not starts and "start_stream_cut" not in options
+        if is_free and format_ is Format.PRAVEGA and use is Use.READ_STREAM:
             start = TAIL
+        columns = USUAL if metadata else columns_of(options)
         return cls(
             controller=options.connection(),
             scope=scope,
@@ -205,14 +285,14 @@ class ReadOptions(Where):
             group_id=_name(options, "groupid", "reader group", PREFIXED_NAME_MAX_CHARS),
             starts_at_group=bool(options.choice("startAt")),
             output=_output(options, scope),
-            columns=(columns := USUAL if metadata else columns_of(options)),
+            columns=columns,
             event_time_unit=event_time_unit(options, columns),
             value=options.value(),
             ordered=options.flag("ordered") if "ordered" in options else None,
             handover=_name(options, "handover", "query"),
             replay_of=_name(options, "replay_of", "query"),
             mirror=_mirror(options),
-            delivery=_delivery(options),
+            delivery=_read_delivery(options),
             max_partitions=options.count("max_partitions"),
             min_partition_bytes=options.count("min_partition_bytes"),
         )
@@ -275,7 +355,7 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     return check_name("mirror", name), folder
 
 
-def _delivery(options: Given) -> Guarantee:
+def _read_delivery(options: Given) -> Guarantee:
     delivery = options.delivery()
     if delivery == AT_LEAST_ONCE:
         raise InvalidArgumentError(
@@ -334,7 +414,6 @@ def _event_place(name: str, text: str) -> str:
 
 
 def _moment(name: str, text: str) -> int:
-    """A time in ms since 1970, given as such or as ISO 8601."""
     try:
         return moment_ms(int(text) if is_number(text) else moment_of(text[:100]))
     except InvalidArgumentError as error:
@@ -362,16 +441,116 @@ def _admission(options: Given) -> Admission:
             f"the option 'minOffsetsPerTrigger' is {least:,}, more than 'maxOffsetsPerTrigger', {most:,}"
         )
     size, of_segment = options.number("approx_bytes_per_trigger"), options.number("maxBytesPerSegment")
-    return Admission(size, most, of_segment, least, _delay_s(options))
-
-
-def _delay_s(options: Mapping[str, str]) -> float:
-    text = options.get("maxtriggerdelay")
-    if text is None:
-        return _QUARTER_S
-    match = _DELAY.fullmatch(text.strip())
-    if match is None:
+    text = options.get("maxtriggerdelay", "15m")  # as Spark's source for Kafka has it
+    delay = _DELAY.fullmatch(text.strip())
+    if delay is None:
         raise InvalidArgumentError(
             f"the option 'maxTriggerDelay' is {text[:40]!r}: it must be a time such as 500ms, 30s, 15m, 2h"
         )
-    return int(match[1]) * _UNITS_S[match[2]]
+    return Admission(size, most, of_segment, least, int(delay[1]) * _UNITS_S[delay[2]])
+
+
+_APP_ID_MAX_BYTES = 256
+_ONE_SEGMENT = ScalingPolicy.fixed(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Where):
+    """What a write was given.
+
+    routing_key_column: None means "routing_key" if there is such a column. delivery: exactly once writes in
+    transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
+    creates_scope, creates_stream: whether they are made if they are missing, the stream with scaling and retention.
+    save_mode: what to do if it has events. value, target: what the rows' values are encoded as, the second once that
+    is planned. truncates: what it had is dropped. application: the job and the number of its write, which count once.
+    takes_other_columns: the rows may have some that mean nothing, as with Pravega's connector.
+    """
+
+    event_column: str = "event"
+    value: ValueOptions | None = None
+    target: Target | None = None
+    routing_key_column: str | None = None
+    delivery: Guarantee = EXACTLY_ONCE
+    transaction_timeout_ms: int = 24 * 3600 * 1000
+    waits_for_readers: bool = True
+    poll_s: float = 0.005
+    creates_scope: bool = False
+    creates_stream: bool = False
+    scaling: ScalingPolicy = _ONE_SEGMENT
+    retention: RetentionPolicy | None = None
+    save_mode: str = "append"
+    truncates: bool = False
+    application: tuple[str, int] | None = None
+    takes_other_columns: bool = False
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: Format = Format.NADI) -> WriteOptions:
+        """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
+        options = Given.checked(given, use, format_)
+        delivery = options.delivery() if options.flag("exactly_once") else AT_LEAST_ONCE
+        value = options.value()
+        creates_stream = options.flag("allow_create_stream")
+        if not creates_stream and format_ is Format.NADI:
+            for name in options:
+                if name.startswith("default_"):
+                    raise InvalidArgumentError(
+                        f"the option {name!r} has no effect: it is for streams that are created; say "
+                        ".option('allow_create_stream', 'true')"
+                    )
+        return cls(
+            controller=options.connection(),
+            scope=options.needed("scope"),
+            stream=options.needed("stream"),
+            event_column=options.get("event_attribute_name", "event" if value is None else "value"),
+            value=value,
+            routing_key_column=options.get("routing_key_attribute_name"),
+            delivery=delivery,
+            transaction_timeout_ms=options.count("transaction_timeout_ms"),
+            waits_for_readers=options.flag("read_after_write_consistency"),
+            poll_s=options.count("transaction_status_poll_interval_ms") / 1000,
+            creates_scope=options.flag("allow_create_scope"),
+            creates_stream=creates_stream,
+            scaling=_scaling(options),
+            retention=_retention(options),
+            save_mode=options.choice("save_mode"),
+            truncates=options.flag("truncate"),
+            application=_application(options, delivery, use),
+            takes_other_columns=format_ is Format.PRAVEGA,
+        )
+
+
+def _application(options: Given, delivery: Guarantee, use: Use) -> tuple[str, int] | None:
+    if "txnappid" not in options:
+        if delivery == AT_MOST_ONCE and use is Use.WRITE:
+            raise InvalidArgumentError(
+                "the option 'delivery' as at-most-once needs 'txnAppId' and 'txnVersion', by which a write is known to "
+                "have begun before. As exactly-once, the default, all rows are written or none"
+            )
+        return None
+    name, version = options["txnappid"], options.count("txnVersion")
+    if len(name.encode()) > _APP_ID_MAX_BYTES:
+        raise InvalidArgumentError(f"the option 'txnAppId' has over {_APP_ID_MAX_BYTES} bytes")
+    if delivery == AT_LEAST_ONCE:
+        raise InvalidArgumentError("the option 'txnAppId' has no effect with 'delivery' as at-least-once")
+    return name, version
+
+
+def _scaling(options: Given) -> ScalingPolicy:
+    segments, factor = options.count("default_num_segments"), options.count("default_scale_factor")
+    by_bytes = options.number("default_segment_target_rate_bytes_per_sec")
+    by_events = options.number("default_segment_target_rate_events_per_sec")
+    if by_bytes is not None:
+        return ScalingPolicy.by_data_rate(by_bytes // 1024, factor, segments)
+    if by_events is not None:
+        return ScalingPolicy.by_event_rate(by_events, factor, segments)
+    if "default_scale_factor" in options and options.format is not Format.PRAVEGA:
+        raise InvalidArgumentError("the option 'default_scale_factor' has no effect without a target rate: give one")
+    return ScalingPolicy.fixed(segments)
+
+
+def _retention(options: Given) -> RetentionPolicy | None:
+    by_time = options.number("default_retention_duration_milliseconds")
+    by_size = options.number("default_retention_size_bytes")
+    if by_time is not None:
+        return RetentionPolicy.by_time(by_time)
+    return RetentionPolicy.by_size(by_size) if by_size is not None else None

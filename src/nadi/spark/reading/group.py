@@ -1,16 +1,27 @@
-"""A query's place in a reader group: what it has committed holds retention back, and the group's lag is the query's.
+"""What a query keeps beside its checkpoint: its place in a reader group, and a note of what its latest batch reads.
 
-The group has no readers. Each commit of a batch moves its position and releases what lies before. Its state's
-generation rises with each move, so a query that finds another one than its own last knows that another query has it.
+What a query has committed holds retention back, and the group's lag is the query's. The group has no readers. Each
+commit of a batch moves its position and releases what lies before. Its state's generation rises with each move, so a
+query that finds another one than its own last knows that another query has it.
+
+With the note a query without its checkpoint knows how far the output is. The planner knows a batch's offsets, but
+neither the query's id nor the batch's number; tasks know both. All tasks end before the sink commits: so of each batch
+that is in the output there is a note, or one of a later batch, which begins where that one ended. The first task of a
+new query closes the sink's record of the query before it, which can write nothing from then on, and makes sure that it
+starts where that one ended. Not the planner: Spark asks it for a start again if a query's first batch has to be run
+again.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Any
+
+import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.readergroup.group import pieces_of, shared_state_of
+from nadi.client.readergroup.group import ReaderGroup, pieces_of, shared_state_of
 from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
 from nadi.client.readergroup.stored_state import release
 from nadi.client.readergroup.updates import Reset
@@ -26,7 +37,10 @@ from nadi.errors import (
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE, Guarantee
 from nadi.model.readergroup import NamedRange, StreamDataRetention
 from nadi.model.streamcut import StreamCut
-from nadi.spark.reading.query.offsets import Offset, Offsets
+from nadi.spark.intents import SinkRecord
+from nadi.spark.ledger import ledger
+from nadi.spark.options.parsed import ReadOptions, WriteOptions
+from nadi.spark.reading.offsets import Offset, Offsets
 
 _There = dict[str, tuple[StreamCut, list[tuple[NamedRange, int]]]]
 _logger = logging.getLogger(__name__)
@@ -46,7 +60,7 @@ class QueryGroup:
     async def position(self) -> dict[str, StreamCut]:
         """Where the group stands, by stream; nothing if there is no such group."""
         try:
-            group = await self._manager.reader_group_manager(self._scope).get_reader_group(self._name)
+            group = await self._group()
         except ReaderGroupNotFoundError:
             return {}
         state = await shared_state_of(group).read()
@@ -64,13 +78,13 @@ class QueryGroup:
         """Make the group this query's, once, and put it where the query is."""
         if self._generation is not None:
             return
-        groups = self._manager.reader_group_manager(self._scope)
         cuts = [cut for cut, _ in (await self._there(start)).values()]
         if cuts:
             names = [cut.stream for cut in cuts]
+            groups = self._manager.reader_group_manager(self._scope)
             await groups.create_reader_group(self._name, names, starts=cuts, retention=_BY_HAND)
             if self._is_at_most_once:
-                state = await shared_state_of(await groups.get_reader_group(self._name)).read()
+                state = await shared_state_of(await self._group()).read()
                 self._check(state, set(names))
                 self._generation = state.generation
                 self._at = {cut.stream: cut for cut in cuts_of(state.positions()).values()}
@@ -100,8 +114,8 @@ class QueryGroup:
     async def commit(self, end: Offsets) -> None:
         """Release what lies before an offset; ConflictError if another query has taken the group."""
         if self._is_at_most_once:
-            group = await self._manager.reader_group_manager(self._scope).get_reader_group(self._name)
-            await self._release((await shared_state_of(group).read()).group_id, await self._there(end))
+            state = await shared_state_of(await self._group()).read()
+            await self._release(state.group_id, await self._there(end))
         elif {name: one.cut for name, one in end.streams.items()} != self._at or self._generation is None:
             await self.take(end)
             if self._generation is not None:
@@ -109,9 +123,11 @@ class QueryGroup:
 
     # --- inside -----------------------------------------------------------------------------
 
+    async def _group(self) -> ReaderGroup:
+        return await self._manager.reader_group_manager(self._scope).get_reader_group(self._name)
+
     async def _move(self, to: Offsets) -> None:
-        group = await self._manager.reader_group_manager(self._scope).get_reader_group(self._name)
-        there = await self._there(to)
+        group, there = await self._group(), await self._there(to)
         segments = segments_of([piece for _, pieces in there.values() for piece in pieces])
         expected = self._generation
 
@@ -177,3 +193,94 @@ class QueryGroup:
                 f"the option 'groupId' names {what}, which is of {', '.join(sorted(of_group))}, and the query reads "
                 f"{', '.join(sorted(streams))}: give the query a group of its own, or delete this one"
             )
+
+
+class Note(msgspec.Struct, frozen=True):
+    """start, end: the batch's offsets, as Spark keeps them. output: `scope/stream`."""
+
+    query: str
+    batch: int
+    output: str
+    start: dict[str, Any]
+    end: dict[str, Any]
+
+
+class BatchNotes:
+    """The note of the query that has the group; with the option `output`."""
+
+    def __init__(self, manager: StreamManager, options: ReadOptions) -> None:
+        assert options.output is not None
+        assert options.group_id is not None, "'output' needs it"
+        self._manager, self._options = manager, options
+        self._output, self._group = "/".join(options.output), f"{options.scope}/{options.group_id}"
+        self._note = ledger(manager, options.scope, "the note of group", "source/", Note).record(options.group_id)
+
+    async def write(self, query: str, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """Note the batch that this task is of; ConflictError if another query has taken this one's place, or the one
+        before it wrote something since this one was planned."""
+        mine = Note(query, batch, self._output, start, end)
+
+        async def noted(stored: Note | None) -> Note | None:
+            if stored is not None:
+                if stored == mine or (stored.query == query and stored.batch > batch):
+                    return None
+                if stored.query != query and stored.output == mine.output:
+                    await self._take_place(stored, mine)
+            return mine
+
+        await self._note.put(noted)
+
+    async def last(self) -> dict[str, StreamCut]:
+        """Where the output of the query that noted last ends, by stream; nothing if none did."""
+        note = await self._note.find()
+        if note is None:
+            return {}
+        if note.output != self._output:
+            raise InvalidArgumentError(
+                f"the option 'output' is {self._output}, and the query that had the group {self._group} wrote "
+                f"{note.output}: name that, or another 'groupId'"
+            )
+        return _end(note, await self._record(note.query).settle())
+
+    async def first(self, end: Offsets) -> Offsets | None:
+        """Where the first batch of the query that noted last began, if that ended there; None otherwise."""
+        note = await self._note.find()
+        if note is None or note.batch or note.output != self._output or Offsets.from_json(note.end) != end:
+            return None
+        return Offsets.from_json(note.start)
+
+    async def forget(self) -> None:
+        """Remove the note as it was read, unless there is another by now: its group was deleted."""
+        await self._note.delete_read()
+
+    async def is_there(self) -> bool:
+        return await self._note.find() is not None
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _record(self, query: str) -> SinkRecord:
+        assert self._options.output is not None
+        scope, stream = self._options.output
+        options = WriteOptions(controller=self._options.controller, scope=scope, stream=stream)
+        return SinkRecord(self._manager, options, query)
+
+    async def _take_place(self, found: Note, mine: Note) -> None:
+        """Have the query that noted last write nothing any more."""
+        intent = await self._record(mine.query).last()
+        if intent is not None and intent.is_closed:
+            raise ConflictError(
+                f"another query has taken the place of query {mine.query} in group {self._group}, for which its "
+                "checkpoint was taken for lost (startAt, output). Don't start it again"
+            )
+        ended = _end(found, await self._record(found.query).close())
+        began = Offsets.from_json(mine.start).streams.items()
+        if self._options.starts_at_group and any(ended[name] != one.cut for name, one in began if name in ended):
+            raise ConflictError(
+                f"query {found.query} wrote to {mine.output} while this one, {mine.query}, was being started in its "
+                "place. It can't any more: start this one again, with a new checkpoint"
+            )
+
+
+def _end(note: Note, last: int) -> dict[str, StreamCut]:
+    offsets = Offsets.from_json(note.end if last >= note.batch else note.start)
+    return {name: one.cut for name, one in offsets.streams.items()}

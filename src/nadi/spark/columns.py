@@ -1,12 +1,19 @@
-"""Which columns a read has: the options `columns` and `metadata`; and the refusal of tables. Spark has a program of its
-own find out, so nothing is imported here that takes time."""
+"""Which columns a read has: the options `columns` and `metadata`; the refusal of tables; Arrow's schemas as Spark's.
+
+Spark has a program of its own find out, so nothing is imported here that takes time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from nadi.errors import InvalidArgumentError
 from nadi.naming import EVENT_TIME, NO_UNIT, PER_SECOND, USUAL, USUAL_UNIT, VALUE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 TYPES = {  # of all columns there are, in Spark's words; to it, "timestamp" may be one without a zone
     "event": "binary",
@@ -95,3 +102,18 @@ def schema_of(columns: tuple[str, ...], unit: str = USUAL_UNIT) -> str:
     """
     types = TYPES | {EVENT_TIME: "long"} if unit == NO_UNIT else TYPES
     return ", ".join(f"{name} {types[name]}" for name in columns)
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """Spark's schema of columns whose types are plain."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    found: StructType = from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    return found
+
+
+def arrow_columns(schema: StructType) -> pa.Schema:
+    """The columns of Spark's rows, as its tasks hand them over."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

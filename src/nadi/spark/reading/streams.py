@@ -19,7 +19,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nadi.client.aio import StreamManager
@@ -50,44 +49,37 @@ from nadi.limits import (
 from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.handover.planning import NewQuery, OldQuery
-from nadi.spark.options.read import NO_LIMITS, Admission, ReadOptions
+from nadi.spark.handover import HandoverPlan
+from nadi.spark.lags import together
+from nadi.spark.options.parsed import NO_LIMITS, Admission, ReadOptions
 from nadi.spark.reading import plan
-from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
-from nadi.spark.reading.query.group import QueryGroup
-from nadi.spark.reading.query.in_time import ends_in_time
-from nadi.spark.reading.query.notes import BatchNotes
-from nadi.spark.reading.query.offsets import Offset, Offsets
-from nadi.spark.reading.query.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
+from nadi.spark.reading.admission import ROOM_FOR_ALL, Minimum, Room, dealt, ends_in_time, shares
+from nadi.spark.reading.group import BatchNotes, QueryGroup
+from nadi.spark.reading.offsets import Offset, Offsets
+from nadi.spark.reading.progress import END, Progress, StreamView, slices_of
 from nadi.wire import commands as wire
 from nadi.wire.moments import ARRIVAL
 
-
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """What lies between a query and the tail of a stream; None is unknown."""
-
-    size_bytes: int = 0
-    events: int | None = 0
-    seconds: float | None = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"bytes": self.size_bytes, "events": self.events, "seconds": self.seconds}
+_NOT_BEHIND = {"bytes": 0, "events": 0, "seconds": 0.0}
+_logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+_GONE = (
+    "it was deleted under a query, or the query's options name it no more, and what the query had not read of it is "
+    'lost. To go on with its other streams, add .option("failOnDataLoss", "false") to the read'
+)
 
 
 class Lag:
-    """The lag of one query."""
-
     def __init__(self, manager: StreamManager) -> None:
         self._manager = manager
         self._asked_at = 0.0
-        self._known: tuple[Offsets, dict[str, StreamCut], dict[str, Behind]] | None = None
+        self._known: tuple[Offsets, dict[str, StreamCut], dict[str, dict[str, Any]]] | None = None
 
     async def report(self, at: Offsets, ends: Mapping[str, StreamCut | None], *, is_one: bool) -> dict[str, Any] | None:
         """The tails of the query's streams as an offset, with what lies before them and after `at`. ends: where the
         query ends in each stream that it isn't at the tail of, None for the tail. None if it can't be known now."""
         tails = {name: one.cut for name, one in at.streams.items()}
-        behind = dict.fromkeys(tails, Behind())
+        behind = dict.fromkeys(tails, _NOT_BEHIND)
         if ends:
             is_old = self._known is None or self._known[0] != at
             if is_old or time.monotonic() - self._asked_at >= SPARK_LAG_EVERY_S:
@@ -101,39 +93,23 @@ class Lag:
                 self._asked_at, self._known = time.monotonic(), (at, tails, behind)
             assert self._known is not None
             _, tails, behind = self._known
-        each = {name: {"cut": tails[name].as_text(), "behind": behind[name].to_json()} for name in sorted(tails)}
-        if is_one:
-            return next(iter(each.values()))
-        return {"streams": each, "behind": _together(behind).to_json()}
+        each = {name: {"cut": tails[name].as_text(), "behind": behind[name]} for name in sorted(tails)}
+        return next(iter(each.values())) if is_one else {"streams": each, "behind": together(behind.values())}
 
-    async def _behind(self, cut: StreamCut, end: StreamCut | None) -> tuple[StreamCut, Behind]:
+    async def _behind(self, cut: StreamCut, end: StreamCut | None) -> tuple[StreamCut, dict[str, Any]]:
         cuts = self._manager.cuts(cut.scope, cut.stream)
         tail = end or await cuts.tail()
         cut = await cuts.settled(cut)
         size = await cuts.bytes_between(cut, tail)
         if size == 0:
-            return tail, Behind()
+            return tail, _NOT_BEHIND
         loads = await self._manager.segment_loads(cut.scope, cut.stream)
-        events, passed = (sum(rates[-1] for rates in found) for found in _rates(loads))
-        seconds = await waited_s(stores_of(self._manager), cut)
-        return tail, Behind(size, round(size * events / passed) if passed and events else None, seconds)
+        events, passed = sum(load.events_per_s[-1] for load in loads), sum(load.bytes_per_s[-1] for load in loads)
+        count = round(size * events / passed) if passed and events else None
+        return tail, {"bytes": size, "events": count, "seconds": await _waited_s(stores_of(self._manager), cut)}
 
 
-def _rates(loads: list[Any]) -> tuple[list[list[float]], list[list[float]]]:
-    return [load.events_per_s for load in loads], [load.bytes_per_s for load in loads]
-
-
-def _together(behind: Mapping[str, Behind]) -> Behind:
-    events = [one.events for one in behind.values()]
-    seconds = [one.seconds for one in behind.values() if one.seconds is not None]
-    return Behind(
-        sum(one.size_bytes for one in behind.values()),
-        None if None in events else sum(one or 0 for one in events),
-        max(seconds, default=0.0) if len(seconds) == len(behind) else None,
-    )
-
-
-async def waited_s(stores: SegmentStores, cut: StreamCut) -> float | None:
+async def _waited_s(stores: SegmentStores, cut: StreamCut) -> float | None:
     """For how long the oldest event after a cut has waited, by this machine's clock; None if there are too many
     segments to ask."""
     now_ms = time.time_ns() // 1_000_000
@@ -162,44 +138,6 @@ async def waited_s(stores: SegmentStores, cut: StreamCut) -> float | None:
     return None if left < 0 else (now_ms - late_ms) / 1000
 
 
-async def first_again(manager: StreamManager, options: ReadOptions, start: Offsets, end: Offsets) -> Offsets:
-    """The start of the batch, not behind its end in any stream.
-
-    ConflictError if the start is behind it because another query went on there.
-    """
-    passed = {name: one for name, one in end.streams.items() if await _is_passed(manager, start.streams, name, one.cut)}
-    if passed and options.starts_at_group:
-        ends, places = (", ".join(str(of[name].cut) for name in passed) for of in (end.streams, start.streams))
-        raise ConflictError(
-            f"this query's first batch, which is run again, ends at {ends}, and another query has gone on to {places} "
-            f"in its place, in group {options.scope}/{options.group_id}. Start this one with a new checkpoint, if it "
-            "is to go on instead"
-        )
-    return Offsets({**start.streams, **{name: Offset(one.cut) for name, one in passed.items()}})
-
-
-async def _is_passed(manager: StreamManager, starts: Mapping[str, Offset], name: str, end: StreamCut) -> bool:
-    """Whether the start lies behind the end on any key, if only in the successors of the end's segments: a batch that
-    was planned from there never ends so."""
-    start = starts[name].cut if name in starts else end
-    if start == end:
-        return False
-    stores = stores_of(manager)
-    try:
-        found = [one for cut in (start, end) for one in await segment_ranges(stores, cut.scope, name, cut)]
-    except (InvalidStreamCutError, NotFoundError, TruncatedError):  # who reads the batch says so
-        return False
-    return not compare(start, end, {one.segment_id: (one.low, one.high) for one in found}).is_at_or_before
-
-
-_logger = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
-_GONE = (
-    "it was deleted under a query, or the query's options name it no more, and what the query had not read of it is "
-    'lost. To go on with its other streams, add .option("failOnDataLoss", "false") to the read'
-)
-
-
 class QueryStreams:
     """The streams of one query, as they are found, and how far it is in each."""
 
@@ -210,8 +148,9 @@ class QueryStreams:
         self._looked_at: float | None = None
         group_id = options.group_id
         self._group = QueryGroup(manager, options.scope, group_id, options.delivery) if group_id is not None else None
+        self._notes = BatchNotes(manager, options) if options.output is not None else None
         self._lag = Lag(manager)
-        self._handover = _handover_of(manager, options)
+        self._handover = HandoverPlan.of(manager, options)
         self._handed_over_to: StreamCut | None = None
         self._at: Offsets | None = None  # where the latest batch ends
         self._began: Offsets | None = None  # what Spark was told as the start of a new query
@@ -221,9 +160,7 @@ class QueryStreams:
         self._is_closed = False  # streams that appear are none of this query's
 
     async def begin(self) -> Offsets:
-        """Where a new query starts."""
         await self._look()
-
         committed = await self._committed() if self._options.starts_at_group else {}
 
         async def start(name: str) -> Offset:
@@ -242,11 +179,8 @@ class QueryStreams:
         """
         if self._at is not None or start != self._began:
             return start
-        if self._options.output is not None:
-            noted = await BatchNotes(self._manager, self._options).first(end)
-            if noted is not None:
-                return noted
-        return await first_again(self._manager, self._options, start, end)
+        noted = await self._notes.first(end) if self._notes is not None else None
+        return noted or await self._first_again(start, end)
 
     async def next(self, start: Offsets, admission: Admission = NO_LIMITS) -> Offsets:
         """Where a batch that starts at `start` ends now; `start` itself if nothing can be read, or too little.
@@ -263,8 +197,8 @@ class QueryStreams:
             if fixed is not None:
                 self._at = fixed
                 return fixed
-        mine = {name: one for name, one in start.streams.items() if self._takes(name)}
-
+        several = self._options.several
+        mine = {name: one for name, one in start.streams.items() if several is None or several.takes(name)}
         room = Room(admission.max_bytes, admission.max_events, admission.max_segment_bytes)
         is_alone = len(mine) == 1 and admission.min_events is None
 
@@ -331,7 +265,7 @@ class QueryStreams:
         if self._at is None:
             return None
         mine = {name: self._progress[name] for name in self._at.streams if name in self._progress}
-        ends = {name: one.end for name, one in mine.items() if not one.is_at_tail}
+        ends = {name: one.ends_at for name, one in mine.items() if not one.is_at_tail}
         ends |= dict.fromkeys(self._at.streams.keys() - mine.keys())  # it appeared just now
         found = await self._lag.report(self._at, ends, is_one=self._options.several is None)
         skipped = sum(one.skipped_bytes for one in self._progress.values())
@@ -351,21 +285,43 @@ class QueryStreams:
     # --- inside -----------------------------------------------------------------------------
 
     async def _committed(self) -> Mapping[str, StreamCut]:
-        """Where the query before this one ended, by stream."""
         assert self._group is not None, "startAt needs it"
-        if self._options.output is None:
+        if self._notes is None:
             return await self._group.position()
-        notes = BatchNotes(self._manager, self._options)
-        has_note = await notes.is_there()
+        has_note = await self._notes.is_there()
         position = await self._group.position()
         if position:
-            return await notes.last() or position
+            return await self._notes.last() or position
         if has_note:  # whoever deletes the group wants to start anew
-            await notes.forget()
+            await self._notes.forget()
         return {}
 
+    async def _first_again(self, start: Offsets, end: Offsets) -> Offsets:
+        """The start of the batch, not behind its end in any stream."""
+        passed = {name: one for name, one in end.streams.items() if await self._is_passed(start, name, one.cut)}
+        if passed and self._options.starts_at_group:
+            ends, places = (", ".join(str(of[name].cut) for name in passed) for of in (end.streams, start.streams))
+            raise ConflictError(
+                f"this query's first batch, which is run again, ends at {ends}, and another query has gone on to "
+                f"{places} in its place, in group {self._options.scope}/{self._options.group_id}. Start this one with "
+                "a new checkpoint, if it is to go on instead"
+            )
+        return Offsets({**start.streams, **{name: Offset(one.cut) for name, one in passed.items()}})
+
+    async def _is_passed(self, starts: Offsets, name: str, end: StreamCut) -> bool:
+        """Whether the start lies behind the end on any key, if only in the successors of the end's segments: a batch
+        that was planned from there never ends so."""
+        start = starts.streams[name].cut if name in starts.streams else end
+        if start == end:
+            return False
+        stores = stores_of(self._manager)
+        try:
+            found = [one for cut in (start, end) for one in await segment_ranges(stores, cut.scope, name, cut)]
+        except (InvalidStreamCutError, NotFoundError, TruncatedError):  # who reads the batch says so
+            return False
+        return not compare(start, end, {one.segment_id: (one.low, one.high) for one in found}).is_at_or_before
+
     async def _look(self) -> None:
-        """Find the streams, if it is time to."""
         is_known = self._looked_at is not None and (self._options.several is None or self._options.several.names)
         if self._is_closed or is_known:
             return
@@ -381,8 +337,7 @@ class QueryStreams:
             self._names = sorted(set(self._options.several.names).intersection(known))
         self._looked_at = time.monotonic()
 
-    async def _handed_over(self, handover: OldQuery | NewQuery, start: Offsets) -> Offsets | None:
-        """Where the next batch ends, if the handover says so."""
+    async def _handed_over(self, handover: HandoverPlan, start: Offsets) -> Offsets | None:
         (begin,) = start.streams.values()
         step = await handover.step(begin.cut, begin.settled)
         if step.settles:
@@ -393,15 +348,14 @@ class QueryStreams:
         return start if step.waits else None
 
     async def _of(self, name: str) -> Progress:
-        progress = self._progress.get(name)
-        if progress is None:
+        if name not in self._progress:
             options = await plan.with_slice(self._manager, self._options.of_stream(name))
             view = StreamView(self._manager, options.scope, name, options.on_damage)
             progress = Progress(view, skip_truncated=options.skip_truncated)
             if options.end is not None:
                 await progress.limit_to(END, await plan.resolve(self._manager, options, options.end, end=True))
             self._progress[name] = progress
-        return progress
+        return self._progress[name]
 
     async def _reach(self, name: str, start: Offset, room: Room) -> Offset | None:
         """Where a batch ends in one stream; None if it was deleted."""
@@ -413,10 +367,8 @@ class QueryStreams:
             return None
 
     async def _is_enough(self, starts: Mapping[str, Offset], ends: Mapping[str, Offset]) -> bool:
-        """Whether what lies between is enough for a batch."""
-
         async def take(name: str, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
-            return await (await self._of(name)).take(piece, events)
+            return await (await self._of(name)).view.take(piece, events)
 
         slices = ((name, piece) for name, end in ends.items() for piece in slices_of(starts[name], end))
         return await self._minimum.is_reached(slices, take)
@@ -467,8 +419,6 @@ class QueryStreams:
         }
 
     async def _new(self, start: Offsets) -> dict[str, Offset]:
-        """The streams that appeared, each where it begins."""
-
         async def begin(name: str) -> Offset | None:
             try:
                 own = self._options.starts.get(name)
@@ -480,9 +430,6 @@ class QueryStreams:
 
         found = await _each([name for name in self._names if name not in start.streams], begin)
         return {name: one for name, one in found.items() if one is not None}
-
-    def _takes(self, name: str) -> bool:
-        return self._options.several is None or self._options.several.takes(name)
 
     def _check_same(self, offsets: Offsets) -> None:
         """InvalidStreamCutError for a checkpoint of other streams."""
@@ -502,14 +449,6 @@ class QueryStreams:
         _logger.warning("stream %s/%s left a query, which was at %s", self._options.scope, name, start.cut)
 
 
-def _handover_of(manager: StreamManager, options: ReadOptions) -> OldQuery | NewQuery | None:
-    if options.replay_of is not None:
-        return NewQuery(manager, options.scope, options.stream, options.replay_of)
-    if options.handover is not None:
-        return OldQuery(manager, options.scope, options.stream, options.handover)
-    return None
-
-
 def _other(found: str, wanted: str) -> InvalidStreamCutError:
     return InvalidStreamCutError(
         f"this query's checkpoint is of {found}, and the query reads {wanted}: give it the options that its checkpoint "
@@ -521,8 +460,6 @@ async def _each(names: Iterable[str], work: Callable[[str], Awaitable[_Result]])
     """The work for each name, some at one time; the first error once all are done."""
     turns = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
     wanted = list(names)
-    if len(wanted) == 1:
-        return {wanted[0]: await work(wanted[0])}
 
     async def one(name: str) -> _Result:
         async with turns:

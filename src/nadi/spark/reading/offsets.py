@@ -1,8 +1,4 @@
-"""The offsets of a streaming query, as Spark keeps them in its checkpoint: JSON that one can read.
-
-A query of one stream has `{"cut": "..."}`, as it always had; one of several streams
-`{"streams": {"meters": {"cut": "..."}, ...}}`.
-"""
+"""OFFSETS"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""What a handover does to the plans of the two queries: how far the next batch may go, and where they end.
+"""One query takes over from another at one stream cut: what is durable of that, and what it does to their plans.
+
+What is durable is one record, changed by compare-and-set, and a place that each of the queries tells.
+
+    following  →  asked  →  fixed at a cut  →  switched
+        └───────────┴────────────┴──→ abandoned
+
+Anybody may ask. Only the old query's planner fixes the cut: where it stands, with all before it in its output. From
+then on neither query goes past the cut, and each says when its output is complete up to there.
 
 Spark asks for a batch's end only once the batch before it is in the sink and in the commit log. So whoever is asked
 here knows that everything before `start` is in the query's output, and that nothing after it was ever planned.
@@ -11,7 +19,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import Enum
 
+import msgspec
 from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
@@ -19,7 +29,82 @@ from nadi.errors import ConflictError, NotFoundError
 from nadi.limits import SPARK_HANDOVER_EVERY_S
 from nadi.model.cutorder import CutOrder
 from nadi.model.streamcut import StreamCut
-from nadi.spark.handover.record import Handover, HandoverRecord, Mark, NewPlace, OldPlace, State
+from nadi.spark.ledger import ledger
+from nadi.spark.options.parsed import ReadOptions
+
+
+class State(Enum):
+    FOLLOWING = "following"  # the new query follows the old one, into its trial stream
+    ASKED = "asked"
+    FIXED = "fixed"
+    SWITCHED = "switched"
+    ABANDONED = "abandoned"
+
+
+class Handover(msgspec.Struct, frozen=True, kw_only=True):
+    """output, trial: streams of the same scope. start: where the new query began, as the text of a stream cut;
+    from_head: that was the head. cut: of the input, once it is fixed. is_old_done, is_new_done: that query's output is
+    complete up to the cut."""
+
+    new: str
+    output: str
+    trial: str
+    start: str
+    from_head: bool
+    state: State = State.FOLLOWING
+    cut: str | None = None
+    is_old_done: bool = False
+    is_new_done: bool = False
+
+
+class OldPlace(msgspec.Struct, frozen=True):
+    """Where the old query's input stood when its output stood there; None if the output stream is not there."""
+
+    cut: str
+    output: str | None
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Where both outputs are the results of the same input."""
+
+    cut: str
+    output: str
+    trial: str
+
+    def cuts(self) -> tuple[StreamCut, StreamCut]:
+        """Of the output and of the trial stream."""
+        return StreamCut.from_text(self.output), StreamCut.from_text(self.trial)
+
+
+class NewPlace(msgspec.Struct, frozen=True):
+    """Where the new query's input stands, and the first and the latest of its marks."""
+
+    cut: str
+    first: Mark | None = None
+    last: Mark | None = None
+
+
+class HandoverRecord:
+    """What is known of the handover by the query `old` of a stream. Each place is told by its query alone."""
+
+    def __init__(self, manager: StreamManager, scope: str, stream: str, old: str) -> None:
+        self.old, name = old, f"{stream}/{old}"
+        self.handover = ledger(manager, scope, "the handover by", "handover/", Handover).record(name)
+        self.old_place = ledger(manager, scope, "the place of", "handover-old/", OldPlace).record(name)
+        self.new_place = ledger(manager, scope, "the place of what follows", "handover-new/", NewPlace).record(name)
+
+    async def begin(self, wanted: Handover) -> Handover:
+        """Make the record, in place of an abandoned one; what stands there now."""
+
+        def made(stored: Handover | None) -> Handover | None:
+            is_free = stored is None or (stored.state is State.ABANDONED and stored.new != wanted.new)
+            return wanted if is_free else None
+
+        stored = await self.handover.put(made)
+        assert stored is not None, "there is one now"
+        if stored is wanted:  # marks of an abandoned one would be of another trial stream
+            await self.new_place.put(lambda _: NewPlace(wanted.start))
+        return stored
 
 
 class HandedOverError(ConflictError):
@@ -46,15 +131,22 @@ class Step:
 FREE, SETTLES, WAITS = Step(), Step(settles=True), Step(waits=True)
 
 
-class _Query:
-    """What both have in common: when they look, and what the cut means to them."""
-
+class HandoverPlan:
     def __init__(self, manager: StreamManager, scope: str, stream: str, old: str) -> None:
         self.name = old
         self._manager, self._scope, self._stream = manager, scope, stream
         self._record = HandoverRecord(manager, scope, stream, old)
         self._looked_at: float | None = None
         self._step = FREE
+
+    @staticmethod
+    def of(manager: StreamManager, options: ReadOptions) -> HandoverPlan | None:
+        """That of a query; None if it takes part in no handover."""
+        if options.replay_of is not None:
+            return NewQuery(manager, options.scope, options.stream, options.replay_of)
+        if options.handover is not None:
+            return OldQuery(manager, options.scope, options.stream, options.handover)
+        return None
 
     async def step(self, start: StreamCut, settled: str | None) -> Step:
         """What follows a batch that ended at `start`; settled: and at the cut of that handover."""
@@ -94,40 +186,46 @@ class _Query:
             return None
 
 
-class OldQuery(_Query):
+class OldQuery(HandoverPlan):
     """The query that another may take over from: option `handover`."""
 
     _told: str | None = None
 
     async def _look(self, start: StreamCut, *, is_settled: bool) -> Step:
-        found = await self._record.read()
+        found = await self._record.handover.find()
         if found is None or found.state is State.ABANDONED:
             return FREE
         if found.state is State.SWITCHED or found.is_old_done:
             raise HandedOverError(self.name, found.new, found.cut or "")
-        if found.state in (State.FOLLOWING, State.ASKED) and start.as_text() != self._told:
-            self._told = start.as_text()
-            await self._record.tell(OldPlace(self._told, await self._tail(found.output)))
+        at = start.as_text()
+        if found.state in (State.FOLLOWING, State.ASKED) and at != self._told:
+            place = OldPlace(at, await self._tail(found.output))
+            self._told = at
+            await self._record.old_place.put(lambda _: place)
         if found.state is State.ASKED:
-            found = await self._record.change(lambda at: _fixed(at, start))
+            found = await self._record.handover.change(
+                lambda it: replace(it, state=State.FIXED, cut=at) if it.state is State.ASKED else None
+            )
         if found.state is not State.FIXED:
             return FREE
         step = await self._to(found.cut, start, is_settled=is_settled)
         if not step.waits:
             return step
-        found = await self._record.change(lambda at: _done(at, is_old=True))
+        found = await self._record.handover.change(
+            lambda it: replace(it, is_old_done=True) if it.state is State.FIXED else None
+        )
         if found.state is State.ABANDONED:
             return FREE
         raise HandedOverError(self.name, found.new, found.cut or "")
 
 
-class NewQuery(_Query):
+class NewQuery(HandoverPlan):
     """The query that takes over: option `replay_of`. It doesn't overtake the old one."""
 
     _place: NewPlace | None = None
 
     async def _look(self, start: StreamCut, *, is_settled: bool) -> Step:
-        found = await self._record.read()
+        found = await self._record.handover.find()
         if found is None or found.state is State.ABANDONED:
             what = "there is none" if found is None else f"that to {found.new} was abandoned"
             raise ConflictError(
@@ -137,9 +235,11 @@ class NewQuery(_Query):
             await self._tell(start, found, None)
             step = await self._to(found.cut, start, is_settled=is_settled)
             if step.waits and not found.is_new_done:
-                await self._record.change(lambda at: _done(at, is_old=False))
+                await self._record.handover.change(
+                    lambda it: replace(it, is_new_done=True) if it.state is State.FIXED else None
+                )
             return step
-        old = await self._record.old_place()
+        old = await self._record.old_place.find()
         if old is None:
             return WAITS  # the old query has not said yet where it is
         limit = StreamCut.from_text(old.cut)
@@ -149,7 +249,7 @@ class NewQuery(_Query):
 
     async def _tell(self, start: StreamCut, found: Handover, even: OldPlace | None) -> None:
         cut = start.as_text()
-        place = self._place or await self._record.new_place() or NewPlace(cut)
+        place = self._place or await self._record.new_place.find() or NewPlace(cut)
         if even is not None and even.output is not None and (place.last is None or place.last.cut != even.cut):
             trial = await self._tail(found.trial)
             if trial is not None:
@@ -157,17 +257,5 @@ class NewQuery(_Query):
                 place = replace(place, first=place.first or mark, last=mark)
         place = replace(place, cut=cut)
         if place != self._place:
-            await self._record.tell(place)
+            await self._record.new_place.put(lambda _: place)
         self._place = place
-
-
-def _fixed(found: Handover, cut: StreamCut) -> Handover:
-    if found.state is not State.ASKED:
-        return found
-    return replace(found, state=State.FIXED, cut=cut.as_text())
-
-
-def _done(found: Handover, *, is_old: bool) -> Handover:
-    if found.state is not State.FIXED:
-        return found
-    return replace(found, is_old_done=True) if is_old else replace(found, is_new_done=True)

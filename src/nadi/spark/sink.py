@@ -1,0 +1,300 @@
+"""Rows to events, in transactions: one for each task, committed together by the driver when all tasks are done.
+
+A task's transaction has a short lease while it is written, so that a killed task's is soon gone, and a
+long one once it is handed to the driver, so that it outlives a driver's restart.
+
+What a batch write does with a stream that has events is planned beside the driver, before any task runs. Spark itself
+refuses the modes `errorifexists`, its default, and `ignore` for sources in Python; so `append` is what it is told, and
+the option `save_mode` says what is meant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from nadi.client.aio import StreamManager, Transaction
+from nadi.client.places.moments import HEAD, TAIL
+from nadi.client.writing.transactions import let_go
+from nadi.errors import InvalidArgumentError, NadiError, NotEmptyError, SegmentGoneError
+from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
+from nadi.model.streamcut import StreamCut
+from nadi.naming import VALUE
+from nadi.spark.columns import TYPES
+from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
+from nadi.spark.intents import Claims, SinkRecord, abort_all, application, commit_all
+from nadi.spark.options.parsed import WriteOptions
+
+_logger = logging.getLogger(__name__)
+_WRITING_LEASE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """skips: nothing is to be written. former: what lies before this cut is dropped once all is written; that of the
+    first try, if it is one of an application's writes that is tried again."""
+
+    skips: bool = False
+    former: StreamCut | None = None
+
+
+def check_overwrite(options: WriteOptions, *, overwrite: bool) -> None:
+    if overwrite and not options.truncates:
+        raise InvalidArgumentError(
+            'mode("overwrite") would drop all events that the stream has: say .option("truncate", "true") too, or '
+            'append with .mode("append")'
+        )
+    if options.truncates and not overwrite:
+        raise InvalidArgumentError("the option 'truncate' has no effect without mode(\"overwrite\")")
+    if overwrite and options.save_mode != "append":
+        raise InvalidArgumentError(f"the option 'save_mode' is {options.save_mode!r}: it excludes mode(\"overwrite\")")
+
+
+async def plan_of(manager: StreamManager, options: WriteOptions) -> BatchPlan:
+    """NotEmptyError if there are events that the options don't allow for."""
+    if options.application is not None:
+        name, version = options.application
+        last = await SinkRecord(manager, options, application(name), skips=True).last()
+        if last is not None and last.batch >= version:
+            former = StreamCut.from_text(last.former) if last.batch == version and last.former else None
+            return BatchPlan(last.batch > version or last.done, former)
+    if options.save_mode == "append" and not options.truncates:
+        return BatchPlan()
+    cuts = manager.cuts(options.scope, options.stream)
+    tail = await cuts.named(TAIL)
+    if options.truncates:
+        return BatchPlan(former=tail)
+    if await cuts.bytes_between(await cuts.named(HEAD), tail) == 0:
+        return BatchPlan()
+    if options.save_mode == "ignore":
+        return BatchPlan(skips=True)
+    raise NotEmptyError(
+        f"{options.scope}/{options.stream} has events already, and save_mode is errorifexists: write to another, or "
+        "append to it"
+    )
+
+
+async def _drop(manager: StreamManager, former: StreamCut) -> None:
+    """Drop what lies before the cut, after the new events are in the stream: a failure before leaves both. What others
+    have dropped since, of it or more, is gone."""
+    try:
+        await manager.truncate_stream(former)
+    except InvalidArgumentError:  # the stream begins behind it, in some segment at least
+        cuts = manager.cuts(former.scope, former.stream)
+        head = await cuts.named(HEAD)
+        with suppress(SegmentGoneError):
+            if not (await cuts.compare(former, head)).is_at_or_before:
+                await manager.truncate_stream(await cuts.latest(former, head))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    event: int
+    routing_key: int | None
+
+    @classmethod
+    def of(cls, schema: StructType, options: WriteOptions) -> Columns:
+        """Find the columns by their names, in upper or lower case. InvalidArgumentError unless they exist and have the
+        right types, and for any other column but those of nadi's own reads, which aren't written."""
+        names = schema.fieldNames()
+        event = _position(names, options.event_column)
+        if event is None:
+            raise InvalidArgumentError(
+                f"the rows have no column {options.event_column!r} to be written as events, only {', '.join(names)}: "
+                f"make one{'' if options.value else ' (binary or string)'}, or name one with event_attribute_name"
+            )
+        kind = schema.fields[event].dataType
+        if options.value is None and not isinstance(kind, BinaryType | StringType):
+            raise InvalidArgumentError(
+                f"the column {options.event_column!r} is {kind.simpleString()}: cast it to binary or string"
+            )
+        key_name = options.routing_key_column or "routing_key"
+        key = _position(names, key_name)
+        if key is None and options.routing_key_column is not None:
+            raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
+        if key is not None and not isinstance(schema.fields[key].dataType, StringType):
+            raise InvalidArgumentError(f"the routing key column {key_name!r} must be a string: cast it")
+        for at, name in enumerate(names):
+            if at not in (event, key) and name.lower() not in (*TYPES, VALUE) and not options.takes_other_columns:
+                raise InvalidArgumentError(
+                    f"the column {name!r} has no effect: an event is {options.event_column!r}, and its routing key "
+                    f"{key_name!r}. Leave it out, or put it into the event, as with to_json(struct(*))"
+                )
+        return cls(event, key)
+
+
+def _position(names: Sequence[str], wanted: str) -> int | None:
+    """Where a column is; InvalidArgumentError if several have that name, in upper or lower case."""
+    alike = [at for at, name in enumerate(names) if name.lower() == wanted.lower()]
+    if len(alike) > 1:
+        raise InvalidArgumentError(
+            f"the columns {', '.join(names[at] for at in alike)} could each be {wanted!r}: keep one"
+        )
+    return alike[0] if alike else None
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task reports to the driver; no transaction if it had no rows."""
+
+    transaction: UUID | None = None
+    query_id: str | None = None
+
+
+class _Writer:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = Columns.of(schema, options)
+        self._run = uuid4().hex  # of the query: made beside the driver
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        begin_task()
+        is_exact = self._options.delivery == EXACTLY_ONCE
+        return self._write_transaction(iterator) if is_exact else self._write_now(iterator)
+
+    def _write_transaction(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
+        query_id, _ = batch_of_task() or (None, None)
+        client = client_of(self._options.controller)
+        txn: Transaction | None = None
+        try:
+            for events, keys in self._events(batches):
+                if txn is None:
+                    txn = client.run(self._begin(client))
+                txn.write_batch(events, keys)
+            if txn is not None:
+                client.run(_hand_over(txn, self._options.transaction_timeout_ms))
+        except BaseException:
+            if txn is not None:
+                client.run(_abort(txn))
+            raise
+        return Written(txn.txn_id if txn else None, query_id)
+
+    def _write_now(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again. At
+        most once, only if neither another run has begun this batch nor another attempt this task: then the rows are
+        left out."""
+        options, client = self._options, client_of(self._options.controller)
+        key = (options.scope, options.stream)
+        if options.delivery == AT_MOST_ONCE and not client.run(self._is_first(client)):
+            _logger.warning("a task's rows are left out of %s: they may be written already", options.stream)
+            return Written()
+        if key not in client.event_writers:
+            client.event_writers[key] = client.run(client.manager.create_writer(*key))
+        writer = client.event_writers[key]
+        try:
+            for events, keys in self._events(batches):
+                client.run(writer.write_many(events, keys))
+            client.run(writer.flush())
+        except NadiError:
+            client.event_writers.pop(key, None)  # its stream may have been deleted
+            raise
+        return Written()
+
+    async def _is_first(self, client: Client) -> bool:
+        if self._options.application is not None:
+            name, number = application(self._options.application[0]), self._options.application[1]
+        else:
+            batch = batch_of_task()
+            assert batch is not None, "a task of a streaming query has its id"
+            name, number = batch
+        claims = Claims(client.manager, self._options.scope, f"{name}/{self._options.stream}")
+        return await claims.batch(number, self._run) and await claims.task(number, self._run)
+
+    async def _begin(self, client: Client) -> Transaction:
+        key = (self._options.scope, self._options.stream)
+        if key not in client.writers:
+            client.writers[key] = await client.manager.create_transaction_writer(*key)
+        return await client.writers[key].begin_txn(_WRITING_LEASE_MS)
+
+    def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+        encode = None
+        if self._options.target is not None:
+            from nadi.client.values.parser import encoder  # and the format's library: most writes do without
+
+            encode = encoder(self._options.target)
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            events = batch.column(self._columns.event)
+            if events.null_count:
+                raise InvalidArgumentError(f"a row's {self._options.event_column!r} is null: an event needs bytes")
+            keys = None if self._columns.routing_key is None else batch.column(self._columns.routing_key)
+            yield events.cast(pa.binary()) if encode is None else pa.array(encode(events), pa.binary()), keys
+
+
+async def _hand_over(txn: Transaction, lease_ms: int) -> None:
+    await txn.flush()
+    let_go(txn)  # and with it the pinger, which would shorten the lease again
+    await txn.ping(lease_ms)
+
+
+async def _abort(txn: Transaction) -> None:
+    try:
+        await txn.abort()
+    except NadiError:
+        let_go(txn)  # it ends with its lease
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
+    return [m.transaction for m in messages if isinstance(m, Written) and m.transaction is not None]
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: all or nothing, by one commit of all tasks' transactions."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, plan: BatchPlan) -> None:
+        super().__init__(options, schema)
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return Written() if self._plan.skips else super().write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        options, client = self._options, client_of(self._options.controller)
+        written = _transactions(messages)
+        if options.application is not None and options.delivery == EXACTLY_ONCE:
+            name, version = options.application
+            if not self._plan.skips:
+                record = SinkRecord(client.manager, options, application(name), skips=True)
+                client.run(record.commit(version, written, self._plan.former))
+        else:
+            client.run(commit_all(client.manager, options, written, "the rows of this write"))
+        if self._plan.former is not None:
+            client.run(_drop(client.manager, self._plan.former))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        options, client = self._options, client_of(self._options.controller)
+        written = _transactions(messages)
+        if options.application is None:
+            client.run(abort_all(client.manager, options, written))
+        else:
+            client.run(SinkRecord(client.manager, options, application(options.application[0])).abort(written))
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: each batch exactly once, whatever is killed or rerun (see `intents`)."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        client = client_of(self._options.controller)
+        if (record := self._record(client, messages)) is not None:
+            client.run(record.commit(batchId, _transactions(messages)))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        client = client_of(self._options.controller)
+        if (record := self._record(client, messages)) is not None:
+            client.run(record.abort(_transactions(messages)))
+
+    def _record(self, client: Client, messages: Sequence[WriterCommitMessage | None]) -> SinkRecord | None:
+        for message in messages:
+            if isinstance(message, Written) and self._options.delivery == EXACTLY_ONCE:
+                assert message.query_id, "a task of a streaming query has its id"
+                return SinkRecord(client.manager, self._options, message.query_id)
+        return None

@@ -1,1 +1,0 @@
-"""Rows as events: once each, whatever is killed or run again."""
