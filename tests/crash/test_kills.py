@@ -38,7 +38,7 @@ from tests.crash.load import (
 )
 from tests.support.ports import free_port
 
-KILLS = int(os.environ.get("NADI_CRASH_KILLS", "8"))
+KILLS = int(os.environ.get("NADI_CRASH_KILLS", "6"))
 # So that files rotate, runs go beside the log, data moves to tier 2, chunks go, records leave memory between kills.
 SMALL_LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"

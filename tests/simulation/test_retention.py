@@ -28,7 +28,7 @@ from .server import OneServer
 
 STREAM = StreamName("home", "limited")
 KEPT_S = 900.0
-HOURS_S = 1.5 * 3600
+HOURS_S = 3_600.0
 _LOOK_S = 15.0
 
 
