@@ -34,13 +34,7 @@ def _rows() -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 SCHEMA = pa.schema(
-    {
-        "at": pa.timestamp("us", "UTC"),
-        "day": pa.date32(),
-        "key": pa.string(),
-        "number": pa.int64(),
-        "data": pa.binary(),
-    }
+    {"at": pa.timestamp("us", "UTC"), "day": pa.date32(), "key": pa.string(), "number": pa.int64(), "data": pa.binary()}
 )
 SPECS = (
     "day(at)",

@@ -25,7 +25,7 @@ def _lakes() -> Any:
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    from nadi.lake.record import writers_of
+    from nadi.lake.definition import writers_of
 
     records, unreadable = _lakes().lakes_of(manager, scope)
     rows = [
