@@ -50,7 +50,7 @@ MISSING = {
     "notebook": "import nadi, nadi.notebook\n"
     "with nadi.StreamManager('tcp://127.0.0.1:1') as manager: nadi.notebook.play(manager, 'home', 'meters')",
     "pictures": "from nadi.charts import check_file; from pathlib import Path; check_file(Path('x.svg'))",
-    "search": "from nadi.search.analysis import check_installed; check_installed()",
+    "search": "from nadi.search.fields import check_installed; check_installed()",
     "spark": "import pyspark_nadi",
     "sql": "from nadi.cli.sql.command import check_installed; check_installed()",
     "traces": "import nadi; nadi.turn_on_traces()",

@@ -146,7 +146,7 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
         ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
         ("nadi.client.tables.catalog.sorted_out", ["search", "standing", "list", "walked", "logs"]),
-        ("nadi.lake.record.readable", ["lake", "list", "walked"]),
+        ("nadi.lake.definition.readable", ["lake", "list", "walked"]),
         ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],
     ids=lambda given: " ".join(given[:-1]) if isinstance(given, list) else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ import nadi
 from nadi.testing import RestartableServer
 
 pytest.importorskip("pyiceberg")
+from tests.lake.world import Meters
+
 _numbers = itertools.count()
 
 
@@ -25,3 +28,9 @@ def scope(manager: nadi.StreamManager) -> str:
     name = f"home{next(_numbers)}"
     manager.create_scope(name)
     return name
+
+
+@pytest.fixture
+def meters(request: pytest.FixtureRequest, manager: nadi.StreamManager, scope: str, tmp_path: Path) -> Meters:
+    """Of two segments, or as many as the test says."""
+    return Meters(manager, scope, tmp_path, getattr(request, "param", 2))

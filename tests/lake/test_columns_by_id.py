@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -12,11 +11,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import DoubleType, LongType, StringType
 
-import nadi
-import nadi.lake
 from nadi.lake import LakeStoppedError
 
-from .world import a_lake, catch_up, in_table, table_of
+from .world import Meters, in_table, table_of
 
 FIELDS = "a int, f float, b string, s struct<x:int,y:string>, l array<struct<p:int>>, m map<string,struct<v:int>>"
 EVENTS = (
@@ -25,6 +22,7 @@ EVENTS = (
     b'{"a": 3, "s": {"x": null}}',
 )
 Change = Callable[[Any], Any]
+pytestmark = pytest.mark.parametrize("meters", [1], indirect=True)
 
 
 def again(table: Any, *path: str) -> None:
@@ -48,19 +46,11 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def write(manager: nadi.StreamManager, scope: str, *events: bytes) -> None:
-    with manager.create_writer(scope, "meters") as writer:
-        for event in events:
-            writer.write_event(event, "k")
-
-
-def a_table(manager: nadi.StreamManager, scope: str, folder: Path, **options: Any) -> Any:
+def a_table(meters: Meters, **options: Any) -> Any:
     """A lake whose table has the events."""
-    for stream in ("meters", "dead"):
-        manager.create_stream(scope, stream)
-    write(manager, scope, *EVENTS)
-    lake = a_lake(manager, scope, folder, **{"value_schema": FIELDS, "partition": ""} | options)
-    catch_up(manager, lake)
+    lake = meters.lake(**{"value_schema": FIELDS, "partition": ""} | options)
+    meters.write_events(*EVENTS)
+    meters.catch_up(lake)
     return lake
 
 
@@ -69,15 +59,13 @@ def rows(found: Any, names: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_union_has_the_rows_that_the_changed_table_has(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path, change: str
-) -> None:
-    lake = a_table(manager, scope, tmp_path)
+def test_a_union_has_the_rows_that_the_changed_table_has(meters: Meters, change: str) -> None:
+    lake = a_table(meters)
     before = in_table(lake)
     CHANGES[change](table_of(lake))
-    write(manager, scope, b'{"a": 4, "f": 2.5, "b": "new", "s": {"x": 4}}')
-    united = nadi.lake.union(manager, scope, "meters")
-    catch_up(manager, lake)  # which adds the events' own fields where the table has none of their names
+    meters.write_events(b'{"a": 4, "f": 2.5, "b": "new", "s": {"x": 4}}')
+    united = meters.union()
+    meters.catch_up(lake)  # which adds the events' own fields where the table has none of their names
     now = in_table(lake)
     found = pa.table(united)
     names = [name for name in now.column_names if not name.startswith("_")]
@@ -98,40 +86,32 @@ def test_a_union_has_the_rows_that_the_changed_table_has(
     assert texts[1] == ("old" if "b" in before.column_names and change not in ("renamed", "dropped", "again") else None)
 
 
-def test_a_table_without_the_columns_that_say_where_rows_lie_or_with_needed_ones_is_refused(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    lake = a_table(manager, scope, tmp_path)
+def test_a_table_without_the_columns_that_say_where_rows_lie_or_with_needed_ones_is_refused(meters: Meters) -> None:
+    lake = a_table(meters)
     table_of(lake).update_schema().rename_column("_offset", "place").commit()
-    write(manager, scope, b'{"a": 4}')
-    for use in (
-        lambda: catch_up(manager, lake),
-        lambda: nadi.lake.union(manager, scope, "meters"),
-        lambda: nadi.lake.rebuild(manager, scope, lake.name, "again"),
-    ):
+    meters.write_events(b'{"a": 4}')
+    for use in (lambda: meters.catch_up(lake), lambda: meters.union(), lambda: meters.rebuild("again")):
         with pytest.raises(LakeStoppedError, match="no column '_offset' any more"):
             use()
     table_of(lake).update_schema().rename_column("place", "_offset").commit()
-    catch_up(manager, lake)
+    meters.catch_up(lake)
     assert len(in_table(lake)) == 4
     changed = table_of(lake).update_schema(allow_incompatible_changes=True)
     changed.update_column("b", required=True).add_column("more", LongType(), required=True).commit()
-    write(manager, scope, b'{"a": 5}')
+    meters.write_events(b'{"a": 5}')
     with pytest.raises(LakeStoppedError, match=r"'more' of table .* must not be null"):
-        catch_up(manager, lake)
+        meters.catch_up(lake)
 
 
-def test_rows_that_another_engine_appends_overwrites_and_deletes_stay_beside_those_of_the_stream(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    lake = a_table(manager, scope, tmp_path, partition="b")
-    cut = manager.stream_info(scope, "meters").tail
+def test_rows_that_another_engine_appends_and_deletes_stay_beside_those_of_the_stream(meters: Meters) -> None:
+    lake = a_table(meters, partition="b")
+    cut = meters.tail
     table_of(lake).append(pa.table({"a": pa.array([8, 9], pa.int32()), "b": ["theirs", "theirs"]}))
     table_of(lake).delete("a = 2")
     table_of(lake).overwrite(pa.table({"a": pa.array([7], pa.int32()), "b": ["theirs"]}), "a = 8")
-    write(manager, scope, b'{"a": 4}')
-    catch_up(manager, lake)
+    meters.write_events(b'{"a": 4}')
+    meters.catch_up(lake)
     for at, expected in ((None, [1, 3, 4, 7, 9]), (cut, [1, 3, 7, 9])):
-        assert sorted(pa.table(nadi.lake.union(manager, scope, "meters", at=at))["a"].to_pylist()) == expected
+        assert sorted(pa.table(meters.union(at=at))["a"].to_pylist()) == expected
     with pytest.raises(LakeStoppedError, match="have no place in a stream"):
-        nadi.lake.rebuild(manager, scope, lake.name, "again")
+        meters.rebuild("again")

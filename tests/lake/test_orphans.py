@@ -1,29 +1,28 @@
-"""Files of attempts that came to nothing are removed once nothing can name them, and no others."""
+"""Files of attempts that came to nothing are removed once nothing can name them, and no others; also where the storage
+was full."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import nadi
+import pytest
+
+from nadi.errors import UnavailableError
 from nadi.lake import LakeWriter
 from nadi.lake.table.catalogs import open_catalog
 from nadi.lake.table.files import NO_SNAPSHOT, data_file_name, head_of, new_attempt, parent_of
 from nadi.lake.writer import sweep
+from tests.support.small_disk import fill, small_disk
 
-from .world import a_lake, catch_up, files_in, files_named, streams, table_of, write
+from .world import Meters, catalog_in, files_named, in_table, places, table_of
 
 
-def test_files_of_older_snapshots_go_and_those_of_the_newest_and_of_others_stay(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    streams(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
-    write(manager, scope, 0, 20)
-    catch_up(manager, lake)
+def test_files_of_older_snapshots_go_and_those_of_the_newest_and_of_others_stay(meters: Meters) -> None:
+    lake = meters.filled(0, 20)
     first = head_of(table_of(lake))
-    write(manager, scope, 20, 40)
-    catch_up(manager, lake)
+    meters.write(20, 40)
+    meters.catch_up(lake)
     table = table_of(lake)
     data = Path(table.location_provider().data_path.removeprefix("file://"))
     one = next(data.iterdir())
@@ -36,29 +35,24 @@ def test_files_of_older_snapshots_go_and_those_of_the_newest_and_of_others_stay(
         shutil.copy(one, data / name)
     before = {path.name for path in metadata.iterdir()}
     assert sweep(open_catalog(lake.catalog), table) == len(dead) + 1
-    assert files_in(tmp_path) == files_named(lake) | kept
+    assert meters.files() == files_named(lake) | kept
     assert before - {path.name for path in metadata.iterdir()} == {manifest.name}
     assert len(table_of(lake).scan().to_arrow()) == 40
 
 
-def test_a_writer_that_looked_long_ago_removes_nothing_of_one_at_work(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    streams(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
-    write(manager, scope, 0, 20)
-    catch_up(manager, lake)
+def test_a_writer_that_looked_long_ago_removes_nothing_of_one_at_work(meters: Meters) -> None:
+    lake = meters.filled(0, 20)
     old = table_of(lake)
-    write(manager, scope, 20, 40)
-    catch_up(manager, lake)
-    write(manager, scope, 40, 60)
+    meters.write(20, 40)
+    meters.catch_up(lake)
+    meters.write(40, 60)
     swept = []
 
     def meanwhile(step: str) -> None:
         if step == "written":
             swept.append(sweep(open_catalog(lake.catalog), old))
 
-    writer = LakeWriter(manager, lake, step=meanwhile)
+    writer = LakeWriter(meters.manager, lake, step=meanwhile)
     assert writer.commit() is not None
     assert swept == [0]
     assert len(table_of(lake).scan().to_arrow()) == 60
@@ -69,3 +63,24 @@ def test_an_attempts_parent_is_in_its_files_names() -> None:
     assert [parent_of(data_file_name(new_attempt(parent), 1)) for parent in (0, 5, largest)] == [0, 5, largest]
     assert parent_of("snap-12-0-00000000-0000-0005-6e61-646901020304.avro") == 5
     assert parent_of("v1.metadata.json") is None
+
+
+def test_full_storage(meters: Meters) -> None:
+    with small_disk(meters.folder / "lake", 4) as disk:
+        lake = meters.lake(catalog=catalog_in(meters.folder))
+        meters.write(0, 100)
+        writer = LakeWriter(meters.manager, lake)
+        assert writer.commit() is not None
+        ballast = fill(disk)
+        meters.write(100, 20_000)
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match=r"storage|space"):
+                writer.commit()
+        assert len(in_table(lake)) == 100
+        ballast.unlink()
+        while writer.commit() is not None:
+            pass
+        meters.write(20_000, 20_001)
+        meters.catch_up(lake)
+        assert places(in_table(lake)) == meters.in_stream()[0]
+        assert meters.files() == files_named(lake)

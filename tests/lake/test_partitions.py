@@ -34,13 +34,7 @@ def _rows() -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 SCHEMA = pa.schema(
-    {
-        "at": pa.timestamp("us", "UTC"),
-        "day": pa.date32(),
-        "key": pa.string(),
-        "number": pa.int64(),
-        "data": pa.binary(),
-    }
+    {"at": pa.timestamp("us", "UTC"), "day": pa.date32(), "key": pa.string(), "number": pa.int64(), "data": pa.binary()}
 )
 SPECS = (
     "day(at)",
@@ -52,6 +46,7 @@ SPECS = (
 )
 
 
+@cache
 def _metadata(text: str, schema: pa.Schema = SCHEMA) -> Any:
     from pyiceberg.catalog.memory import InMemoryCatalog
 
@@ -63,12 +58,9 @@ def _metadata(text: str, schema: pa.Schema = SCHEMA) -> Any:
     return catalog.load_table("a.b").metadata
 
 
-METADATA = {text: _metadata(text) for text in SPECS}
-
-
 @given(_rows(), st.sampled_from(SPECS))
 def test_each_row_is_in_the_partition_that_the_transforms_say(rows: list[dict[str, Any]], text: str) -> None:
-    metadata = METADATA[text]
+    metadata = _metadata(text)
     batch = pa.RecordBatch.from_pylist([{**row, "data": row["data"]} for row in rows], schema=SCHEMA)
     found = [(key, row) for key, some in Partitions(metadata).of(batch) for row in some.to_pylist()]
     assert len(found) == len(rows)

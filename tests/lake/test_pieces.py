@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import nadi
-import nadi.lake
 from nadi.lake import LakeDefinition
 from nadi.lake.table import files
 from nadi.lake.table import reading as pieces
 from nadi.lake.table.reading import FilePiece, TableFiles, dealt, files_of, pieces_of
 from nadi.limits import LAKE_FILE_PIECES, MIB
 
-from .world import Place, a_lake, catch_up, in_stream, places, streams, table_of, write
+from .world import Meters, Place, places, table_of
 
+OF_FOUR = pytest.mark.parametrize("meters", [4], indirect=True)
 GROUPS = 3  # one for each segment that has rows: seven keys are in three of four
 
 
@@ -31,11 +29,8 @@ def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_LEAST_BYTES", 100)
 
 
-def a_file(manager: nadi.StreamManager, scope: str, folder: Path, **options: Any) -> tuple[LakeDefinition, Any]:
-    streams(manager, scope, 4)
-    lake = a_lake(manager, scope, folder, partition="", **options)
-    write(manager, scope, 0, 200, wrong=9)
-    catch_up(manager, lake)
+def a_file(meters: Meters, **options: Any) -> tuple[LakeDefinition, Any]:
+    lake = meters.filled(0, 200, wrong=9, partition="", **options)
     (file,) = files_of(table_of(lake))
     return lake, file
 
@@ -48,24 +43,24 @@ def rows_of(lake: LakeDefinition, some: list[FilePiece], *names: str) -> pa.Tabl
 
 
 @pytest.mark.usefixtures("in_groups")
-def test_a_file_is_divided_where_its_groups_of_rows_are(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    lake, file = a_file(manager, scope, tmp_path)
+@OF_FOUR
+def test_a_file_is_divided_where_its_groups_of_rows_are(meters: Meters) -> None:
+    lake, file = a_file(meters)
     groups = pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups
     found = pieces_of([file])
     assert len(found) == groups == GROUPS
     assert sum(one.size_bytes for one in found) == file.file.file_size_in_bytes
     parts = [places(rows_of(lake, [one])) for one in found]
     assert all(parts)
-    assert sorted(place for part in parts for place in part) == in_stream(manager, scope)[0]
+    assert sorted(place for part in parts for place in part) == meters.in_stream()[0]
 
 
 @pytest.mark.usefixtures("in_groups")
-def test_wherever_a_file_is_cut_its_rows_are_read_once(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
-    lake, file = a_file(manager, scope, tmp_path)
+@OF_FOUR
+def test_wherever_a_file_is_cut_its_rows_are_read_once(meters: Meters) -> None:
+    lake, file = a_file(meters)
     size = file.file.file_size_in_bytes
-    expected = in_stream(manager, scope)[0]
+    expected = meters.in_stream()[0]
     for cuts in ([1], [4], [5], [size], [2 * size], range(7, size, 97), file.file.split_offsets):
         found: list[Place] = []
         for low, high in pairwise([0, *cuts, None]):
@@ -74,26 +69,26 @@ def test_wherever_a_file_is_cut_its_rows_are_read_once(manager: nadi.StreamManag
 
 
 @pytest.mark.usefixtures("in_groups")
-def test_splits_of_one_file_have_its_rows_once_up_to_any_cut(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    a_file(manager, scope, tmp_path)
-    write(manager, scope, 200, 230, wrong=9)
-    early = manager.cuts(scope, "meters").after(manager.stream_info(scope, "meters").head, 70)
+@OF_FOUR
+def test_splits_of_one_file_have_its_rows_once_up_to_any_cut(meters: Meters) -> None:
+    a_file(meters)
+    meters.write(200, 230, wrong=9)
+    early = meters.after(70)
     for at in (None, early):
-        whole = nadi.lake.union(manager, scope, "meters", at=at, columns=["wh", "_offset", "_segment_id"])
+        whole = meters.union(at=at, columns=["wh", "_offset", "_segment_id"])
         for count in (1, 2, 3, 50):
             splits = pickle.loads(pickle.dumps(whole.splits(count)))
             of_table = [one for one in splits if one.table is not None]
             assert len(of_table) == min(count, GROUPS)
-            assert sorted(place for one in splits for place in places(one)) == in_stream(manager, scope, at)[0]
+            assert sorted(place for one in splits for place in places(one)) == meters.in_stream(at)[0]
 
 
 @pytest.mark.usefixtures("in_groups")
-def test_columns_are_the_tables_as_they_are_now(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+@OF_FOUR
+def test_columns_are_the_tables_as_they_are_now(meters: Meters) -> None:
     from pyiceberg.types import LongType, StringType
 
-    lake, _ = a_file(manager, scope, tmp_path, value_schema="meter string, wh int, at timestamp")
+    lake, _ = a_file(meters, value_schema="meter string, wh int, at timestamp")
     with table_of(lake).update_schema() as change:
         change.update_column("wh", LongType())
         change.rename_column("meter", "device")
@@ -106,14 +101,15 @@ def test_columns_are_the_tables_as_they_are_now(manager: nadi.StreamManager, sco
 
 
 @pytest.mark.usefixtures("in_groups")
-def test_a_file_with_deletes_is_one_piece_without_them(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+@OF_FOUR
+def test_a_file_with_deletes_is_one_piece_without_them(meters: Meters) -> None:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.table import FileScanTask
     from pyiceberg.typedef import Record
 
-    lake, file = a_file(manager, scope, tmp_path)
+    lake, file = a_file(meters)
     whole = places(rows_of(lake, [FilePiece(file, 0, None)]))
-    path = tmp_path / "deletes.parquet"
+    path = meters.folder / "deletes.parquet"
     pq.write_table(pa.table({"file_path": [file.file.file_path] * 2, "pos": pa.array([0, 3], pa.int64())}), path)
     deletes = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -12,119 +12,102 @@ import nadi.lake
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.lake import LakeStoppedError
 
-from .test_kills import Killed
-from .world import a_lake, catalog_in, catch_up, streams, write
+from .world import Killed, Meters, catalog_in
 
 
-def events(manager: nadi.StreamManager, scope: str, stream: str) -> list[tuple[int, int, bytes]]:
-    tail = manager.stream_info(scope, stream).tail
-    found = [(one.segment_id, one.offset, one.data) for one in manager.read_events(scope, stream, end=tail)]
-    return sorted(found)
+def events(meters: Meters, stream: str) -> list[tuple[int, int, bytes]]:
+    tail = meters.manager.stream_info(meters.scope, stream).tail
+    found = meters.manager.read_events(meters.scope, stream, end=tail)
+    return sorted((one.segment_id, one.offset, one.data) for one in found)
 
 
-def scaled(manager: nadi.StreamManager, scope: str) -> None:
+def scaled(meters: Meters) -> None:
     """Written through a split and a merge."""
-    streams(manager, scope)
-    write(manager, scope, 0, 200)
-    manager.scale_stream(scope, "meters", [0], [(0.0, 0.2), (0.2, 0.5)])
-    write(manager, scope, 200, 400)
-    two, three = sorted(manager.stream_info(scope, "meters").tail.positions)[1:]
-    manager.scale_stream(scope, "meters", [two, three], [(0.0, 0.5)])
-    write(manager, scope, 400, 600)
+    meters.write(0, 200)
+    meters.scale([0], [(0.0, 0.2), (0.2, 0.5)])
+    meters.write(200, 400)
+    two, three = sorted(meters.tail.positions)[1:]
+    meters.scale([two, three], [(0.0, 0.5)])
+    meters.write(400, 600)
 
 
-def test_with_all_bytes_every_event_lies_where_it_lay_and_cuts_still_hold(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    scaled(manager, scope)
-    lake = a_lake(manager, scope, tmp_path, keep_events=True)
-    catch_up(manager, lake)
-    before, cut = events(manager, scope, "meters"), manager.stream_info(scope, "meters").tail
-    middle = manager.cuts(scope, "meters").after(manager.stream_info(scope, "meters").head, 333)
-    done = nadi.lake.rebuild(manager, scope, lake.name, "again")
+def test_with_all_bytes_every_event_lies_where_it_lay_and_cuts_still_hold(meters: Meters) -> None:
+    scaled(meters)
+    lake = meters.lake(keep_events=True)
+    meters.catch_up(lake)
+    before, cut = events(meters, "meters"), meters.tail
+    middle = meters.after(333)
+    done = meters.rebuild("again")
     assert (done.events, done.keeps_positions) == (600, True)
-    assert events(manager, scope, "again") == before
-    assert manager.stream_info(scope, "again").tail.positions == cut.positions
-    same = [nadi.StreamCut(scope, "again", one.positions) for one in (middle, cut)]
-    assert manager.cuts(scope, "again").events_between(*same) == 600 - 333
+    assert events(meters, "again") == before
+    assert meters.manager.stream_info(meters.scope, "again").tail.positions == cut.positions
+    same = [nadi.StreamCut(meters.scope, "again", one.positions) for one in (middle, cut)]
+    assert meters.manager.cuts(meters.scope, "again").events_between(*same) == 600 - 333
 
 
-def test_under_the_name_of_a_deleted_stream_segments_have_other_numbers(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    scaled(manager, scope)
-    lake = a_lake(manager, scope, tmp_path, keep_events=True)
-    catch_up(manager, lake)
-    before = events(manager, scope, "meters")
-    manager.seal_stream(scope, "meters")
-    manager.delete_stream(scope, "meters")
-    done = nadi.lake.rebuild(manager, scope, lake.name, "meters", key="meter")
+def test_under_the_name_of_a_deleted_stream_segments_have_other_numbers(meters: Meters) -> None:
+    scaled(meters)
+    lake = meters.lake(keep_events=True)
+    meters.catch_up(lake)
+    before = events(meters, "meters")
+    meters.manager.seal_stream(meters.scope, "meters")
+    meters.manager.delete_stream(meters.scope, "meters")
+    done = meters.rebuild("meters", key="meter")
     assert (done.events, done.keeps_positions) == (600, False)
-    assert sorted(data for _, _, data in events(manager, scope, "meters")) == sorted(data for _, _, data in before)
+    assert sorted(data for _, _, data in events(meters, "meters")) == sorted(data for _, _, data in before)
 
 
-def test_a_kill_is_gone_on_from(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
-    scaled(manager, scope)
-    lake = nadi.lake.start(manager, scope, "meters", table="raw.m", catalog=catalog_in(tmp_path))
-    catch_up(manager, lake)
+def test_a_kill_is_gone_on_from(meters: Meters) -> None:
+    scaled(meters)
+    lake = nadi.lake.start(meters.manager, meters.scope, "meters", table="raw.m", catalog=catalog_in(meters.folder))
+    meters.catch_up(lake)
 
     def kill(written: int) -> None:
         if written > 250:
             raise Killed
 
     with pytest.raises(Killed):
-        nadi.lake.rebuild(manager, scope, lake.name, "again", told=kill)
-    write(manager, scope, 600, 610)
-    catch_up(manager, lake)  # another snapshot: the stream is made of the one that it was begun with
-    done = nadi.lake.rebuild(manager, scope, lake.name, "again")
+        meters.rebuild("again", told=kill)
+    meters.write(600, 610)
+    meters.catch_up(lake)  # another snapshot: the stream is made of the one that it was begun with
+    done = meters.rebuild("again")
     assert (done.events, done.keeps_positions) == (600, True)
-    assert len(events(manager, scope, "again")) == 600
-    assert set(events(manager, scope, "again")) < set(events(manager, scope, "meters"))
+    assert len(events(meters, "again")) == 600
+    assert set(events(meters, "again")) < set(events(meters, "meters"))
 
 
 @pytest.mark.parametrize("key", ["meter", None])
-def test_without_all_bytes_each_keys_order_is_kept(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path, key: str | None
-) -> None:
-    scaled(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
-    catch_up(manager, lake)
-    done = nadi.lake.rebuild(manager, scope, lake.name, "again", key=key)
+def test_without_all_bytes_each_keys_order_is_kept(meters: Meters, key: str | None) -> None:
+    scaled(meters)
+    lake = meters.lake()
+    meters.catch_up(lake)
+    done = meters.rebuild("again", key=key)
     assert (done.events, done.keeps_positions) == (600, False)
-    assert len(manager.current_segments(scope, "again")) == (2 if key else 1)
+    assert len(meters.manager.current_segments(meters.scope, "again")) == (2 if key else 1)
     by_key: dict[str, list[int]] = defaultdict(list)
-    import json
-
-    for event in manager.read_events(scope, "again", end=manager.stream_info(scope, "again").tail):
+    tail = meters.manager.stream_info(meters.scope, "again").tail
+    for event in meters.manager.read_events(meters.scope, "again", end=tail):
         value = json.loads(event.data)
         by_key[value["meter"]].append(value["wh"])
     assert by_key == {f"m{meter}": list(range(meter, 600, 7)) for meter in range(7)}
 
 
-def test_a_table_that_begins_late_or_lost_rows_keeps_no_positions(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    streams(manager, scope)
-    write(manager, scope, 0, 50)
-    lake = a_lake(manager, scope, tmp_path, keep_events=True, start="tail", dead_letters="dead")
-    write(manager, scope, 50, 100, wrong=10)
-    catch_up(manager, lake)
-    done = nadi.lake.rebuild(manager, scope, lake.name, "again")
+def test_a_table_that_begins_late_or_lost_rows_keeps_no_positions(meters: Meters) -> None:
+    meters.write(0, 50)
+    meters.filled(50, 100, wrong=10, keep_events=True, start="tail", dead_letters="dead")
+    done = meters.rebuild("again")
     assert (done.events, done.keeps_positions) == (45, False)
 
 
-def test_what_cannot_be_made_is_said(manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
-    streams(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
+def test_what_cannot_be_made_is_said(meters: Meters) -> None:
+    lake = meters.lake()
     with pytest.raises(LakeStoppedError, match="nothing to make a stream of"):
-        nadi.lake.rebuild(manager, scope, lake.name, "again")
-    write(manager, scope, 0, 10)
-    catch_up(manager, lake)
+        meters.rebuild("again")
+    meters.write(0, 10)
+    meters.catch_up(lake)
     with pytest.raises(AlreadyExistsError):
-        nadi.lake.rebuild(manager, scope, lake.name, "meters")
+        meters.rebuild("meters")
     with pytest.raises(InvalidArgumentError, match="no column"):
-        nadi.lake.rebuild(manager, scope, lake.name, "again", key="none")
-    with pytest.raises(
-        InvalidArgumentError, match=r"'_append_time' is timestamp.*a routing key is a string or a number"
-    ):
-        nadi.lake.rebuild(manager, scope, lake.name, "again", key="_append_time")
+        meters.rebuild("again", key="none")
+    with pytest.raises(InvalidArgumentError, match=r"'_append_time' is timestamp.*a routing key is a string"):
+        meters.rebuild("again", key="_append_time")

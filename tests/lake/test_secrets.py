@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +12,11 @@ import nadi.lake
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.lake import LakeStoppedError
 from nadi.lake.table.catalogs import catalog_properties, open_catalog
-from nadi.lake.table.reaching import CATALOG, reaching
-from nadi.lake.table.secrets import plain_secret, resolved, without_secrets
+from nadi.lake.table.reaching import CATALOG, plain_secret, reaching, resolved, without_secrets
 from nadi.testing import RestartableServer
 
 from .test_command import command
-from .world import streams
+from .world import Meters
 
 PLAIN = {
     "uri": "postgresql+psycopg2://lake:sesame@db:5432/catalog",
@@ -111,24 +109,13 @@ def test_errors_of_the_catalog_dont_have_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert "sesame" not in "".join(traceback.format_exception(stopped.value))
 
 
-def test_none_is_kept(nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path) -> None:
+def test_none_is_kept(nadi_server: RestartableServer, meters: Meters) -> None:
     uri = nadi_server.controller_uri
-    streams(manager, scope)
-    words = (
-        "run",
-        scope,
-        "meters",
-        "--table",
-        "home.meters",
-        "--define-only",
-        "--catalog",
-        "type=sql",
-        "--catalog",
-    )
+    words = f"run {meters.scope} meters --table home.meters --define-only --catalog type=sql --catalog".split()
     refused = command(uri, *words, f"uri={PLAIN['uri']}")
     assert refused.exit_code == 1
     assert "${NAME}" in refused.output
     assert "sesame" not in refused.output
-    assert nadi.lake.lakes_of(manager, scope) == ({}, [])
+    assert nadi.lake.lakes_of(meters.manager, meters.scope) == ({}, [])
     assert command(uri, *words, "uri=postgresql://lake:${LAKE_PW}@db/catalog").exit_code == 0
-    assert "${LAKE_PW}" in command(uri, "status", scope, "meters-lake").output
+    assert "${LAKE_PW}" in command(uri, "status", meters.scope, "meters-lake").output

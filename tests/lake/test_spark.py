@@ -23,7 +23,7 @@ from nadi.lake.table import files
 from nadi.testing import RestartableServer
 from tests.support.spark import spark_session, with_settings
 
-from .world import a_lake, catalog_in, catch_up, in_stream, places, streams, table_of, write
+from .world import Meters, catalog_in, places, table_of
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -35,31 +35,33 @@ def spark() -> Iterator[Any]:
         yield session
 
 
+def options_of(server: RestartableServer, meters: Meters, **more: Any) -> dict[str, Any]:
+    return {"controller": server.controller_uri, "scope": meters.scope, "stream": "meters", "source": "union"} | more
+
+
 @pytest.mark.timeout(400)  # a dozen of Spark's jobs
 def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncated(
-    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
+    nadi_server: RestartableServer, meters: Meters, spark: Any
 ) -> None:
     def frame(**more: Any) -> Any:
-        options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
-        return spark.read.format("nadi").options(**options, **more).load()
+        return spark.read.format("nadi").options(**options_of(nadi_server, meters), **more).load()
 
     def by_itself(**more: Any) -> Any:
-        return nadi.spark.union(spark, scope, "meters", controller=nadi_server.controller_uri, **more)
+        return nadi.spark.union(spark, meters.scope, "meters", controller=nadi_server.controller_uri, **more)
 
-    streams(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
+    lake = meters.lake()
     for first in range(0, 300, 100):
-        write(manager, scope, first, first + 100, wrong=9)
+        meters.write(first, first + 100, wrong=9)
         if first:
-            catch_up(manager, lake)
+            meters.catch_up(lake)
         else:
-            manager.scale_stream(scope, "meters", [0], [(0.0, 0.2), (0.2, 0.5)])
-    write(manager, scope, 300, 340, wrong=9)
-    cut = manager.stream_info(scope, "meters").tail
-    expected = in_stream(manager, scope, cut)[0]
-    united = polars.DataFrame(nadi.lake.union(manager, scope, "meters", at=cut))
+            meters.scale([0], [(0.0, 0.2), (0.2, 0.5)])
+    meters.write(300, 340, wrong=9)
+    cut = meters.tail
+    expected = meters.in_stream(cut)[0]
+    united = polars.DataFrame(meters.union(at=cut))
     by_meter = united.group_by("meter").agg(polars.col("wh").sum()).sort("meter").rows()
-    write(manager, scope, 340, 400)
+    meters.write(340, 400)
     for number, reading in enumerate((frame, by_itself, frame, by_itself)):
         found = reading(end=cut.as_text())
         rows = sorted((row["_segment_id"], row["_offset"]) for row in found.select("_segment_id", "_offset").collect())
@@ -68,18 +70,15 @@ def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncat
         assert [tuple(row) for row in summed] == by_meter
         assert found.columns == united.columns
         if number == 1:
-            catch_up(manager, lake)
-            manager.truncate_stream(manager.stream_info(scope, "meters").tail)
-    assert by_itself().count() == len(places(nadi.lake.union(manager, scope, "meters")))
-    assert frame().count() == len(places(nadi.lake.union(manager, scope, "meters")))
-    assert frame(lake=lake.name).columns == nadi.lake.union(manager, scope, "meters").schema.names
+            meters.catch_up(lake)
+            meters.manager.truncate_stream(meters.tail)
+    assert by_itself().count() == len(places(meters.union()))
+    assert frame().count() == len(places(meters.union()))
+    assert frame(lake=lake.name).columns == meters.union().schema.names
 
 
-def test_options_without_effect_are_refused(
-    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, spark: Any
-) -> None:
-    streams(manager, scope)
-    base = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters"}
+def test_options_without_effect_are_refused(nadi_server: RestartableServer, meters: Meters, spark: Any) -> None:
+    base = {"controller": nadi_server.controller_uri, "scope": meters.scope, "stream": "meters"}
     for more, said in (
         ({"source": "table"}, "must be stream or union"),
         ({"lake": "meters-lake"}, "without 'source'"),
@@ -92,7 +91,7 @@ def test_options_without_effect_are_refused(
 
 @pytest.mark.timeout(400)
 def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_it(
-    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
+    nadi_server: RestartableServer, meters: Meters, spark: Any
 ) -> None:
     changes: list[Callable[[Any], Any]] = [
         lambda table: table.append(pa.table({"a": pa.array([9], pa.int32()), "b": ["theirs"]})),
@@ -102,22 +101,23 @@ def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_
     ]
     for number, change in enumerate(changes):
         stream = f"changed{number}"
-        manager.create_stream(scope, stream)
-        with manager.create_writer(scope, stream) as writer:
+        meters.manager.create_stream(meters.scope, stream)
+        with meters.manager.create_writer(meters.scope, stream) as writer:
             for event in (b'{"a": 1, "b": "old", "s": {"x": 1}, "my-col": 5}', b'{"a": 2, "my-col": 7}'):
                 writer.write_event(event, "k")
+        table, fields = f"{meters.scope}.{stream}", "a int, b string, s struct<x:int>"
         lake = nadi.lake.start(
-            manager, scope, stream, table=f"{scope}.{stream}", catalog=catalog_in(tmp_path), value_format="json",
-            value_schema="a int, b string, s struct<x:int>" + (", `my-col` int" if number == 3 else ""),
+            meters.manager, meters.scope, stream, table=table, catalog=catalog_in(meters.folder), value_format="json",
+            value_schema=fields + (", `my-col` int" if number == 3 else ""),
         )  # fmt: skip
-        catch_up(manager, lake)
+        meters.catch_up(lake)
         change(table_of(lake))
-        united = nadi.lake.union(manager, scope, stream)
+        united = nadi.lake.union(meters.manager, meters.scope, stream)
         assert (united.table_conditions is None) == (number > 0), number
-        options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": stream, "source": "union"}
+        options = options_of(nadi_server, meters, stream=stream)
         for frame in (
             spark.read.format("nadi").options(**options).load(),
-            nadi.spark.union(spark, scope, stream, controller=nadi_server.controller_uri),
+            nadi.spark.union(spark, meters.scope, stream, controller=nadi_server.controller_uri),
         ):
             found = sorted((row.asDict(recursive=True) for row in frame.collect()), key=repr)
             expected = pa.table(united).drop_columns(["_append_time", "_event_time"]).to_pylist()
@@ -127,21 +127,17 @@ def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_
 
 
 def test_columns_that_are_named_are_all_that_is_read(
-    nadi_server: RestartableServer, manager: nadi.StreamManager, scope: str, tmp_path: Path, spark: Any
+    nadi_server: RestartableServer, meters: Meters, spark: Any
 ) -> None:
-    streams(manager, scope)
-    lake = a_lake(manager, scope, tmp_path)
-    write(manager, scope, 0, 100, wrong=9)
-    catch_up(manager, lake)
-    write(manager, scope, 100, 120, wrong=9)
+    meters.filled(0, 100, wrong=9)
+    meters.write(100, 120, wrong=9)
 
     def reader(**more: str) -> Any:
-        options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
-        return spark.read.format("nadi").options(**options, **more)
+        return spark.read.format("nadi").options(**options_of(nadi_server, meters), **more)
 
     some = reader(columns="_offset, wh").load()
     assert some.columns == ["_offset", "wh"]
-    expected = pa.table(nadi.lake.union(manager, scope, "meters", columns=["_offset", "wh"])).to_pydict()
+    expected = pa.table(meters.union(columns=["_offset", "wh"])).to_pydict()
     rows = sorted(zip(expected["_offset"], expected["wh"], strict=True))
     assert len(rows) == sum(1 for number in range(120) if number % 9)
     assert sorted(map(tuple, some.collect())) == rows
@@ -157,25 +153,19 @@ def test_columns_that_are_named_are_all_that_is_read(
             (asked if schema is None else asked.schema(schema)).load().count()
 
 
+@pytest.mark.parametrize("meters", [3], indirect=True)
 def test_a_large_file_is_read_by_several_tasks(
-    nadi_server: RestartableServer,
-    manager: nadi.StreamManager,
-    scope: str,
-    tmp_path: Path,
-    spark: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    nadi_server: RestartableServer, meters: Meters, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LAKE_ROW_GROUP_BYTES", 1)
-    streams(manager, scope, 3)
-    lake = a_lake(manager, scope, tmp_path, partition="")
-    with manager.create_writer(scope, "meters") as writer:
-        names = [secrets.token_hex(100) for _ in range(40_000)]
-        writer.write_batch([b'{"meter": "%s", "wh": %d}' % (name.encode(), at) for at, name in enumerate(names)], names)
-    catch_up(manager, lake)
-    union = nadi.lake.union(manager, scope, "meters")
+    lake, names = meters.lake(partition=""), [secrets.token_hex(100) for _ in range(40_000)]
+    events = [b'{"meter": "%s", "wh": %d}' % (name.encode(), at) for at, name in enumerate(names)]
+    meters.write_events(*events, keys=names)
+    meters.catch_up(lake)
+    union = meters.union()
     assert len(union.table_files) == 1
     assert union.table_bytes > 3 << 20
-    options = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters", "source": "union"}
+    options = options_of(nadi_server, meters)
     for more, tasks in (({}, 3), ({"max_partitions": 2}, 2), ({"min_partition_bytes": 1 << 30}, 1)):
         found = spark.read.format("nadi").options(**options, **more).load()
         assert found.rdd.getNumPartitions() == tasks
@@ -191,15 +181,15 @@ def test_moments_and_bookmarks_are_read_from_the_table_once_the_stream_has_lost_
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")
-        streams(manager, "home", 1)
-        lake = a_lake(manager, "home", tmp_path / "lake")
-        write(manager, "home", 0, 50)
+        meters = Meters(manager, "home", tmp_path / "lake", 1)
+        lake = meters.lake()
+        meters.write(0, 50)
         time.sleep(0.05)  # moments are told to the millisecond, and the server's clock is ours
         middle = datetime.now(UTC)
-        noon = manager.stream_info("home", "meters").tail
+        noon = meters.tail
         manager.bookmarks("home").create("noon", noon)
         time.sleep(0.05)
-        write(manager, "home", 50, 90)
+        meters.write(50, 90)
         options = {"controller": server.controller_uri, "scope": "home", "stream": "meters"}
 
         def found(end: str) -> list[list[int]]:
@@ -215,40 +205,33 @@ def test_moments_and_bookmarks_are_read_from_the_table_once_the_stream_has_lost_
                     continue  # a bookmark goes with what it marks
                 assert found(end) == [list(range(50))] * 2, (step, end)
             if step == "in the stream":
-                catch_up(manager, lake)
+                meters.catch_up(lake)
             else:
-                manager.truncate_stream(manager.stream_info("home", "meters").tail)
+                manager.truncate_stream(meters.tail)
 
 
+@pytest.mark.parametrize("meters", [1], indirect=True)
 @pytest.mark.parametrize("types", [{}, {"spark.sql.timestampType": "TIMESTAMP_NTZ"}], ids=["usual", "ntz"])
 def test_times_around_changes_of_clocks_are_the_same_in_table_and_stream(
-    nadi_server: RestartableServer,
-    manager: nadi.StreamManager,
-    scope: str,
-    tmp_path: Path,
-    spark: Any,
-    types: dict[str, str],
+    nadi_server: RestartableServer, meters: Meters, spark: Any, types: dict[str, str]
 ) -> None:
     """New York's clocks leave out 02:30 on 8 March 2026, and have 01:30 twice on 1 November."""
     times = ["2026-03-08T06:30:00", "2026-03-08T07:30:00", "2026-11-01T05:30:00", "2026-11-01T06:30:00"]
     walls = ["2026-03-08T02:30:00", "2026-11-01T01:30:00"] * 2
-    streams(manager, scope, 1)
     fields = "at timestamp, wall timestamp_ntz, `w.h` long"
-    lake = a_lake(manager, scope, tmp_path, value_schema=fields, partition="hour(at), hour(wall)")
+    lake = meters.lake(value_schema=fields, partition="hour(at), hour(wall)")
     expected = []
     for number in range(2):  # in the table, and in the stream
-        with manager.create_writer(scope, "meters") as writer:
-            for at, wall in zip(times, walls, strict=True):
-                writer.write_event(b'{"at": "%sZ", "wall": "%s", "w.h": %d}' % (at.encode(), wall.encode(), number))
-                micros = int(datetime.fromisoformat(f"{at}Z").timestamp()) * 10**6
-                expected.append((micros, wall.replace("T", " "), number))
+        for at, wall in zip(times, walls, strict=True):
+            meters.write_events(b'{"at": "%sZ", "wall": "%s", "w.h": %d}' % (at.encode(), wall.encode(), number))
+            micros = int(datetime.fromisoformat(f"{at}Z").timestamp()) * 10**6
+            expected.append((micros, wall.replace("T", " "), number))
         if number == 0:
-            catch_up(manager, lake)
-    given = {"controller": nadi_server.controller_uri, "scope": scope, "stream": "meters"}
+            meters.catch_up(lake)
     with with_settings(spark, {"spark.sql.session.timeZone": "America/New_York", **types}):
         for frame in (
-            spark.read.format("nadi").options(**given, source="union").load(),
-            nadi.spark.union(spark, scope, "meters", controller=nadi_server.controller_uri),
+            spark.read.format("nadi").options(**options_of(nadi_server, meters)).load(),
+            nadi.spark.union(spark, meters.scope, "meters", controller=nadi_server.controller_uri),
         ):
             found = frame.selectExpr("unix_micros(at)", "cast(wall AS string)", "`w.h`")
             assert sorted(map(tuple, found.collect())) == sorted(expected)

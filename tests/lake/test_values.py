@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,16 +14,13 @@ import nadi.lake
 from nadi.errors import InvalidArgumentError
 from nadi.lake import LakeStoppedError
 
-from .world import a_lake, catalog_in, catch_up, in_table, letters, streams, table_of
+from .world import Meters, catalog_in, in_table, table_of
 
 
-def lake_of(manager: nadi.StreamManager, scope: str, folder: Path, fields: str, *events: bytes, **options: Any) -> Any:
-    streams(manager, scope)
-    with manager.create_writer(scope, "meters") as writer:
-        for event in events:
-            writer.write_event(event, "k")
-    lake = a_lake(manager, scope, folder, **{"value_schema": fields, "partition": ""} | options)
-    catch_up(manager, lake)
+def lake_of(meters: Meters, fields: str, *events: bytes, **options: Any) -> Any:
+    meters.write_events(*events)
+    lake = meters.lake(**{"value_schema": fields, "partition": ""} | options)
+    meters.catch_up(lake)
     return lake
 
 
@@ -54,28 +50,28 @@ REBUILT = {
 
 
 @pytest.mark.parametrize("kind", REBUILT)
-def test_a_stream_rebuilt_from_columns_has_the_same_values(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path, kind: str
-) -> None:
+def test_a_stream_rebuilt_from_columns_has_the_same_values(meters: Meters, kind: str) -> None:
     fields, *events = REBUILT[kind]
-    lake = lake_of(manager, scope, tmp_path, str(fields), *events)  # type: ignore[arg-type]
-    nadi.lake.rebuild(manager, scope, lake.name, "again")
+    lake_of(meters, str(fields), *events)  # type: ignore[arg-type]
+    meters.rebuild("again")
     found = [
-        pa.table(nadi.scan(manager, scope, stream, value_format="json", value_schema=str(fields), columns=["value"]))
+        pa.table(
+            nadi.scan(
+                meters.manager, meters.scope, stream, value_format="json", value_schema=str(fields), columns=["value"]
+            )
+        )
         for stream in ("meters", "again")
     ]
     assert found[0]["value"].null_count == 0
     assert found[1].to_pylist() == found[0].to_pylist()
 
 
-def test_a_number_of_others_that_json_has_not_ends_a_rebuilding_by_its_name(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    lake = lake_of(manager, scope, tmp_path, "g double, l array<double>", b'{"g": 1.5}')
+def test_a_number_of_others_that_json_has_not_ends_a_rebuilding_by_its_name(meters: Meters) -> None:
+    lake = lake_of(meters, "g double, l array<double>", b'{"g": 1.5}')
     theirs = pa.table({"l": [[1.0, math.nan]], "_segment_id": [0], "_offset": [9_999]})
     table_of(lake).append(theirs)
     with pytest.raises(LakeStoppedError, match=r"offset 9,999 can't be written as JSON: l: it is NaN"):
-        nadi.lake.rebuild(manager, scope, lake.name, "again")
+        meters.rebuild("again")
 
 
 WRONG = {  # fields, the partition, events that are rows, and others with what their letters say
@@ -105,26 +101,22 @@ WRONG = {  # fields, the partition, events that are rows, and others with what t
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_value_that_the_table_can_not_take_is_a_letter_and_the_lake_goes_on(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path, kind: str
-) -> None:
+def test_a_value_that_the_table_can_not_take_is_a_letter_and_the_lake_goes_on(meters: Meters, kind: str) -> None:
     fields, partition, good, wrong = WRONG[kind]
-    lake = lake_of(manager, scope, tmp_path, fields, *good[:1], *wrong, *good[1:], partition=partition)
+    lake = lake_of(meters, fields, *good[:1], *wrong, *good[1:], partition=partition)
     assert len(in_table(lake).to_pylist()) == len(good)
-    assert len(pa.table(nadi.lake.union(manager, scope, "meters"))) == len(good)
-    found = {letter.data: letter.reason for letter in letters(manager, scope)}
+    assert len(pa.table(meters.union())) == len(good)
+    found = {letter.data: letter.reason for letter in meters.letters()}
     assert found.keys() == wrong.keys()
     for event, reason in wrong.items():
         assert pytest.raises(ValueError, match=reason).matches(ValueError(found[event])), (event, found[event])
 
 
-def test_numbers_that_are_none_and_the_ends_of_types_have_partitions(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
+def test_numbers_that_are_none_and_the_ends_of_types_have_partitions(meters: Meters) -> None:
     values = [math.nan, math.inf, -math.inf, -0.0, 0.0, math.nan, None]
     events = [msgspec.msgpack.encode({"g": value, "n": -(2**63)}) for value in values]
     partition = "g, bucket(3, n)"
-    lake = lake_of(manager, scope, tmp_path, "g double, n long", *events, value_format="msgpack", partition=partition)
+    lake = lake_of(meters, "g double, n long", *events, value_format="msgpack", partition=partition)
     assert len(in_table(lake)) == len(values)
     assert len(table_of(lake).scan("g is nan").to_arrow()) == 2
 
@@ -137,13 +129,11 @@ OPTIONS: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_an_option_that_means_nothing_is_refused_by_its_name(
-    manager: nadi.StreamManager, scope: str, tmp_path: Path
-) -> None:
-    manager.create_stream(scope, "s")
-    good: dict[str, Any] = {"table": f"{scope}.s", "catalog": catalog_in(tmp_path), "value_format": "json"}
+def test_an_option_that_means_nothing_is_refused_by_its_name(meters: Meters) -> None:
+    meters.manager.create_stream(meters.scope, "s")
+    good: dict[str, Any] = {"table": f"{meters.scope}.s", "catalog": catalog_in(meters.folder), "value_format": "json"}
     good |= {"value_schema": "wh long, g double", "partition": None}
     for option, value in OPTIONS:
         with pytest.raises(InvalidArgumentError, match=f"{option}|starts at the head"):
-            nadi.lake.start(manager, scope, "s", **good | {option: value})
-    assert nadi.lake.start(manager, scope, "s", **good).partition == ""
+            nadi.lake.start(meters.manager, meters.scope, "s", **good | {option: value})
+    assert nadi.lake.start(meters.manager, meters.scope, "s", **good).partition == ""

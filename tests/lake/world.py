@@ -1,7 +1,8 @@
-"""Streams of meters, and lakes of them; what both have, as plain Python sees it."""
+"""The stream `meters`, and lakes of it; what both have, as plain Python sees it."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,18 @@ import pyarrow as pa
 import nadi
 import nadi.lake
 from nadi.lake import LakeDefinition, LakeWriter
+from nadi.lake.running import LakeStatus
+from nadi.lake.table.catalogs import load_table, open_catalog
+from nadi.naming import parse_segment_name
 from nadi.process import DeadLetter
 
 FIELDS = "meter string, wh long, at timestamp"
 NO_JSON = b"\xff\xfe no json"
+Place = tuple[int, int]
+
+
+class Killed(BaseException):
+    """What no part of a writer expects, as a kill is."""
 
 
 def catalog_in(folder: Path) -> dict[str, str]:
@@ -21,55 +30,111 @@ def catalog_in(folder: Path) -> dict[str, str]:
     return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
 
 
-def a_lake(manager: nadi.StreamManager, scope: str, folder: Path, **options: Any) -> LakeDefinition:
-    """Of stream `meters`, with its dead letters in `dead`."""
-    usual: dict[str, Any] = {
-        "table": f"{scope}.meters",
-        "catalog": catalog_in(folder),
-        "value_format": "json",
-        "value_schema": FIELDS,
-        "partition": "day(at), bucket(4, meter)",
-        "dead_letters": "dead",
-        "every_s": 0.05,
-    }
-    return nadi.lake.start(manager, scope, "meters", **(usual | options))
+class Meters:
+    """In a scope, with dead letters in `dead`; catalog and tables in a folder."""
 
+    def __init__(self, manager: nadi.StreamManager, scope: str, folder: Path, segments: int | None = 2) -> None:
+        """segments: None if the streams are there already."""
+        self.manager, self.scope, self.folder = manager, scope, folder
+        if segments is not None:
+            manager.create_stream(scope, "meters", segments)
+            manager.create_stream(scope, "dead", 2)
+        self.union = partial(nadi.lake.union, manager, scope, "meters")
+        self.rebuild = partial(nadi.lake.rebuild, manager, scope, "meters-lake")
+        self.scale = partial(manager.scale_stream, scope, "meters")
 
-def streams(manager: nadi.StreamManager, scope: str, segments: int = 2) -> None:
-    manager.create_stream(scope, "meters", segments)
-    manager.create_stream(scope, "dead", 2)
+    def lake(self, **options: Any) -> LakeDefinition:
+        usual: dict[str, Any] = {
+            "table": f"{self.scope}.meters",
+            "catalog": catalog_in(self.folder),
+            "value_format": "json",
+            "value_schema": FIELDS,
+            "partition": "day(at), bucket(4, meter)",
+            "dead_letters": "dead",
+            "every_s": 0.05,
+        }
+        return nadi.lake.start(self.manager, self.scope, "meters", **(usual | options))
 
+    def write(self, first: int, last: int, *, wrong: int = 0) -> None:
+        """Readings with their numbers as watt-hours; of so many one isn't JSON."""
+        numbers = range(first, last)
+        events = [
+            NO_JSON + b" %d" % number
+            if wrong and number % wrong == 0
+            else b'{"meter": "m%d", "wh": %d, "at": "2026-11-%02dT12:00:00Z"}' % (number % 7, number, 1 + number % 3)
+            for number in numbers
+        ]
+        self.write_events(*events, keys=[f"m{number % 7}" for number in numbers])
 
-def write(manager: nadi.StreamManager, scope: str, first: int, last: int, *, wrong: int = 0) -> None:
-    """Readings with their numbers as watt-hours; of so many one isn't JSON."""
-    numbers = range(first, last)
-    events = [
-        NO_JSON + b" %d" % number
-        if wrong and number % wrong == 0
-        else b'{"meter": "m%d", "wh": %d, "at": "2026-11-%02dT12:00:00Z"}' % (number % 7, number, 1 + number % 3)
-        for number in numbers
-    ]
-    with manager.create_writer(scope, "meters") as writer:
-        writer.write_batch(events, [f"m{number % 7}" for number in numbers])
+    def write_events(self, *events: bytes, keys: list[str] | None = None) -> None:
+        with self.manager.create_writer(self.scope, "meters") as writer:
+            writer.write_batch(list(events), keys or ["m"] * len(events))
 
+    def catch_up(self, lake: LakeDefinition) -> int:
+        """Until the table is level; how many snapshots that took."""
+        writer, commits = LakeWriter(self.manager, lake), 0
+        while writer.commit() is not None:
+            commits += 1
+        return commits
 
-def catch_up(manager: nadi.StreamManager, lake: LakeDefinition) -> int:
-    """Until the table is level; how many snapshots that took."""
-    writer, commits = LakeWriter(manager, lake), 0
-    while writer.commit() is not None:
-        commits += 1
-    return commits
+    def filled(self, first: int, last: int, *, wrong: int = 0, **options: Any) -> LakeDefinition:
+        """A lake that is level with these readings."""
+        lake = self.lake(**options)
+        self.write(first, last, wrong=wrong)
+        self.catch_up(lake)
+        return lake
+
+    def keep_level(self, lake: LakeDefinition, numbers: range, *, wrong: int = 0) -> None:
+        """Write readings, with a commit after each of the range's steps."""
+        for first in numbers:
+            self.write(first, first + numbers.step, wrong=wrong)
+            self.catch_up(lake)
+
+    def run(self, lake: LakeDefinition) -> None:
+        nadi.lake.run(self.manager, lake, once=True)
+
+    def status(self) -> LakeStatus:
+        return nadi.lake.status(self.manager, self.scope, "meters-lake")
+
+    @property
+    def tail(self) -> nadi.StreamCut:
+        return self.manager.stream_info(self.scope, "meters").tail
+
+    def after(self, events: int) -> nadi.StreamCut:
+        """The cut behind so many events."""
+        return self.manager.cuts(self.scope, "meters").after(
+            self.manager.stream_info(self.scope, "meters").head, events
+        )
+
+    def in_stream(self, end: Any = None, stream: str = "meters") -> tuple[list[Place], list[Place]]:
+        """Of readings, and of what isn't one, up to a cut."""
+        columns = ["segment_id", "offset", "event"]
+        found = pa.table(nadi.scan(self.manager, self.scope, stream, end=end, columns=columns)).to_pylist()
+        kinds: tuple[list[Place], list[Place]] = [], []
+        for row in found:
+            kinds[row["event"].startswith(NO_JSON)].append((row["segment_id"], row["offset"]))
+        return sorted(kinds[0]), sorted(kinds[1])
+
+    def letters(self) -> list[DeadLetter]:
+        tail = self.manager.stream_info(self.scope, "dead").tail
+        return [DeadLetter.decode(event.data) for event in self.manager.read_events(self.scope, "dead", end=tail)]
+
+    def letter_places(self) -> list[Place]:
+        return sorted((parse_segment_name(one.segment)[2], one.offset) for one in self.letters())
+
+    def files(self) -> set[str]:
+        """The names of data files that are there."""
+        return {path.name for path in (self.folder / "lake").rglob("*.parquet")}
+
+    def check(self, lake: LakeDefinition) -> None:
+        """Each reading is in the table once, and what isn't one in the stream of letters."""
+        assert (places(in_table(lake)), self.letter_places()) == self.in_stream()
 
 
 def table_of(lake: LakeDefinition) -> Any:
-    from nadi.lake.table.catalogs import load_table, open_catalog
-
     found = load_table(open_catalog(lake.catalog), lake.table)
     assert found is not None
     return found
-
-
-Place = tuple[int, int]
 
 
 def places(rows: Any) -> list[Place]:
@@ -80,31 +145,6 @@ def places(rows: Any) -> list[Place]:
 
 def in_table(lake: LakeDefinition) -> Any:
     return table_of(lake).scan().to_arrow()
-
-
-def in_stream(manager: nadi.StreamManager, scope: str, end: Any = None) -> tuple[list[Place], list[Place]]:
-    """Of readings, and of what isn't one, up to a cut."""
-    found = pa.table(nadi.scan(manager, scope, "meters", end=end, columns=["segment_id", "offset", "event"]))
-    rows = list(zip(*(found[name].to_pylist() for name in found.column_names), strict=True))
-    is_wrong = [event.startswith(NO_JSON) for _, _, event in rows]
-    good = sorted((segment, offset) for (segment, offset, _), wrong in zip(rows, is_wrong, strict=True) if not wrong)
-    return good, sorted((segment, offset) for (segment, offset, _), wrong in zip(rows, is_wrong, strict=True) if wrong)
-
-
-def letters(manager: nadi.StreamManager, scope: str) -> list[DeadLetter]:
-    tail = manager.stream_info(scope, "dead").tail
-    return [DeadLetter.decode(event.data) for event in manager.read_events(scope, "dead", end=tail)]
-
-
-def letter_places(manager: nadi.StreamManager, scope: str) -> list[Place]:
-    from nadi.naming import parse_segment_name
-
-    return sorted((parse_segment_name(one.segment)[2], one.offset) for one in letters(manager, scope))
-
-
-def files_in(folder: Path) -> set[str]:
-    """The names of data files that are there."""
-    return {path.name for path in (folder / "lake").rglob("*.parquet")}
 
 
 def files_of_snapshots(lake: LakeDefinition) -> set[str]:

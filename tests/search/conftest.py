@@ -20,11 +20,13 @@ async def manager(nadi_server: RestartableServer) -> AsyncIterator[StreamManager
 
 
 @pytest.fixture
-async def logs(manager: StreamManager, nadi_scope: str, tmp_path: Path) -> AsyncIterator[Indexed]:
+async def logs(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, tmp_path: Path
+) -> AsyncIterator[Indexed]:
     """The stream `logs` of two segments, not indexed yet."""
     await manager.create_stream(nadi_scope, "logs", 2)
     await manager.create_stream(nadi_scope, "unfit")
-    indexed = Indexed(manager, nadi_scope, tmp_path)
+    indexed = Indexed(manager, nadi_scope, tmp_path, nadi_server.controller_uri)
     yield indexed
     await indexed.close()
 

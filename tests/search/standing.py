@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from nadi.client.tables.catalog import Record
 from nadi.errors import TruncatedError
 from nadi.search import serve_matcher
 from nadi.search.standing.catalog import StandingQueries
-from nadi.search.standing.progress import Progress
-from nadi.search.standing.records import Records
-from tests.search.support import Indexed, event
+from nadi.search.standing.records import Progress, Records
+from tests.search.support import Indexed, crash_at, event
 
 FIELDS = "message:text,level:keyword,ms:long"
 
@@ -25,15 +25,21 @@ class Standing:
     def __init__(self, logs: Indexed) -> None:
         self.logs, self.queries = logs, StandingQueries(logs.manager, logs.scope)
 
-    async def create(self, **options: Any) -> None:
+    async def create(self, queries: dict[str, str] | None = None, **options: Any) -> None:
         await self.logs.manager.create_stream(self.logs.scope, "hits", 2)
         await self.queries.create("logs", "hits", fields=FIELDS, **options)
+        await self.queries.add("logs", queries or {})
 
     def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
         stop = asyncio.Event()
         return stop, asyncio.create_task(
             serve_matcher(self.logs.manager, self.logs.scope, "logs", stop=stop, **options)
         )
+
+    async def crash(self, step: str) -> None:
+        """A matcher that is killed after a step."""
+        with pytest.raises(ConnectionError):
+            await self.start(on_step=crash_at(step))[1]
 
     @asynccontextmanager
     async def running(self, count: int = 1) -> AsyncIterator[None]:
@@ -47,6 +53,11 @@ class Standing:
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
+
+    async def match(self) -> None:
+        """Match all that is in the stream."""
+        async with self.running():
+            await self.matched()
 
     async def matched(self) -> None:
         """Wait until all that is in the stream now is matched, with all queries."""
@@ -74,7 +85,7 @@ class Standing:
         return [one.name for one in await (await self.records()).queries()]
 
     async def records(self) -> Records:
-        return Records(self.queries._definitions, await self.queries.get("logs"), self.logs.manager)
+        return Records(self.queries._definitions, await self.queries.get("logs"))
 
     async def progress(self) -> Progress:
         return await (await self.changes()).get()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from nadi.client.aio import StreamManager
 from nadi.search import serve
 from nadi.search.asking.searching import Hit, Search
 from nadi.search.catalog import Indexes, Status
+from tests.cli.test_streams import Shell
 
 FIELDS = "message:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:facet"
 
@@ -24,9 +26,20 @@ def event(number: int, **more: Any) -> bytes:
     return msgspec.json.encode(known | more)
 
 
+def crash_at(step: str) -> Callable[[str], None]:
+    """For `on_step`."""
+
+    def crash(name: str) -> None:
+        if name == step:
+            raise ConnectionError("killed")
+
+    return crash
+
+
 class Indexed:
-    def __init__(self, manager: StreamManager, scope: str, folder: Path) -> None:
-        self.manager, self.scope, self.folder = manager, scope, folder
+    def __init__(self, manager: StreamManager, scope: str, folder: Path, uri: str) -> None:
+        self.manager, self.scope, self.folder, self.uri = manager, scope, folder, uri
+        self.shell = Shell(uri)
         self.indexes = Indexes(manager, scope)
         self._opened: list[Search] = []
         self._running: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
@@ -40,11 +53,50 @@ class Indexed:
         await writer.write_many(given, keys or [f"k{number % 16}" for number in range(len(given))])
         await writer.close()
 
+    async def indexed(self, events: Iterable[bytes], keys: Sequence[str] | None = None, **options: Any) -> Search:
+        """The index of these events, once they are in it, and its indexer has ended."""
+        await self.create(**options)
+        await self.write(events, keys)
+        async with self.running():
+            return await self.caught_up()
+
+    async def scale(self, ranges: list[tuple[float, float]]) -> None:
+        """Replace all segments by others."""
+        current = await self.manager.current_segments(self.scope, "logs")
+        await self.manager.scale_stream(self.scope, "logs", [one.segment_id for one in current], ranges)
+
+    async def truncate(self) -> None:
+        """All of it."""
+        await self.manager.truncate_stream((await self.manager.stream_info(self.scope, "logs")).tail)
+
+    async def remake(self) -> None:
+        """Delete the stream, and make another under its name."""
+        await self.manager.seal_stream(self.scope, "logs")
+        await self.manager.delete_stream(self.scope, "logs")
+        await self.manager.create_stream(self.scope, "logs", 2)
+
+    async def run(self, *words: str, **more: Any) -> Any:
+        """A command at the prompt."""
+        return await asyncio.to_thread(self.shell.run, *words, **more)
+
+    async def json(self, *words: str) -> Any:
+        return await asyncio.to_thread(self.shell.json, *words)
+
+    def objects(self, folder: str = "") -> list[Path]:
+        """The files in the store of shards, or in a folder of it, without the store's own."""
+        found = (self.folder / "shards" / folder).rglob("*")
+        return sorted(path for path in found if path.is_file() and ".nadi" not in path.parts)
+
     def start(self, **options: Any) -> tuple[asyncio.Event, asyncio.Task[None]]:
         stop = asyncio.Event()
         task = asyncio.create_task(serve(self.manager, self.scope, "logs", stop=stop, **options))
         self._running.append((stop, task))
         return stop, task
+
+    async def crash(self, step: str) -> None:
+        """An indexer that is killed after a step."""
+        with pytest.raises(ConnectionError):
+            await self.start(on_step=crash_at(step))[1]
 
     @asynccontextmanager
     async def running(self, count: int = 1) -> AsyncIterator[None]:

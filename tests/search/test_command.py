@@ -1,12 +1,14 @@
-"""`nadi search`, each command run as a person runs it."""
+"""`nadi search`, each command run as a person runs it; and the guides' examples."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +21,18 @@ from tests.cli.test_streams import Shell
 from tests.search.support import event
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
+
+
+@contextmanager
+def started(uri: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`nadi search` with these words, killed at last if it hasn't ended."""
+    command, environment = [sys.executable, "-m", "nadi.cli.app", "search", *words], {"NADI_CONTROLLER": uri}
+    process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -45,10 +59,7 @@ def test_an_index_at_the_prompt(
     assert "is not a field" in shell.run(*made[:-3], "x", *made[-2:], code=1).stderr
     (row,) = shell.json("search", "list", "home")
     assert (row["stream"], row["fields"], row["stopped"]) == ("logs", "message:text,level:keyword", False)
-    environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
-    command = [sys.executable, "-m", "nadi.cli.app", "search", "run", "home", "logs"]
-    indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
+    with started(server.controller_uri, "run", "home", "logs") as indexer:
         (found,) = shell.json("search", "query", "home", "logs", "group7 level:l1", "--wait-for", "tail")
         assert (found["count"], len(found["hits"]), found["next"]) == (5, 5, None)
         (status,) = shell.json("search", "status", "home", "logs")
@@ -67,19 +78,12 @@ def test_an_index_at_the_prompt(
         assert "choose one" in wrong.stderr
         shell.run("search", "stop", "home", "logs")
         assert indexer.wait(60) == 0
-    finally:
-        indexer.kill()
-        indexer.wait()
-    indexer = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
+    with started(server.controller_uri, "run", "home", "logs") as indexer:
         with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
             writer.write_event(event(50))
         shell.run("search", "query", "home", "logs", "--wait-for", "tail")
         indexer.send_signal(signal.SIGTERM)
         assert indexer.wait(60) == 0
-    finally:
-        indexer.kill()
-        indexer.wait()
     shell.run("search", "delete", "home", "logs", "--yes")
     assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr
 
@@ -127,10 +131,7 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
         for number in range(20):
             writer.write_event(event(number))
-    environment = {**os.environ, "NADI_CONTROLLER": server.controller_uri}
-    command = [sys.executable, "-m", "nadi.cli.app", *standing, "run", "home", "logs"]
-    matcher = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
+    with started(server.controller_uri, "standing", "run", "home", "logs") as matcher:
         with nadi.StreamManager(server.controller_uri) as manager:
             hits = islice(manager.read_events("home", "hits", timeout=60), 20)
             names = sorted(msgspec.json.decode(hit.data)["query"] for hit in hits)
@@ -142,8 +143,40 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
         assert [row["name"] for row in shell.json(*standing, "list", "home", "logs")] == ["threes"]
         shell.run(*standing, "stop", "home", "logs")
         assert matcher.wait(60) == 0
-    finally:
-        matcher.kill()
-        matcher.wait()
     shell.run(*standing, "delete", "home", "logs", "--yes")
     assert "has no standing queries" in shell.run(*standing, "status", "home", "logs", code=1).stderr
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("guide", ["search.md", "standing-queries.md"])
+def test_a_guide(
+    guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
+    text = (ROOT / "docs" / guide).read_text()
+    shown = re.findall(r"^\$ (.*)$", text, re.M)
+    (start,) = (one for one in shown if " run " in one)
+    commands = [one for one in shown if one != start]
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]  # Spark's is run in tests/spark
+    with nadi.embedded(tmp_path / "data") as server:
+        environment = {
+            **os.environ,
+            "NADI_CONTROLLER": server.controller_uri,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        for command in commands:
+            subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, check=True, timeout=60)
+        indexer = subprocess.Popen(["bash", "-c", f"exec {start}"], cwd=tmp_path, env=environment)
+        try:
+            program = example.replace("StreamManager()", f"StreamManager({server.controller_uri!r})")
+            exec(compile(program, guide, "exec"), {})
+            indexer.terminate()
+            assert indexer.wait(60) == 0
+        finally:
+            indexer.kill()
+            indexer.wait()
+    expected = re.findall(r"^ *print\(.*  # (.*)$", example, re.M)
+    assert capsys.readouterr().out.splitlines() == expected
+    assert expected

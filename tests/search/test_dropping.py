@@ -1,29 +1,26 @@
-"""An index is dropped: nothing of it stays in its store, whoever is killed, or comes late."""
+"""An index is dropped: nothing of it stays in its store, whoever is killed, or comes late. A definition that can't be
+read hides no other: it is listed by name, is an error for whoever asks for it, and can be dropped, with its shards as
+far as it says where these are."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
+import msgspec
 import pytest
 
-from nadi.errors import ConflictError, NotFoundError, StoreError, UnavailableError
-from nadi.search import IndexNotFoundError
-from nadi.search.shards.objects import Shards
-from nadi.testing import RestartableServer
-from tests.cli.test_streams import Shell
+from nadi.errors import AlreadyExistsError, ConflictError, NotFoundError, ProtocolError, StoreError, UnavailableError
+from nadi.search import IndexNotFoundError, serve_matcher
+from nadi.search.objects import Shards
+from nadi.search.standing.catalog import StandingQueries
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
 
 
-def objects(logs: Indexed) -> list[Path]:
-    return [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
-
-
 async def test_dropped_while_indexers_work(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_COMMIT_S", 0.01)
+    monkeypatch.setattr("nadi.limits.SEARCH_COMMIT_S", 0.01)
     written = 0
 
     async def write() -> None:
@@ -39,15 +36,12 @@ async def test_dropped_while_indexers_work(logs: Indexed, monkeypatch: pytest.Mo
         await logs.until_shards(3, 1_000)
         await logs.indexes.drop("logs")
         await asyncio.wait_for(asyncio.gather(*tasks), 60)
-        assert objects(logs) == []
+        assert logs.objects() == []
     writing.cancel()
 
 
 async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    await logs.create()
-    await logs.write(map(event, range(10)))
-    async with logs.running():
-        search = await logs.caught_up()
+    search = await logs.indexed(map(event, range(10)))
 
     async def killed(shards: Shards, names: Sequence[str]) -> None:
         raise ConnectionError("killed")
@@ -56,7 +50,7 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
         patch.setattr(Shards, "delete", killed)
         with pytest.raises(ConnectionError):
             await logs.indexes.drop("logs")
-    assert objects(logs) != []
+    assert logs.objects() != []
     assert [one.is_dropped for one in await logs.indexes.list()] == [True]
     for ask in (search.query, logs.search, logs.status, lambda: logs.start()[1], lambda: logs.indexes.stop("logs")):
         with pytest.raises(IndexNotFoundError):
@@ -64,7 +58,7 @@ async def test_one_that_is_killed_is_done_again(logs: Indexed, monkeypatch: pyte
     with pytest.raises(ConflictError, match="being deleted: finish that with `nadi search delete`"):
         await logs.create()
     await logs.indexes.drop("logs")
-    assert objects(logs) == []
+    assert logs.objects() == []
     assert await logs.indexes.list() == []
     with pytest.raises(IndexNotFoundError):
         await logs.indexes.drop("logs")
@@ -82,7 +76,7 @@ async def test_an_indexer_that_comes_late(logs: Indexed, monkeypatch: pytest.Mon
         is_putting.set()
         await is_dropped.wait()
         await put(shards, shard, parts)
-        assert objects(logs) != []
+        assert logs.objects() != []
 
     monkeypatch.setattr(Shards, "put", late)
     await logs.create()
@@ -93,10 +87,10 @@ async def test_an_indexer_that_comes_late(logs: Indexed, monkeypatch: pytest.Mon
     await logs.create()  # another, which is not taken for the first
     is_dropped.set()
     await asyncio.wait_for(task, 60)
-    assert objects(logs) == []
+    assert logs.objects() == []
 
 
-async def test_a_store_that_is_gone(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_a_store_that_is_gone(logs: Indexed) -> None:
     shards, nothing = logs.folder / "shards", logs.folder / "nothing"
     nothing.write_bytes(b"")
     with pytest.raises(UnavailableError):
@@ -107,39 +101,139 @@ async def test_a_store_that_is_gone(logs: Indexed, nadi_server: RestartableServe
     with pytest.raises(StoreError, match="--keep-objects"):
         await logs.indexes.drop("logs")
     await logs.manager.seal_stream(logs.scope, "logs")
-    shell = Shell(nadi_server.controller_uri)
-    done = await asyncio.to_thread(shell.run, "stream", "delete", logs.scope, "logs", "--yes", code=1)
+    done = await logs.run("stream", "delete", logs.scope, "logs", "--yes", code=1)
     assert f"deleted stream {logs.scope}/logs" in done.output
     assert "--keep-objects" in done.stderr
-    (row,) = await asyncio.to_thread(shell.json, "search", "list", logs.scope)
+    (row,) = await logs.json("search", "list", logs.scope)
     assert row["stopped"] == "being deleted"
-    await asyncio.to_thread(shell.run, "search", "delete", logs.scope, "logs", "--yes", "--keep-objects")
+    await logs.run("search", "delete", logs.scope, "logs", "--yes", "--keep-objects")
     assert await logs.indexes.list() == []
 
 
-async def test_a_scope_takes_its_indexes_along(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_a_scope_takes_its_indexes_along(logs: Indexed) -> None:
     await logs.create()
     await logs.write(map(event, range(10)))
     async with logs.running():
         assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(10))
-    shell = Shell(nadi_server.controller_uri)
-    await asyncio.to_thread(shell.run, "scope", "delete", logs.scope, "--yes", code=1)
-    assert objects(logs) != []  # it has streams: it stays, and so does the index
-    await asyncio.to_thread(shell.run, "scope", "delete", logs.scope, "--recursive", "--yes")
-    assert objects(logs) == []
+    await logs.run("scope", "delete", logs.scope, "--yes", code=1)
+    assert logs.objects() != []  # it has streams: it stays, and so does the index
+    await logs.run("scope", "delete", logs.scope, "--recursive", "--yes")
+    assert logs.objects() == []
     with pytest.raises(NotFoundError):
         await logs.manager.list_streams(logs.scope)
 
 
-async def test_the_stream_went_before_its_index(logs: Indexed, nadi_server: RestartableServer) -> None:
-    await logs.create()
-    await logs.write(map(event, range(10)))
-    async with logs.running():
-        await logs.caught_up()
+async def test_the_stream_went_before_its_index(logs: Indexed) -> None:
+    await logs.indexed(map(event, range(10)))
     await logs.manager.seal_stream(logs.scope, "logs")
     await logs.manager.delete_stream(logs.scope, "logs")
-    shell = Shell(nadi_server.controller_uri)
     delete = ("stream", "delete", logs.scope, "logs", "--yes")
-    assert "deleted what it had left, its search index" in (await asyncio.to_thread(shell.run, *delete)).stdout
-    assert objects(logs) == []
-    assert "there was no stream" in (await asyncio.to_thread(shell.run, *delete, code=1)).stderr
+    assert "deleted what it had left, its search index" in (await logs.run(*delete)).stdout
+    assert logs.objects() == []
+    assert "there was no stream" in (await logs.run(*delete, code=1)).stderr
+
+
+async def some(logs: Indexed) -> None:
+    await logs.indexed(map(event, range(20)))
+    await logs.indexes.create("unfit", "message:text", where=str(logs.folder / "shards"))
+
+
+async def changed(logs: Indexed, key: bytes, value: bytes) -> bytes:
+    table = logs.manager.table(logs.scope, "_search")
+    held = await table.get(key)
+    assert held is not None
+    await table.put(key, value)
+    return held.value
+
+
+@pytest.mark.parametrize("says_where", [True, False])
+async def test_an_index(logs: Indexed, says_where: bool) -> None:
+    await some(logs)
+    _, task = logs.start()
+    held = await logs.manager.table(logs.scope, "_search").get(b"index/logs")
+    assert held is not None
+    newer = msgspec.json.encode(msgspec.json.decode(held.value) | {"fields": {"message": "text"}})
+    await changed(logs, b"index/logs", newer if says_where else b"\xff{")
+    assert [one.stream for one in await logs.indexes.list()] == ["unfit"]
+    (bad,) = await logs.indexes.unreadable()
+    assert bad.name == "logs"
+    assert f"`nadi search delete {logs.scope} logs`" in bad.problem
+    rows = await logs.json("search", "list", logs.scope)
+    assert [(row["stream"], row["problem"]) for row in rows] == [("unfit", None), ("logs", bad.problem)]
+    for ask in (logs.search, logs.status, lambda: logs.indexes.stop("logs"), logs.create, lambda: logs.start()[1]):
+        with pytest.raises(ProtocolError, match="can't be read"):
+            await ask()
+    if not says_where:
+        with pytest.raises(StoreError, match="--keep-objects"):
+            await logs.indexes.drop("logs")
+    assert logs.objects() != []
+    leave = [] if says_where else ["--keep-objects"]
+    await logs.run("search", "delete", logs.scope, "logs", "--yes", *leave)
+    await asyncio.wait_for(task, 60)  # one that ran goes on until then
+    if not says_where:  # what the one that ran hasn't deleted
+        clean = ["search", "clean", "--index", f"file://{logs.folder}/shards", "--yes"]
+        await logs.run(*clean)
+    assert logs.objects() == []
+    assert await logs.indexes.unreadable() == []
+    with pytest.raises(IndexNotFoundError):
+        await logs.indexes.get("logs")
+    await logs.create()
+    async with logs.running():
+        assert len(await all_hits(await logs.caught_up())) == 20
+
+
+async def test_it_goes_with_its_stream_and_its_scope(logs: Indexed) -> None:
+    await some(logs)
+    held = await logs.manager.table(logs.scope, "_search").get(b"index/logs")
+    assert held is not None
+    newer = msgspec.json.encode(msgspec.json.decode(held.value) | {"format": 7})
+    await changed(logs, b"index/logs", newer)
+    await logs.manager.seal_stream(logs.scope, "logs")
+    done = await logs.run("stream", "delete", logs.scope, "logs", stdin=b"y\n")
+    assert "its search index" in done.stdout
+    assert logs.objects() == []
+    await changed(logs, b"index/unfit", b"")
+    await logs.run("scope", "delete", logs.scope, "--recursive", "--yes", code=1)
+    await logs.indexes.drop("unfit", leave_shards=True)
+    await logs.run("scope", "delete", logs.scope, "--recursive", "--yes")
+
+
+async def test_standing_queries(logs: Indexed) -> None:
+    queries = StandingQueries(logs.manager, logs.scope)
+    await logs.manager.create_stream(logs.scope, "hits")
+    found = await queries.create("logs", "hits", fields="message:text")
+    two = (await queries.add("logs", {"one": "a", "two": "b"}))[1]
+    await changed(logs, f"standing-query/logs/{found.id}/{two.key}".encode(), b"\x81\xa1a\x01")
+    assert [one.name for one in await queries.list("logs")] == ["one"]
+    assert (await queries.status("logs")).queries == 2
+    (bad,) = await queries.unreadable("logs")
+    assert bad.name == "two"
+    assert f"`nadi search standing remove {logs.scope} logs two`" in bad.problem
+    await logs.write(map(event, range(10)))
+    for ask in (lambda: serve_matcher(logs.manager, logs.scope, "logs"), lambda: queries.add("logs", {"three": "c"})):
+        with pytest.raises(ProtocolError, match=r"the standing query .*/two/.* can't be read"):
+            await asyncio.wait_for(ask(), 60)
+    rows = await logs.json("search", "standing", "list", logs.scope, "logs")
+    assert [(row["name"], row["problem"]) for row in rows] == [("one", None), ("two", bad.problem)]
+    await queries.remove("logs", ["one"])  # without the bad one in the way
+    await queries.remove("logs", ["two"])
+    assert (await queries.list("logs"), await queries.unreadable("logs")) == ([], [])
+    await queries.add("logs", {"two": "b"})
+
+
+async def test_a_set_of_standing_queries(logs: Indexed) -> None:
+    queries = StandingQueries(logs.manager, logs.scope)
+    await logs.manager.create_stream(logs.scope, "hits")
+    await queries.create("logs", "hits", fields="message:text")
+    await queries.add("logs", {"one": "a"})
+    await changed(logs, b"standing/logs", b"\xc1")
+    for ask in (queries.get, queries.list, queries.status, queries.stop):
+        with pytest.raises(ProtocolError, match="nadi search standing delete"):
+            await ask("logs")
+    with pytest.raises(AlreadyExistsError):
+        await queries.create("logs", "hits", fields="message:text")
+    await logs.run("search", "standing", "delete", logs.scope, "logs", "--yes")
+    table = logs.manager.table(logs.scope, "_search")
+    assert await table.get(b"standing/logs") is None
+    await queries.create("logs", "hits", fields="message:text")
+    assert await queries.list("logs") == []

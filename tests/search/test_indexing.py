@@ -1,9 +1,15 @@
-"""Indexers on a real server: each event is found once, whatever the stream does and whoever is killed."""
+"""Indexers on a real server: each event is found once, whatever the stream does and whoever is killed, also where the
+store is full; and the folders in which shards are made."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+import os
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,9 +25,11 @@ from nadi.engines.files import FileEngine
 from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRemadeError, UnavailableError
 from nadi.process.members import Members
 from nadi.search import IndexNotFoundError, past_parts, serve
+from nadi.search.shards.building import clean_work_folders, work_folder
 from nadi.testing import RestartableServer
 from nadi.wire.moments import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
+from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import until_async
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -54,16 +62,7 @@ async def test_events_that_do_not_parse_are_set_aside_once(logs: Indexed) -> Non
     await logs.create(dead_letters="unfit")
     bad = {7: b"{", 20: b"\xff\xfe", 33: event(33, ms="no number"), 40: b""}
     await logs.write(bad.get(number, event(number)) for number in range(60))
-    crashed = [False]
-
-    def crash(step: str) -> None:
-        if step == "lettered" and not crashed[0]:
-            crashed[0] = True
-            raise ConnectionError("killed")
-
-    _, first = logs.start(on_step=crash)
-    with pytest.raises(ConnectionError):
-        await first
+    await logs.crash("lettered")
     async with logs.running():
         search = await logs.caught_up()
     assert sorted(numbers(await all_hits(search))) == [number for number in range(60) if number not in bad]
@@ -78,17 +77,8 @@ async def test_events_that_do_not_parse_are_set_aside_once(logs: Indexed) -> Non
 async def test_a_kill_between_two_steps(logs: Indexed, step: str) -> None:
     await logs.create()
     await logs.write(map(event, range(100)))
-    crashes = 0
-
-    def crash(name: str) -> None:
-        nonlocal crashes
-        if name == step and crashes < 3:
-            crashes += 1
-            raise ConnectionError("killed")
-
     for written in (100, 150, 200):
-        with pytest.raises(ConnectionError):
-            await logs.start(on_step=crash)[1]
+        await logs.crash(step)
         await logs.write(map(event, range(written, written + 50)))
     async with logs.running():
         await found_once(logs, 250)
@@ -101,32 +91,18 @@ async def test_splits_and_merges(logs: Indexed) -> None:
         await logs.write(map(event, range(200)))
         await manager.scale_stream(scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
         await logs.write(map(event, range(200, 400)))
-        current = await manager.current_segments(scope, "logs")
-        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], [(0.0, 0.6), (0.6, 1.0)])
+        await logs.scale([(0.0, 0.6), (0.6, 1.0)])
         await logs.write(map(event, range(400, 600)))
-        current = await manager.current_segments(scope, "logs")
-        await manager.scale_stream(scope, "logs", [one.segment_id for one in current], [(0.0, 0.1), (0.1, 1.0)])
+        await logs.scale([(0.0, 0.1), (0.1, 1.0)])
         await logs.write(map(event, range(600, 700)))
         await found_once(logs, 700)
         search = await logs.search()
         assert await search.reached() == (await manager.stream_info(scope, "logs")).tail
 
 
-async def test_an_index_of_a_sealed_stream_is_done(logs: Indexed) -> None:
-    await logs.create()
-    await logs.write(map(event, range(50)))
-    await logs.manager.seal_stream(logs.scope, "logs")
-    await asyncio.wait_for(logs.start()[1], 60)
-    await found_once(logs, 50)
-    assert (await logs.status()).behind_bytes == 0
-
-
 async def test_what_is_truncated_is_not_found_and_its_shards_go(logs: Indexed) -> None:
     manager, cuts = logs.manager, logs.manager.cuts(logs.scope, "logs")
-    await logs.create()
-    await logs.write(map(event, range(100)))
-    async with logs.running():
-        await logs.caught_up()
+    await logs.indexed(map(event, range(100)))
     first = await cuts.tail()
     await logs.write(map(event, range(100, 200)), ["k"] * 100)  # which come at once, and so are one shard
     half = await cuts.after(first, 50)
@@ -173,7 +149,7 @@ async def test_a_segment_that_goes_while_its_events_are_being_indexed(
         await gone.wait()
         return await came_by(stores, segment, offsets, end)
 
-    monkeypatch.setattr("nadi.search.indexing.indexer.came_by", late)
+    monkeypatch.setattr("nadi.search.indexing.came_by", late)
     await logs.write(map(event, range(100)))
     async with logs.running():
         await asyncio.wait_for(gone.wait(), 60)
@@ -183,7 +159,7 @@ async def test_a_segment_that_goes_while_its_events_are_being_indexed(
 
 
 async def test_many_shards_are_merged(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_COMMIT_S", 0.01)
+    monkeypatch.setattr("nadi.limits.SEARCH_COMMIT_S", 0.01)
     await logs.create()
     async with logs.running():
         search = await logs.search()
@@ -220,9 +196,7 @@ async def test_stopped_and_dropped(logs: Indexed) -> None:
 
 
 @pytest.mark.parametrize("is_indexed", [True, False])
-async def test_a_stream_that_is_made_anew_under_its_name(
-    logs: Indexed, nadi_server: RestartableServer, is_indexed: bool
-) -> None:
+async def test_a_stream_that_is_made_anew_under_its_name(logs: Indexed, is_indexed: bool) -> None:
     manager = logs.manager
     await logs.create()
     await logs.write(map(event, range(50)))
@@ -245,7 +219,7 @@ async def test_a_stream_that_is_made_anew_under_its_name(
     ):
         with pytest.raises(StreamRemadeError, match="nadi search delete"):
             await asyncio.wait_for(ask(), 60)
-    with nadi.StreamManager(nadi_server.controller_uri) as client, pytest.raises(StreamRemadeError):
+    with nadi.StreamManager(logs.uri) as client, pytest.raises(StreamRemadeError):
         await asyncio.to_thread(past_parts, client, logs.scope, "logs")
     await logs.indexes.drop("logs")
     await logs.create()
@@ -290,28 +264,13 @@ async def test_what_can_not_be_an_index(logs: Indexed) -> None:
         await logs.indexes.create("unfit", FIELDS, where=str(logs.folder), dead_letters="unfit")
 
 
-async def test_the_server_goes_and_comes_back(logs: Indexed, nadi_server: RestartableServer) -> None:
-    await logs.create()
-    await logs.write(map(event, range(100)))
-    async with logs.running():
-        await logs.caught_up()
-        await asyncio.to_thread(nadi_server.kill)
-        await asyncio.sleep(0)
-        await asyncio.to_thread(nadi_server.ensure_running)
-        await logs.write(map(event, range(100, 200)))
-        await found_once(logs, 200)
-
-
 async def test_one_whose_server_is_away_for_longer_than_it_waits(
-    logs: Indexed,
-    nadi_server: RestartableServer,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    logs: Indexed, nadi_server: RestartableServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await logs.create()
     await logs.write(map(event, range(100)))
     stop = asyncio.Event()
-    async with StreamManager(nadi_server.controller_uri) as impatient:
+    async with StreamManager(logs.uri) as impatient:
         task = asyncio.create_task(serve(impatient, logs.scope, "logs", stop=stop))
         await logs.caught_up()
         monkeypatch.setattr(impatient._controller, "timeout_s", 0.3)  # now that it has begun, which it does once
@@ -372,3 +331,54 @@ async def test_a_scope_goes_with_its_indexes(logs: Indexed, tmp_path: Path) -> N
     assert await logs.manager.delete_scope(logs.scope)
     await logs.manager.create_scope(logs.scope)
     assert await logs.indexes.list() == []
+
+
+async def test_a_full_store(logs: Indexed, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(logs.folder / "shards", 4) as disk:
+        await logs.create()
+        await logs.write(map(event, range(100)))
+        async with logs.running():
+            await logs.caught_up()
+            ballast = await asyncio.to_thread(fill, disk)
+            with caplog.at_level(logging.WARNING):
+                await logs.write(map(event, range(100, 3_000)))
+                await until_async(lambda: "can't be stored yet" in caplog.text)
+            search = await logs.search()
+            assert Counter(numbers(await all_hits(search))) == Counter(range(100)), "what is indexed is found"
+            ballast.unlink()
+            await search.wait("tail", 60.0)
+            assert Counter(numbers(await all_hits(search))) == Counter(range(3_000))
+
+
+WORK = """
+import sys
+from nadi.search.shards.building import work_folder
+with work_folder() as folder:
+    (folder / "file").write_bytes(b"x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_killed_ones_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", WORK]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+    assert child.stdout is not None
+    left = Path(child.stdout.readline().strip())
+    with work_folder() as mine:
+        for folder in (left, mine):
+            os.utime(folder, (time.time() - 3600,) * 2)
+        clean_work_folders()
+        assert left.is_dir()  # in use
+        child.kill()
+        child.communicate()
+        clean_work_folders()
+        assert not left.exists()
+        assert mine.is_dir()
+        new = tmp_path / "nadi-search-new"
+        new.mkdir()
+        clean_work_folders()
+        assert new.is_dir()  # whoever makes it may be about to lock it
+    assert not mine.exists()

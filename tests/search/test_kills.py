@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from nadi.search.standing.catalog import StandingQueries
-from nadi.testing import RestartableServer
 from tests.search.support import Indexed, all_hits, event, numbers
 from tests.support.waiting import until_async
 
@@ -85,9 +84,9 @@ async def killing(logs: Indexed, killed: Killed) -> AsyncIterator[asyncio.Task[i
         await killed.stop()
 
 
-async def test_each_event_is_found_once(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_each_event_is_found_once(logs: Indexed) -> None:
     await logs.create(FIELDS)
-    killed = Killed(nadi_server.controller_uri, "search", "run", logs.scope, "logs")
+    killed = Killed(logs.uri, "search", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         written = await work
         search = await logs.caught_up()
@@ -97,12 +96,12 @@ async def test_each_event_is_found_once(logs: Indexed, nadi_server: RestartableS
         assert (await logs.status()).indexed == written
 
 
-async def test_each_hit_is_there_once(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_each_hit_is_there_once(logs: Indexed) -> None:
     await logs.manager.create_stream(logs.scope, "hits", 2)
     queries = StandingQueries(logs.manager, logs.scope)
     await queries.create("logs", "hits", fields=FIELDS)
     await queries.add("logs", {"threes": "group3", "all": "*"})
-    killed = Killed(nadi_server.controller_uri, "search", "standing", "run", logs.scope, "logs")
+    killed = Killed(logs.uri, "search", "standing", "run", logs.scope, "logs")
     async with killing(logs, killed) as work:
         await until_async(lambda: killed.kills >= KILLS // 3, 600)
         await queries.add("logs", {"head": "group3"}, since="head")

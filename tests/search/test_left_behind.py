@@ -15,19 +15,14 @@ import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.process.following import check_same
-from nadi.search import labelling, past_parts
+from nadi.search import objects as labelling
+from nadi.search import past_parts
+from nadi.search.objects import LABELS, Label
 from nadi.search.shards.manifest import new_name
-from nadi.search.shards.objects import LABELS, Label
-from nadi.testing import RestartableServer
-from tests.cli.test_streams import Shell
 from tests.search.support import Indexed, all_hits, event, numbers
 from tests.support.waiting import until_async
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
-
-
-def objects(logs: Indexed) -> list[Path]:
-    return [path for path in (logs.folder / "shards").rglob("*") if path.is_file() and ".nadi" not in path.parts]
 
 
 def label(logs: Indexed) -> Path:
@@ -35,15 +30,17 @@ def label(logs: Indexed) -> Path:
     return found
 
 
-async def some(logs: Indexed, count: int = 20) -> None:
-    await logs.create()
-    await logs.write(map(event, range(count)))
-    async with logs.running():
-        await logs.caught_up()
+def relabel(logs: Indexed, **changes: str) -> Label:
+    """Change the label; return what it was."""
+    path = label(logs)
+    whole = msgspec.json.decode(path.read_bytes(), type=Label)
+    path.unlink()
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, **changes)))
+    return whole
 
 
 async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("search.indexing.indexer.SEARCH_SCOPE_S", "process.running.PROCESS_END_S"):
+    for limit in ("limits.SEARCH_SCOPE_S", "process.running.PROCESS_END_S"):
         monkeypatch.setattr(f"nadi.{limit}", 60.0)  # the scope may go long after the stream
     is_gone = asyncio.Event()
 
@@ -52,8 +49,8 @@ async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest
         await is_gone.wait()
         await check_same(*args)
 
-    monkeypatch.setattr("nadi.search.indexing.indexer.check_same", later)
-    await some(logs)
+    monkeypatch.setattr("nadi.search.indexing.check_same", later)
+    await logs.indexed(map(event, range(20)))
     tasks = [logs.start()[1] for _ in range(2)]
     await logs.write(map(event, range(20)))
     await logs.caught_up()
@@ -61,40 +58,37 @@ async def test_a_running_indexer_deletes_them(logs: Indexed, monkeypatch: pytest
     is_gone.set()
     for end in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60):
         assert end is None or isinstance(end, NotFoundError)  # which of the two comes first
-    assert objects(logs) == []
+    assert logs.objects() == []
 
 
 async def test_a_running_indexer_deletes_nothing_of_an_index_that_is_there(
     logs: Indexed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_SCOPE_S", 0.5)
-    await some(logs)
-    mine = objects(logs)
+    monkeypatch.setattr("nadi.limits.SEARCH_SCOPE_S", 0.5)
+    await logs.indexed(map(event, range(20)))
+    mine = logs.objects()
     _, task = logs.start()
     await logs.manager.seal_stream(logs.scope, "logs")
     await logs.manager.delete_stream(logs.scope, "logs")
     with suppress(NotFoundError):  # else it has seen the stream's end before
         await asyncio.wait_for(task, 60)
-    assert objects(logs) == mine
+    assert logs.objects() == mine
     await logs.indexes.drop("logs")
-    assert objects(logs) == []
+    assert logs.objects() == []
 
 
 async def test_nor_that_of_another_server(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one with other data answers at the server's address now."""
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_SCOPE_S", 1.0)
-    await some(logs)
-    path = label(logs)
-    whole = msgspec.json.decode(path.read_bytes(), type=Label)
-    path.unlink()
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, server="0")))
-    mine = objects(logs)
+    monkeypatch.setattr("nadi.limits.SEARCH_SCOPE_S", 1.0)
+    await logs.indexed(map(event, range(20)))
+    relabel(logs, server="0")
+    mine = logs.objects()
     _, task = logs.start()
     await logs.caught_up()
     await logs.manager.delete_scope(logs.scope, recursive=True)
     with suppress(NotFoundError):
         await asyncio.wait_for(task, 60)
-    assert objects(logs) == mine
+    assert logs.objects() == mine
 
 
 @pytest.mark.parametrize("whose", ["its own", "another server's", "damaged"])
@@ -102,17 +96,12 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
     whose: str, logs: Indexed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the rule of `nadi search clean`."""
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_ORPHAN_S", 0.0)
-    monkeypatch.setattr("nadi.search.indexing.indexer.SEARCH_TIDY_S", 0.05)
-    await some(logs)
-    path = label(logs)
-    whole = msgspec.json.decode(path.read_bytes(), type=Label)
-    if whose != "its own":
-        path.unlink()
-    if whose == "another server's":
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(whole, server="0")))
-    elif whose == "damaged":
-        path.write_bytes(b"\xff{")
+    monkeypatch.setattr("nadi.limits.SEARCH_ORPHAN_S", 0.0)
+    monkeypatch.setattr("nadi.limits.SEARCH_TIDY_S", 0.05)
+    await logs.indexed(map(event, range(20)))
+    whole = relabel(logs, **({"server": "0"} if whose == "another server's" else {}))
+    if whose == "damaged":
+        label(logs).write_bytes(b"\xff{")
     orphan = logs.folder / "shards" / "search" / whole.folder / new_name()
     orphan.write_bytes(b"x")
     async with logs.running():
@@ -126,37 +115,37 @@ async def test_a_shard_that_no_manifest_names_goes_if_the_folder_is_this_server_
     assert caplog.text.count("stay in their folder") <= 1, "told once, however often it looks"
 
 
-async def test_what_is_left_is_told_and_deleted(logs: Indexed, nadi_server: RestartableServer) -> None:
-    await some(logs)
+async def test_what_is_left_is_told_and_deleted(logs: Indexed) -> None:
+    await logs.indexed(map(event, range(20)))
     await logs.manager.delete_scope(logs.scope, recursive=True)
-    assert objects(logs) != []
+    assert logs.objects() != []
     await logs.manager.create_scope(logs.scope)
     await logs.manager.create_stream(logs.scope, "logs", 2)
     await logs.create()
     await logs.write(map(event, range(100, 105)))
     async with logs.running():
         assert sorted(numbers(await all_hits(await logs.caught_up()))) == list(range(100, 105))
-    where, shell = str(logs.folder / "shards"), Shell(nadi_server.controller_uri)
+    where = str(logs.folder / "shards")
     (left,) = await labelling.find(logs.manager, where)
     assert (left.scope, left.stream, left.kept) == (logs.scope, "logs", "")
-    kept = {path for path in objects(logs) if left.folder not in str(path)}
-    assert 0 < left.shards == len(objects(logs)) - len(kept) - 1
-    told = await asyncio.to_thread(shell.json, "search", "clean", "--index", where, "--dry-run")
+    kept = {path for path in logs.objects() if left.folder not in str(path)}
+    assert 0 < left.shards == len(logs.objects()) - len(kept) - 1
+    told = await logs.json("search", "clean", "--index", where, "--dry-run")
     assert [(one["stream"], one["bytes"]) for one in told] == [("logs", left.size_bytes)]
-    asked = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, stdin=b"n\n", code=1)
+    asked = await logs.run("search", "clean", "--index", where, stdin=b"n\n", code=1)
     assert f"Delete {left.shards:,} shards" in asked.stdout
-    assert len(objects(logs)) > len(kept)
-    done = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, "--yes")
+    assert len(logs.objects()) > len(kept)
+    done = await logs.run("search", "clean", "--index", where, "--yes")
     assert f"deleted {left.shards:,} shards, {left.size_bytes:,} bytes" in done.stderr
-    assert set(objects(logs)) == kept
-    again = await asyncio.to_thread(shell.run, "search", "clean", "--index", where, "--yes")
+    assert set(logs.objects()) == kept
+    again = await logs.run("search", "clean", "--index", where, "--yes")
     assert "No index has left anything" in again.stdout
     assert sorted(numbers(await all_hits(await logs.search()))) == list(range(100, 105))
 
 
 async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
-    await some(logs)
-    mine = objects(logs)
+    await logs.indexed(map(event, range(20)))
+    mine = logs.objects()
     where = str(logs.folder / "shards")
     with nadi.embedded(tmp_path / "other") as other:  # of the same scope and stream, which knows nothing of the index
         async with StreamManager(other.controller_uri) as manager:
@@ -167,7 +156,7 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
             assert await labelling.identity(manager) != await labelling.identity(logs.manager)
     assert await labelling.find(logs.manager, where) == []
     assert await labelling.find(logs.manager, where, delete=True) == []
-    assert objects(logs) == mine
+    assert logs.objects() == mine
 
     await logs.manager.delete_scope(logs.scope, recursive=True)
     path = label(logs)
@@ -189,33 +178,30 @@ async def test_others_are_left_alone(logs: Indexed, tmp_path: Path) -> None:
         (left,) = await labelling.find(logs.manager, where)
         assert why in left.kept
         assert await labelling.find(logs.manager, where, delete=True) == []
-        assert {one for one in mine if one != path} <= set(objects(logs))
+        assert {one for one in mine if one != path} <= set(logs.objects())
         path.write_bytes(b"")
     path.write_bytes(msgspec.json.encode(whole))
     assert len(await labelling.find(logs.manager, where, delete=True)) == 1
-    assert objects(logs) == [precious / "x"]
+    assert logs.objects() == [precious / "x"]
 
 
 async def test_what_one_stores_after_another_has_deleted_all_is_deleted_too(logs: Indexed) -> None:
-    await some(logs)
+    await logs.indexed(map(event, range(20)))
     definition = await logs.indexes.get("logs")
-    one, two = [await labelling.open_labelled(logs.manager, logs.scope, definition) for _ in range(2)]
-    try:
+    shards = (labelling.labelled_shards(logs.manager, logs.scope, definition) for _ in range(2))
+    async with next(shards) as one, next(shards) as two:
         assert not await labelling.delete_if_gone(logs.manager, one, 0.0)
         await logs.manager.delete_scope(logs.scope, recursive=True)
         assert await labelling.delete_if_gone(logs.manager, one, 0.0)
-        assert objects(logs) == []
+        assert logs.objects() == []
         await two.put(new_name(), [b"late"])
         assert await labelling.delete_if_gone(logs.manager, two, 0.0)
-        assert objects(logs) == []
-    finally:
-        await one.close()
-        await two.close()
+        assert logs.objects() == []
 
 
 async def test_what_is_no_shard_is_left_alone(logs: Indexed, tmp_path: Path) -> None:
     """Also where the folder of an index leads elsewhere, as to another disk."""
-    await some(logs)
+    await logs.indexed(map(event, range(20)))
     (folder,) = (logs.folder / "shards" / "search").iterdir()
     elsewhere = folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(elsewhere)
@@ -232,9 +218,9 @@ async def test_what_is_no_shard_is_left_alone(logs: Indexed, tmp_path: Path) -> 
 
 async def test_nothing_is_deleted_once_another_server_answers(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows nothing of the index, and who looks has asked for the identity of the one before it."""
-    await some(logs)
+    await logs.indexed(map(event, range(20)))
     await logs.manager.delete_scope(logs.scope, recursive=True)
-    mine = objects(logs)
+    mine = logs.objects()
 
     really, calls = labelling.identity, 0
 
@@ -247,12 +233,12 @@ async def test_nothing_is_deleted_once_another_server_answers(logs: Indexed, mon
     for delete in (False, True):
         with pytest.raises(UnavailableError, match="another server"):
             await labelling.find(logs.manager, str(logs.folder / "shards"), delete=delete)
-    assert objects(logs) == mine
+    assert logs.objects() == mine
 
 
-async def test_a_misspelt_folder_is_an_error_and_isnt_made(logs: Indexed, nadi_server: RestartableServer) -> None:
-    shell, misspelt = Shell(nadi_server.controller_uri), logs.folder / "shrads"
-    told = await asyncio.to_thread(shell.run, "search", "clean", "--index", str(misspelt), "--dry-run", code=1)
+async def test_a_misspelt_folder_is_an_error_and_isnt_made(logs: Indexed) -> None:
+    misspelt = logs.folder / "shrads"
+    told = await logs.run("search", "clean", "--index", str(misspelt), "--dry-run", code=1)
     assert "check its spelling" in told.stderr
     assert not misspelt.exists()
     misspelt.mkdir()
@@ -262,7 +248,7 @@ async def test_a_misspelt_folder_is_an_error_and_isnt_made(logs: Indexed, nadi_s
 
 
 async def test_one_whose_definition_cant_be_read_is_kept(logs: Indexed) -> None:
-    await some(logs)
+    await logs.indexed(map(event, range(20)))
     where = str(logs.folder / "shards")
     table = logs.manager.table(logs.scope, "_search")
     held = await table.get(b"index/logs")
@@ -274,17 +260,15 @@ async def test_one_whose_definition_cant_be_read_is_kept(logs: Indexed) -> None:
     await table.put(b"index/logs", b"\xff{")
     await logs.indexes.drop("logs", leave_shards=True)
     assert len(await labelling.find(logs.manager, where, delete=True)) == 1
-    assert objects(logs) == []
+    assert logs.objects() == []
 
 
-async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(
-    logs: Indexed, nadi_server: RestartableServer
-) -> None:
+async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(logs: Indexed) -> None:
     await logs.create()
     await logs.write(map(event, range(20)))
 
     def index() -> None:
-        with nadi.StreamManager(nadi_server.controller_uri) as manager:
+        with nadi.StreamManager(logs.uri) as manager:
             for part in past_parts(manager, logs.scope, "logs"):
                 part.index()
 
@@ -299,7 +283,7 @@ async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(
     await task
     assert await labelling.find(logs.manager, str(logs.folder / "shards")) == []
     await logs.indexes.drop("logs")
-    assert objects(logs) == []
+    assert logs.objects() == []
 
 
 async def test_a_server_has_its_identity_for_good(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The manifest, by itself: whatever indexers do in whatever order, each event is in one shard."""
+"""The records of an index and of standing queries, by themselves: whatever workers do, in whatever order, each event is
+in one shard, and each batch is done once."""
 
 from __future__ import annotations
 
@@ -10,14 +11,9 @@ import pytest
 from nadi.errors import EpochGoneError, SegmentGoneError, TruncatedError
 from nadi.model.segments import SegmentRange
 from nadi.process.following import OvertakenError, Reach, gap_end
-from nadi.search.shards.manifest import (
-    Manifest,
-    Shard,
-    Step,
-    joined,
-    to_merge,
-    unfinished,
-)
+from nadi.search.shards.manifest import Manifest, Shard, Step, has_all, joined, to_merge
+from nadi.search.standing.matching import Counts
+from nadi.search.standing.records import Batch, Begun, HeldError, Progress
 
 
 def shard(name: str, *spans: tuple[int, int, int], docs: int = 1) -> Shard:
@@ -54,8 +50,8 @@ def test_what_follows_two_segments_is_followed_once() -> None:
     assert one.segments[BOTH.segment_id].is_done
     assert [reach.segment_id for reach in one.followed] == [after.segment_id]
     assert one.positions() == {after.segment_id: 0}
-    assert list(unfinished(one, {BOTH.segment_id: None, after.segment_id: 0})) == []
-    assert list(unfinished(one, {after.segment_id: 1})) == [after.segment_id]
+    assert has_all(one, {BOTH.segment_id: None, after.segment_id: 0})
+    assert not has_all(one, {after.segment_id: 1})
 
 
 def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
@@ -72,7 +68,7 @@ def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
 def test_the_past_is_indexed_by_many() -> None:
     one = Manifest.started([A]).divided([(0, 0, 10), (0, 10, 20)], [Reach(0, 0.0, 0.5, 20)])
     assert one.positions() == {0: 0}
-    assert list(unfinished(one, {0: 5})) == [0]
+    assert not has_all(one, {0: 5})
     one = one.advanced([Step(0, 20, 30, 1)], shard("new", (0, 20, 30)))
     one = one.filled((0, 0, 10), shard("a", (0, 0, 10)), indexed=1, unfit=0)
     with pytest.raises(OvertakenError):
@@ -80,7 +76,7 @@ def test_the_past_is_indexed_by_many() -> None:
     assert one.positions() == {0: 10}
     one = one.filled((0, 10, 20), None, indexed=0, unfit=1)
     assert one.positions() == {0: 30}
-    assert list(unfinished(one, {0: 30})) == []
+    assert has_all(one, {0: 30})
 
 
 def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided() -> None:
@@ -157,3 +153,77 @@ def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
     assert gap_end(SegmentGoneError("home/logs/0.#epoch.0")) is None
     with pytest.raises(EpochGoneError):
         gap_end(EpochGoneError("epoch 0 of home/logs is forgotten"))
+
+
+START = Progress.started([A, B])
+
+
+def test_a_batch_is_begun_and_done_once() -> None:
+    one = START.stepped([], [Batch(0, 0, 10)])
+    assert (one.begun, one.positions()) == ({0: Begun(0, 0)}, {0: 10, 1: 0})
+    wrong: list[tuple[list[Batch], list[Batch]]] = [
+        ([Batch(0, 0, 9)], []),
+        ([], [Batch(0, 0, 10)]),
+        ([], [Batch(0, 10, 20)]),
+        ([], [Batch(7, 0, 1)]),
+    ]
+    for done, begun in wrong:
+        with pytest.raises(OvertakenError):
+            one.stepped(done, begun)
+    with pytest.raises(OvertakenError):
+        one.completed(0, 10, [])
+    two = one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20), Batch(1, 0, 5)], Counts(3, 1, 0))
+    assert (two.begun[0].start, two.segments[0].reached, two.events, two.hits) == (10, 20, 3, 1)
+    with pytest.raises(OvertakenError):
+        two.stepped([Batch(0, 0, 10)], [])
+
+
+def test_a_segment_waits_for_those_before_it() -> None:
+    one = START.completed(0, 0, [BOTH])
+    assert [place.segment_id for place in one.followed] == [1]
+    assert one.positions() == {1: 0, BOTH.segment_id: -1}
+    two = one.completed(1, 0, [BOTH])
+    assert [place.segment_id for place in two.followed] == [BOTH.segment_id]
+    assert set(two.segments) == {BOTH.segment_id}
+
+
+def test_a_version_counts_from_what_is_begun_with_it() -> None:
+    one = START.stepped([], [Batch(0, 0, 10)]).joined("g", is_held=False)
+    assert (one.version, one.groups) == (1, {"g": 1})
+    one = one.stepped([], [Batch(1, 0, 5)])
+    assert [one.begun[segment].version for segment in (0, 1)] == [0, 1]
+    one = one.stepped([Batch(0, 0, 10)], [])
+    one = one.without(["q"])
+    assert (one.removed, one.begun[1].version) == ({"q": 2}, 1)
+    one = one.stepped([Batch(1, 0, 5)], [])
+    assert one.forgotten(["q"], ["g"]) == Progress(one.segments, version=2)
+
+
+def test_nothing_is_begun_while_a_past_is_left() -> None:
+    one = START.stepped([], [Batch(0, 0, 10)]).joined("g", is_held=True)
+    with pytest.raises(HeldError):
+        one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20)])
+    one = one.stepped([Batch(0, 0, 10)], [])
+    with pytest.raises(HeldError):
+        one.passed(0, 10, 20)
+    released = one.released("g", 2)
+    assert released is not None
+    assert released.released("g") is None
+    one = released.passed(0, 10, 20)
+    assert (one.segments[0].reached, one.begun, one.gaps) == (20, {}, 3)
+
+
+def test_a_group_is_added_and_led_and_held() -> None:
+    assert START.added("g", is_led=False) == START.joined("g", is_held=False)
+    led = START.added("g", is_led=True)
+    assert (led.led, led.version, led.catching_up, led.has("g")) == (["g"], 0, ["g"], True)
+    held = led.joined_from_past("g")
+    assert held is not None
+    assert (held.led, held.held, held.groups, held.catching_up) == ([], ["g"], {"g": 1}, ["g"])
+    assert held.joined_from_past("g") is None
+
+
+def test_done_is_what_is_written() -> None:
+    one = START.stepped([], [Batch(0, 0, 10)])
+    assert (one.positions(), one.done_positions()) == ({0: 10, 1: 0}, {0: 0, 1: 0})
+    assert one.stepped([Batch(0, 0, 10)], [], gaps=2).gaps == 2

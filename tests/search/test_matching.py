@@ -10,12 +10,10 @@ import pytest
 
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
-from nadi.search.analysis import OFFSET, prepared
-from nadi.search.fields import UnfitError, fields_of
+from nadi.search.fields import OFFSET, UnfitError, fields_of, prepared
 from nadi.search.query.bound import bind, translated
 from nadi.search.query.parser import parse
-from nadi.search.shards.building import Stretch, build, make_empty, work_folder
-from nadi.search.shards.packing import META, unpack, write_meta
+from nadi.search.shards.building import META, Stretch, build, make_empty, unpack, work_folder, write_meta
 from nadi.search.standing.matching import Matcher, Query, counted
 from tests.search.support import FIELDS
 
@@ -77,7 +75,7 @@ def test_queries_fit_what_is_found(seed: int) -> None:
     chance = random.Random(seed)
     events = [some_event(chance) for _ in range(300)]
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
-    built = build([Stretch(0, [block], np.full(len(events), -1), 0)], "json", ALL)
+    built = build([Stretch(0, [block], np.arange(len(events)))], "json", ALL)
     assert built.unfit == []
     assert built.parts is not None
     texts = {f"q{number}": some_query(chance) for number in range(150)}

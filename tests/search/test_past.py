@@ -19,10 +19,8 @@ import pytest
 import nadi
 from nadi.errors import InvalidArgumentError
 from nadi.search import Part, past_parts
+from nadi.search.objects import Shards
 from nadi.search.shards.manifest import PastOrders, past_micros
-from nadi.search.shards.objects import Shards
-from nadi.testing import RestartableServer
-from tests.cli.test_streams import Shell
 from tests.search.support import Indexed, all_hits, event, numbers
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -36,14 +34,9 @@ async def parts_of(logs: Indexed, uri: str, max_bytes: int) -> list[Part]:
     return pickle.loads(pickle.dumps(await asyncio.to_thread(divide)))  # type: ignore[no-any-return]
 
 
-async def test_parts_are_indexed_once(
-    logs: Indexed, nadi_server: RestartableServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = nadi_server.controller_uri
-    await logs.create(dead_letters="unfit")
-    await logs.write([*map(event, range(100)), b"{"])
-    async with logs.running():
-        await logs.caught_up()
+async def test_parts_are_indexed_once(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = logs.uri
+    await logs.indexed([*map(event, range(100)), b"{"], dead_letters="unfit")
     await logs.write([b"[]", *map(event, range(100, 300))])
     await logs.manager.scale_stream(logs.scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
     await logs.write([*map(event, range(300, 400)), b"}"])
@@ -76,22 +69,16 @@ async def test_parts_are_indexed_once(
     assert await parts_of(logs, uri, 1_000) == []
 
 
-async def test_letters_that_an_indexer_began_are_written_once(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_letters_that_an_indexer_began_are_written_once(logs: Indexed) -> None:
     """It is killed when they are there and not told as indexed, and the past is divided then."""
     await logs.create(dead_letters="unfit")
     bad = {number: b"{%d" % number for number in (3, 38, 77, 110, 150)}  # of both segments, also before 100
-
-    def killed(step: str) -> None:
-        if step == "lettered":
-            raise ConnectionError("killed")
-
     await logs.write([bad.get(number, event(number)) for number in range(100)])
-    with pytest.raises(ConnectionError):
-        await logs.start(on_step=killed)[1]
+    await logs.crash("lettered")
     written = len(await logs.read_all("unfit"))
     assert written > 0
     await logs.write([bad.get(number, event(number)) for number in range(100, 120)])
-    parts = await parts_of(logs, nadi_server.controller_uri, 1_000)
+    parts = await parts_of(logs, logs.uri, 1_000)
     await logs.write([bad.get(number, event(number)) for number in range(120, 160)])
     async with logs.running():  # what comes is done before the past is
         await logs.until_unfit(1)
@@ -104,15 +91,12 @@ async def test_letters_that_an_indexer_began_are_written_once(logs: Indexed, nad
     assert (await logs.status()).unfit == len(bad)
 
 
-async def test_the_past_lies_in_order(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_the_past_lies_in_order(logs: Indexed) -> None:
     """Before, within and behind it, whoever indexes which part when."""
-    await logs.create()
-    await logs.write(map(event, range(50)))
-    async with logs.running():
-        await logs.caught_up()
+    await logs.indexed(map(event, range(50)))
     for first in range(50, 1_050, 250):
         await logs.write(map(event, range(first, first + 250)))
-    parts = await parts_of(logs, nadi_server.controller_uri, 8_000)
+    parts = await parts_of(logs, logs.uri, 8_000)
     assert len(parts) > 8
     async with logs.running():
         for number in range(1_050, 1_450, 100):
@@ -158,10 +142,10 @@ def test_orders_of_a_past_lie_as_its_events(seed: int) -> None:
     assert max(Counter(found).values()) <= 4_096 // 9 + 1
 
 
-async def test_parts_that_are_truncated_meanwhile(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_parts_that_are_truncated_meanwhile(logs: Indexed) -> None:
     await logs.create()
     await logs.write(map(event, range(300)))
-    parts = await parts_of(logs, nadi_server.controller_uri, 2_000)
+    parts = await parts_of(logs, logs.uri, 2_000)
     cuts = logs.manager.cuts(logs.scope, "logs")
     await logs.manager.truncate_stream(await cuts.after(await cuts.head(), 123))
     for part in parts:
@@ -171,24 +155,23 @@ async def test_parts_that_are_truncated_meanwhile(logs: Indexed, nadi_server: Re
     assert len(await all_hits(search)) == 300 - 123
 
 
-async def test_a_sealed_stream_at_the_prompt(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_a_sealed_stream_at_the_prompt(logs: Indexed) -> None:
     await logs.create()
     await logs.write(map(event, range(100)))
     await logs.manager.seal_stream(logs.scope, "logs")
     with pytest.raises(InvalidArgumentError):
-        await parts_of(logs, nadi_server.controller_uri, 0)
-    shell = Shell(nadi_server.controller_uri)
-    done = await asyncio.to_thread(shell.run, "search", "backfill", logs.scope, "logs", "--processes", "2")
+        await parts_of(logs, logs.uri, 0)
+    done = await logs.run("search", "backfill", logs.scope, "logs", "--processes", "2")
     assert "in 1 parts" in done.output or "in 2 parts" in done.output
     assert Counter(numbers(await all_hits(await logs.search()))) == Counter(range(100))
     await asyncio.wait_for(logs.start()[1], 60)  # it finds that all is done
     assert (await logs.status()).behind_bytes == 0
 
 
-async def test_one_that_is_told_to_end_begins_no_other_part(logs: Indexed, nadi_server: RestartableServer) -> None:
+async def test_one_that_is_told_to_end_begins_no_other_part(logs: Indexed) -> None:
     await logs.create()
     await logs.write(map(event, range(2_000)))
-    limits = {"NADI_CONTROLLER": nadi_server.controller_uri, "NADI_LIMITS": "search_batch_bytes=1000"}
+    limits = {"NADI_CONTROLLER": logs.uri, "NADI_LIMITS": "search_batch_bytes=1000"}
     command = [sys.executable, "-m", "nadi", "search", "backfill", logs.scope, "logs"]
     past = await asyncio.to_thread(subprocess.Popen, command, env=os.environ | limits, stderr=subprocess.DEVNULL)
     try:

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-import nadi
 from nadi.client.tables.catalog import entries_of
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from nadi.naming import segment_name
-from nadi.search import standing_queries
-from nadi.testing import RestartableServer
 from tests.search.standing import Standing, check, write
 from tests.search.support import Indexed, event
 
@@ -22,8 +19,7 @@ pytest.importorskip("tantivy", reason="search needs tantivy")
 async def test_hits_of_what_comes(watched: Standing) -> None:
     logs = watched.logs
     await write(logs, 0, 10)  # before
-    await watched.create()
-    await watched.queries.add("logs", {"threes": "group3", "high": "ms:>=25 -group3", "none": "absent"})
+    await watched.create({"threes": "group3", "high": "ms:>=25 -group3", "none": "absent"})
     async with watched.running():
         await write(logs, 10, 40)
         await logs.write([b"{", event(40, message="group3 too", ms=43)])
@@ -41,21 +37,11 @@ async def test_hits_of_what_comes(watched: Standing) -> None:
 @pytest.mark.parametrize("step", ["begun", "written", "done"])
 async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
     logs = watched.logs
-    await watched.create()
-    await watched.queries.add("logs", {"threes": "group3", "all": "*"})
-    crashes = 0
+    await watched.create({"threes": "group3", "all": "*"})
     ends: dict[str, dict[str, int]] = {}  # by query, where each segment was begun when it joined
-
-    def crash(name: str) -> None:
-        nonlocal crashes
-        if name == step and crashes < 3:
-            crashes += 1
-            raise ConnectionError("killed")
-
     for first in range(0, 150, 50):
         await write(logs, first, first + 50)
-        with pytest.raises(ConnectionError):
-            await watched.start(on_step=crash)[1]
+        await watched.crash(step)
         await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than what is begun
         reaches = (await watched.progress()).segments.values()
         ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.reached for one in reaches}
@@ -73,15 +59,13 @@ async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
 
 async def test_splits_and_merges(watched: Standing) -> None:
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     async with watched.running(2):
         await write(logs, 0, 100)
         await manager.scale_stream(scope, "logs", [0], [(0.0, 0.25), (0.25, 0.5)])
         await write(logs, 100, 200)
         for ranges in ([(0.0, 0.6), (0.6, 1.0)], [(0.0, 0.1), (0.1, 0.5), (0.5, 1.0)]):
-            current = await manager.current_segments(scope, "logs")
-            await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
+            await logs.scale(ranges)
             await write(logs, 200 if len(ranges) == 2 else 300, 300 if len(ranges) == 2 else 400)
         await watched.matched()
     check(await watched.found("all"), list(range(400)))
@@ -93,8 +77,7 @@ async def test_a_query_from_the_past_passes_into_the_live_stream(watched: Standi
     await write(logs, 0, 100)
     middle = await cuts.tail()
     await write(logs, 100, 200)
-    await watched.create()
-    await watched.queries.add("logs", {"live": "*"})
+    await watched.create({"live": "*"})
     async with watched.running(2):
         writing = asyncio.create_task(_write_slowly(logs, 200, 600))
         await watched.queries.add("logs", {"head": "*", "head3": "group3"}, since="head")
@@ -140,8 +123,7 @@ async def test_one_who_leads_a_query_through_the_past_is_killed(watched: Standin
 
 async def test_queries_are_removed(watched: Standing) -> None:
     logs = watched.logs
-    await watched.create()
-    await watched.queries.add("logs", {"one": "*", "two": "*"})
+    await watched.create({"one": "*", "two": "*"})
     async with watched.running():
         await write(logs, 0, 20)
         await watched.matched()
@@ -163,8 +145,7 @@ async def test_queries_are_removed(watched: Standing) -> None:
 
 async def test_a_sealed_stream_is_matched_to_its_end(watched: Standing) -> None:
     logs = watched.logs
-    await watched.create()
-    await watched.queries.add("logs", {"threes": "group3"})
+    await watched.create({"threes": "group3"})
     await write(logs, 0, 30)
     await logs.manager.seal_stream(logs.scope, "logs")
     await asyncio.wait_for(watched.start()[1], 60)
@@ -175,8 +156,7 @@ async def test_a_sealed_stream_is_matched_to_its_end(watched: Standing) -> None:
 
 
 async def test_stopped_and_dropped(watched: Standing) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {"threes": "group3"})
+    await watched.create({"threes": "group3"})
     _, task = watched.start()
     await write(watched.logs, 0, 10)
     await watched.matched()
@@ -196,8 +176,7 @@ async def test_stopped_and_dropped(watched: Standing) -> None:
 
 
 async def test_large_events_and_many_hits(watched: Standing) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {f"q{number}": "group3" for number in range(1_200)})
+    await watched.create({f"q{number}": "group3" for number in range(1_200)})
     large = event(3, message="group3 " + "x" * 1_000_000)
     async with watched.running():
         await watched.logs.write([large, event(13)])
@@ -231,15 +210,3 @@ async def test_what_can_not_be_a_standing_query(watched: Standing) -> None:
             await queries.add("logs", {name: text})
     assert [one.name for one in await queries.list("logs")] == ["a"]
     assert await queries.add("logs", {}) == []
-
-
-async def test_the_blocking_face(watched: Standing, nadi_server: RestartableServer) -> None:
-    await watched.create()
-
-    def ask() -> list[str]:
-        with nadi.StreamManager(nadi_server.controller_uri) as manager:
-            found = standing_queries(manager, watched.logs.scope)
-            found.add("logs", {"one": "a"})
-            return [one.name for one in found.list("logs")]
-
-    assert await asyncio.to_thread(ask) == ["one"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from nadi.client.reading import segment_range
-from nadi.client.tables.catalog import Record
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -21,7 +20,8 @@ from nadi.errors import (
 )
 from nadi.naming import segment_name
 from nadi.process.members import Members
-from nadi.search.standing import adding, matcher, matching
+from nadi.search.standing import matcher, matching
+from nadi.search.standing import records as adding
 from nadi.search.standing.records import Records, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
 from tests.support.waiting import until_async
@@ -34,20 +34,12 @@ class Killed(BaseException):
     """What nobody catches."""
 
 
-def crash_at(step: str) -> Callable[[str], None]:
-    def crash(name: str) -> None:
-        if name == step:
-            raise ConnectionError("killed")
-
-    return crash
-
-
 async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes all segments for its own: one of them does a batch that the other has begun."""
     logs = watched.logs
     monkeypatch.setattr(Members, "mine", lambda _, segments: list(segments))
     reached, go_on, calls = threading.Event(), threading.Event(), 0
-    match = matching.match
+    match = matching.Matcher.match
 
     def slow_at_first(*args: Any) -> Any:
         nonlocal calls
@@ -57,7 +49,7 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
             assert go_on.wait(LIMIT_S)
         return match(*args)
 
-    monkeypatch.setattr(matcher, "match", slow_at_first)
+    monkeypatch.setattr(matching.Matcher, "match", slow_at_first)
     await write(logs, 0, 100)
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
@@ -96,7 +88,7 @@ async def test_what_comes_while_a_group_is_led_is_led_too(
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
     if is_truncated:
-        await logs.manager.truncate_stream((await logs.manager.stream_info(logs.scope, "logs")).tail)
+        await logs.truncate()
     async with watched.running():
         await watched.matched()
         await write(logs, 100, 120)
@@ -130,19 +122,16 @@ async def test_a_group_that_begins_ahead_of_the_live_stream_waits_for_it(
     monkeypatch.setattr(matcher.PastMatcher, "_is_complete", is_complete)
     monkeypatch.setattr(matcher, "_ROUNDS", 0)  # however far apart they are
     await write(watched.logs, 0, 50)
-    await watched.create(start="head")
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"}, start="head")
     await watched.queries.add("logs", {"late": "*"}, since="tail")
     await write(watched.logs, 50, 80)
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("all"), list(range(80)))
     check(await watched.found("late"), list(range(50, 80)))
 
 
 async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {"one": "absent", "two": "*"})
+    await watched.create({"one": "absent", "two": "*"})
     records, changes = await watched.records(), await watched.changes()
     (one, _) = await watched.queries.list("logs")
     await changes.change(lambda newest: newest.without([one.id]))
@@ -171,11 +160,9 @@ async def test_a_name_is_free_while_a_batch_needs_what_had_it(
     watched: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nadi.search.standing.catalog._SWEEP_S", 0.0)
-    await watched.create()
-    await watched.queries.add("logs", {"one": "group3"})
+    await watched.create({"one": "group3"})
     await write(watched.logs, 0, 50)
-    with pytest.raises(ConnectionError):
-        await watched.start(on_step=crash_at("begun"))[1]
+    await watched.crash("begun")
     await watched.queries.remove("logs", ["one"])
     await watched.queries.add("logs", {"one": "*"})
     assert await watched.stored() == ["one", "one"]
@@ -297,28 +284,23 @@ async def test_one_who_adds_for_too_long_is_told(
 
 async def test_a_batch_that_was_begun_is_truncated(watched: Standing) -> None:
     logs = watched.logs
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     await write(logs, 0, 50)
-    with pytest.raises(ConnectionError):
-        await watched.start(on_step=crash_at("begun"))[1]
+    await watched.crash("begun")
     info, cuts = await logs.manager.stream_info(logs.scope, "logs"), logs.manager.cuts(logs.scope, "logs")
     status = await watched.queries.status("logs")
     assert status.behind_bytes == await cuts.bytes_between(info.head, info.tail)
     await logs.manager.truncate_stream(info.tail)
     await write(logs, 50, 70)
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("all"), list(range(50, 70)))
     assert (await watched.queries.status("logs")).gaps >= 1
 
 
 async def test_a_batch_that_was_begun_is_damaged(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     await write(watched.logs, 0, 50)
-    with pytest.raises(ConnectionError):
-        await watched.start(on_step=crash_at("begun"))[1]
+    await watched.crash("begun")
     read = segment_range.read_segment_range
 
     async def damaged(stores: Any, segment: str, start: int, end: int) -> Any:
@@ -329,8 +311,7 @@ async def test_a_batch_that_was_begun_is_damaged(watched: Standing, monkeypatch:
 
     monkeypatch.setattr(matcher, "read_segment_range", damaged)
     begun = len((await watched.progress()).begun)
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     found = await watched.found("all")
     assert len(found) == len(set(found)) == 50 - begun
     assert (await watched.queries.status("logs")).gaps == begun
@@ -346,7 +327,7 @@ async def test_a_start_that_is_forgotten_is_no_other_groups_business(watched: St
         ranges = [(number / count, (number + 1) / count) for number in range(count)]
         await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
         await write(logs, 50, 100)
-    await manager.truncate_stream((await manager.stream_info(scope, "logs")).tail)
+    await logs.truncate()
     await write(logs, 100, 120)
     await watched.queries.add("logs", {"late": "*"}, since="head")
     async with watched.running():
@@ -382,16 +363,14 @@ async def test_a_group_that_fails_holds_up_no_other(
             await until_async(lambda: failed > 2)
     check(await watched.found("good"), list(range(20)))
     assert caplog.text.count("have to wait: not now") == 1
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("bad"), list(range(20)))
 
 
 async def test_all_is_truncated_while_all_wait_for_a_group(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
     await write(logs, 0, 20)
-    await watched.create()
-    await watched.queries.add("logs", {"live": "*"})
+    await watched.create({"live": "*"})
     await watched.queries.add("logs", {"late": "*"}, since="head")
     group, changes = (await watched.progress()).led[0], await watched.changes()
     await write(logs, 20, 40)
@@ -401,7 +380,7 @@ async def test_all_is_truncated_while_all_wait_for_a_group(watched: Standing, mo
         ranges = [(number / count, (number + 1) / count) for number in range(count)]
         await manager.scale_stream(scope, "logs", [one.segment_id for one in current], ranges)
         current = await manager.current_segments(scope, "logs")
-    await manager.truncate_stream((await manager.stream_info(scope, "logs")).tail)
+    await logs.truncate()
     async with watched.running():
         await write(logs, 40, 60)
         await watched.matched()
@@ -412,8 +391,7 @@ async def test_all_is_truncated_while_all_wait_for_a_group(watched: Standing, mo
 async def test_of_two_who_did_a_batch_the_slower_one_ends_well(
     watched: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     finish = matcher.LiveMatcher._finish
     others = await watched.changes()
     overtaken = 0
@@ -434,15 +412,13 @@ async def test_of_two_who_did_a_batch_the_slower_one_ends_well(
     await write(watched.logs, 0, 20)
     await asyncio.wait_for(task, LIMIT_S)
     assert overtaken == 1
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("all"), list(range(20)))
 
 
 async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     await write(logs, 0, 20)
     _, task = watched.start()
     await watched.matched()
@@ -458,13 +434,12 @@ async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     await watched.queries.drop("logs")
     await watched.queries.create("logs", "hits", fields="ms:long", start="head")
     await watched.queries.add("logs", {"all": "*"})
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("all"), list(range(40)))
 
 
 async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
+    logs, _manager, _scope = watched.logs, watched.logs.manager, watched.logs.scope
     await watched.create()
     await write(logs, 0, 20)
     say, is_lost = matcher.LiveMatcher._say, False
@@ -475,9 +450,7 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
         if is_lost:
             return
         is_lost = True
-        await manager.seal_stream(scope, "logs")
-        await manager.delete_stream(scope, "logs")
-        await manager.create_stream(scope, "logs", 2)
+        await logs.remake()
 
     monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
     with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
@@ -486,8 +459,7 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
 
 async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
     logs, manager, scope = watched.logs, watched.logs.manager, watched.logs.scope
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
+    await watched.create({"all": "*"})
     _, task = watched.start()
     await write(logs, 0, 20)
     await watched.matched()
@@ -498,34 +470,5 @@ async def test_the_stream_for_hits_is_deleted(watched: Standing) -> None:
         with pytest.raises(NotFoundError, match=f"the stream for hits, {scope}/hits, is gone"):
             await asyncio.wait_for(work, LIMIT_S)
     await manager.create_stream(scope, "hits", 1)
-    async with watched.running():
-        await watched.matched()
+    await watched.match()
     check(await watched.found("all"), list(range(20, 40)))
-
-
-async def test_stop_does_not_wait_for_a_server_that_is_away(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
-    await watched.create()
-    await watched.queries.add("logs", {"all": "*"})
-    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.3)
-    is_away = False
-    change = Record.change
-
-    async def changed(self: Any, *args: Any) -> Any:
-        if is_away:
-            await asyncio.Event().wait()  # it tries again and again
-        return await change(self, *args)
-
-    def go_away(step: str) -> None:
-        nonlocal is_away
-        is_away = step == "written"
-
-    monkeypatch.setattr(Record, "change", changed)
-    stop, task = watched.start(on_step=go_away)
-    await write(watched.logs, 0, 20)
-    await until_async(lambda: is_away)
-    stop.set()
-    await asyncio.wait_for(task, LIMIT_S)
-    is_away = False
-    async with watched.running():
-        await watched.matched()
-    check(await watched.found("all"), list(range(20)))

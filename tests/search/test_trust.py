@@ -15,7 +15,7 @@ import nadi
 from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundError
 from nadi.search import IndexNotFoundError, indexes, run
 from nadi.search.asking.local import Cached
-from nadi.search.definition import Definitions, _packed
+from nadi.search.definition import Definitions
 from nadi.search.shards.manifest import folder_of_index, new_index, new_name
 from nadi.web.searching import _forget, _Kept
 from tests.search.support import Indexed, event, numbers
@@ -26,10 +26,6 @@ pytest.importorskip("tantivy", reason="search needs tantivy")
 
 def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def objects(logs: Indexed) -> list[Path]:
-    return files_of(logs.folder / "shards" / "search")
 
 
 async def some(logs: Indexed, count: int = 20, batches: int = 1) -> None:
@@ -77,7 +73,7 @@ async def test_names_that_nadi_does_not_make_are_refused(logs: Indexed) -> None:
             await (await logs.search()).query("")
         table = logs.manager.table(logs.scope, "_search")
         await table.remove(f"manifest/logs/{known.id}".encode())
-        await table.put(f"manifest/logs/{known.id}".encode(), _packed(manifest))
+        await table.put(f"manifest/logs/{known.id}".encode(), manifest.encode())
     assert (precious / "old").read_text() == "mine"
     await logs.manager.table(logs.scope, "_search").put(b"index/logs", b'{"stream": "\xff"}')
     with pytest.raises(ProtocolError, match=r"the search index of .* can't be read"):
@@ -104,7 +100,7 @@ async def test_the_id_of_anothers_index_leads_to_nothing_of_it(logs: Indexed) ->
         await theirs.count(by="level")
     theirs.close()
     await logs.indexes.drop("mine")
-    assert objects(logs)
+    assert logs.objects("search")
     assert await ours.count(by="level") == {"info": 20}
     ours.close()
 
@@ -162,7 +158,7 @@ async def test_a_damaged_cache_is_made_anew(logs: Indexed) -> None:
 
 async def test_what_the_store_has_lost_is_told(logs: Indexed) -> None:
     await some(logs)
-    shard, *_ = objects(logs)
+    shard, *_ = logs.objects("search")
     data = shard.read_bytes()
     for damaged in (b"", data[:5], data[:16], data[:40], data[:-1], data[:30] + b"!" + data[31:]):
         shard.write_bytes(damaged)
@@ -177,10 +173,10 @@ async def test_what_the_store_has_lost_is_told(logs: Indexed) -> None:
 
 
 async def test_shards_that_can_not_be_merged_are_left_out(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.indexing.indexer._LEAST_MERGED", 100)
+    monkeypatch.setattr("nadi.search.indexing._LEAST_MERGED", 100)
     await some(logs, 8, 8)
     monkeypatch.undo()
-    gone, damaged, *_ = objects(logs)
+    gone, damaged, *_ = logs.objects("search")
     gone.unlink()
     damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
     async with logs.running():

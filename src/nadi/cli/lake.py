@@ -28,7 +28,7 @@ def _lakes() -> Any:
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
-    from nadi.lake.record import writers_of
+    from nadi.lake.definition import writers_of
 
     records, unreadable = _lakes().lakes_of(manager, scope)
     rows = [
@@ -47,7 +47,7 @@ def _rows(manager: StreamManager, scope: str) -> Any:
 def _show(manager: StreamManager, scope: str, lake: str) -> Row:
     from msgspec.structs import asdict
 
-    from nadi.lake.record import record_of
+    from nadi.lake.definition import record_of
 
     record = record_of(manager, scope, lake)
     names = {"name": "lake", "event_time_unit": "event time", "holds_back": "protects unconsumed"}

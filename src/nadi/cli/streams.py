@@ -394,7 +394,7 @@ def truncate_stream(
 def delete_stream(manager: StreamManager, scope: Scope, stream: Stream, yes: Yes = False) -> None:
     """Delete a sealed stream, with the tables that are defined on it, its search index and standing queries. Its lakes'
     tables stay."""
-    from nadi.lake.record import lakes_of
+    from nadi.lake.definition import lakes_of
     from nadi.search import indexes, standing_queries
 
     lakes, tables = "", ""

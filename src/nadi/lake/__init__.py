@@ -1,8 +1,8 @@
 """Lakes: an Iceberg table that is kept level with a stream, and both read as one.
 
-`definition` says what a lake is, `record` keeps it in the store. `writer` writes what lies between the table's cut and
-a later one as rows (`rows`) of the table (`table`), and commits them as one snapshot that names that cut (`marks`);
-events that are no rows are dead letters. `running` is the process around it. `united` reads table and stream.
+`definition` says what a lake is, and keeps it in the store. `writer` writes what lies between the table's cut and a
+later one as rows (`rows`) of the table (`table`), and commits them as one snapshot that names that cut; events that are
+no rows are dead letters. `running` is the process around it. `united` reads table and stream.
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.lake.definition import LakeDefinition, Options
+    from nadi.lake.definition import LakeDefinition, Options, lakes_of
     from nadi.lake.rebuilding import Rebuilt, rebuild
-    from nadi.lake.record import lakes_of, status
-    from nadi.lake.running import forget, run, start, stop
+    from nadi.lake.running import forget, run, start, status, stop
     from nadi.lake.table.reaching import LakeStoppedError
     from nadi.lake.united import union
     from nadi.lake.writer import LakeWriter
 
-_HOMES = {
-    "LakeDefinition": "definition",
-    "LakeStoppedError": "table.reaching",
-    "LakeWriter": "writer",
-    "Options": "definition",
-    "Rebuilt": "rebuilding",
-    "forget": "running",
-    "lakes_of": "record",
-    "rebuild": "rebuilding",
-    "run": "running",
-    "start": "running",
-    "status": "record",
-    "stop": "running",
-    "union": "united",
+_NAMES = {
+    "definition": "LakeDefinition Options lakes_of",
+    "rebuilding": "Rebuilt rebuild",
+    "running": "forget run start status stop",
+    "table.reaching": "LakeStoppedError",
+    "united": "union",
+    "writer": "LakeWriter",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "LakeDefinition",

@@ -41,9 +41,8 @@ from nadi.client.serializers.columns import MISFITS
 from nadi.client.serializers.documents import json_of
 from nadi.client.streamtables.lossless import first_wrong
 from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError, NotFoundError
-from nadi.lake.marks import mark_of, segments_told
-from nadi.lake.record import LakeRecord, record_of
-from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, target_of_lake
+from nadi.lake.definition import LakeRecord, record_of
+from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, mark_of, segments_told, target_of_lake
 from nadi.lake.table.catalogs import fitted, table_of
 from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, pieces_of, window

@@ -1,4 +1,5 @@
 """A lake's writer as a process: commits every so many seconds, tries again while something is away, and says how it is.
+`status` tells that, and how far the table is.
 
 It ends when it is told to (a signal, `stop`), at an error that trying again can't mend, or, with `once`, when the table
 is level with the stream.
@@ -23,15 +24,16 @@ from nadi.backoff import Backoff
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
-from nadi.errors import ConflictError, NadiError, NotFoundError, ProtocolError, UnavailableError
-from nadi.lake.definition import LakeDefinition, Options, definition_of, lake_name
-from nadi.lake.record import LakeRecord, StoredLake
-from nadi.lake.rows import Rows
+from nadi.errors import ConflictError, InvalidStreamCutError, NadiError, NotFoundError, ProtocolError, UnavailableError
+from nadi.lake.definition import LakeDefinition, LakeRecord, Options, StoredLake, definition_of, lake_name
+from nadi.lake.rows import Rows, newest_mark
+from nadi.lake.table.catalogs import table_of
 from nadi.lake.table.partitions import check_columns, partition_fields
-from nadi.lake.table.reaching import LakeStoppedError
-from nadi.lake.table.secrets import without_secrets
+from nadi.lake.table.reaching import LakeStoppedError, without_secrets
 from nadi.lake.writer import Committed, LakeWriter, Step
 from nadi.limits import LAKE_COMPACT_EVERY_S, LAKE_ONCE_TRIES_S, LAKE_RETRY_LONGEST_S, PROCESS_SILENT_S
+from nadi.model.streamcut import StreamCut
+from nadi.process.members import Member
 from nadi.process.running import each_beat
 from nadi.process.worker import ended
 
@@ -78,7 +80,6 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
     """Have a lake's writers end after what they have in hand; see `run`."""
     thread, core = inside(manager)
     stored = StoredLake(core, scope, name)
-
     return thread.run(stored.record.change(partial(replace, is_wanted=False)))
 
 
@@ -125,15 +126,12 @@ def run(
 
 @contextmanager
 def _signals(stopping: threading.Event) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stopping.set()) for number in numbers]
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -232,3 +230,54 @@ class _Running:
                 raise
             log.warning("small files are joined later: %s", error)
             self._old_files = str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """cut: up to which the table has the stream; None if it has nothing yet, or isn't known: `trouble` says why.
+    behind_bytes: of the stream, that aren't in the table; None if that isn't known. writers: those that are there."""
+
+    lake: LakeDefinition
+    is_wanted: bool
+    writers: tuple[Member, ...]
+    cut: StreamCut | None
+    behind_bytes: int | None
+    snapshot_id: int | None
+    rows: int | None
+    files: int | None
+    letters: int | None
+    trouble: str
+
+
+@checking
+def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
+    """How a lake is; NotFoundError if there is none of that name."""
+    thread, core = inside(manager)
+
+    stored = StoredLake(core, scope, name)
+
+    async def measured(cut: StreamCut) -> int:
+        cuts = core.cuts(cut.scope, cut.stream)
+        try:
+            return await cuts.bytes_between(cut, await cuts.tail())
+        except InvalidStreamCutError:
+            await stored.check_stream(cut)
+            raise
+
+    record, writers = thread.run(stored.record.get()), tuple(thread.run(stored.writers()))
+    trouble = next((writer.last_error for writer in writers if writer.last_error), record.trouble)
+    lake = record.definition
+    cut = behind = snapshot_id = rows = files = letters = None
+    try:
+        table = table_of(lake.catalog, lake.table)
+        mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
+        cut = None if mark is None else mark.end_cut
+        behind = thread.run(measured(cut or StreamCut.from_text(record.start)))
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None and mark is not None:
+            totals = snapshot.summary.additional_properties
+            snapshot_id, letters = snapshot.snapshot_id, mark.letters
+            rows, files = int(totals["total-records"]), int(totals["total-data-files"])
+    except NadiError as error:
+        trouble = str(error)
+    return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)

@@ -29,10 +29,8 @@ from nadi.client.scan.rows import Readable
 from nadi.client.scan.scan import Scan, of_pieces
 from nadi.client.scan.split import Split
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
-from nadi.lake.definition import lake_name
-from nadi.lake.marks import newest_mark, segments_told
-from nadi.lake.record import StoredLake, record_of
-from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows, Shape, check_places
+from nadi.lake.definition import StoredLake, lake_name, record_of
+from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, Rows, Shape, check_places, newest_mark, segments_told
 from nadi.lake.table.catalogs import case_problem, fitted, table_of
 from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.reading import FilePiece, TableFiles, columns_of, dealt, files_of, has_one_name_each, pieces_of
@@ -155,7 +153,6 @@ class Union(Readable):
 
     @property
     def table_files(self) -> list[str]:
-        """The addresses of these, for engines that read Parquet by themselves."""
         return [one.file.file_path for one in self._files]
 
     @property

@@ -42,7 +42,6 @@ from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
 from nadi.client.manager.streams import stores_of
 from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
-from nadi.client.places import cuts as places
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import frontier_at, segment_ranges
 from nadi.client.scan.scan import scan
@@ -50,10 +49,8 @@ from nadi.client.values.options import value_options
 from nadi.client.values.parser import ValueParser
 from nadi.client.values.target import target_of
 from nadi.errors import InvalidStreamCutError, TruncatedError, UnavailableError
-from nadi.lake.definition import FIXED, LakeDefinition
-from nadi.lake.marks import Mark, mark_of, newest_mark, segments_told, summary_of, without_rows
-from nadi.lake.record import StoredLake
-from nadi.lake.rows import Rows, check_places
+from nadi.lake.definition import FIXED, LakeDefinition, StoredLake
+from nadi.lake.rows import Mark, Rows, check_places, mark_of, newest_mark, segments_told
 from nadi.lake.table.catalogs import create_table, evolved, expire_snapshots, fitted, lasting, load_table, open_catalog
 from nadi.lake.table.files import DataFiles, OvertakenError, commit_files, head_of, new_attempt, parent_of
 from nadi.lake.table.partitions import misplaced, partition_fields
@@ -61,7 +58,6 @@ from nadi.lake.table.reaching import STORAGE, LakeStoppedError, reaching
 from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
 from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_LETTERS_AT_ONCE, LAKE_SMALL_FILE_BYTES, MIB
 from nadi.model.keyspace import key_position
-from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.process.dead_letters import DeadLetter
@@ -123,7 +119,7 @@ def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iter
         manager,
         lake.scope,
         lake.stream,
-        start=mark.start_cut,
+        start=StreamCut.from_text(mark.start),
         end=mark.end_cut,
         columns=["value", "event", "segment_id", "offset"],
         value_format=reading.format,
@@ -160,8 +156,7 @@ async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int
     """
     cuts = manager.cuts(start.scope, start.stream)
     tail = await cuts.tail()
-    slices = await places.slices_between(cuts, start, tail)
-    total = sum(one.size_bytes for one in slices)
+    total = await cuts.bytes_between(start, tail)
     if total <= most_bytes:
         return (tail if total else start), total
     stores = stores_of(manager)
@@ -184,13 +179,6 @@ async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int
     return cut, sum(reached[segment] - offsets[segment] for segment in offsets)
 
 
-async def ranges_between(manager: aio.StreamManager, start: StreamCut, end: StreamCut) -> list[SegmentRange]:
-    """The segments between two cuts, also those without an event, with their keys."""
-    found = await manager.cuts(start.scope, start.stream).segments_between(start, end)
-    asked = StreamCut(start.scope, start.stream, dict.fromkeys(found, 0))
-    return await segment_ranges(stores_of(manager), start.scope, start.stream, asked) if found else []
-
-
 def sweep(catalog: Catalog, table: Table) -> int:
     """Remove such files; how many there were. The table is looked at once more, behind the list of its files: so the
     snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
@@ -207,7 +195,7 @@ def sweep(catalog: Catalog, table: Table) -> int:
         if not ours:
             return 0
         try:
-            named = {_name(path) for path in _named(table)}
+            named = _named(table)
         except FileNotFoundError as error:
             newest = load_table(catalog, ".".join(table.name()))
             if newest is None or newest.metadata_location == table.metadata_location:
@@ -224,17 +212,15 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _named(table: Table) -> Iterator[str]:
-    seen: set[str] = set()
-    for snapshot in table.snapshots():
-        yield snapshot.manifest_list
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path in seen:
-                continue
-            seen.add(manifest.manifest_path)
-            yield manifest.manifest_path
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                yield entry.data_file.file_path
+def _named(table: Table) -> set[str]:
+    """The names of the files that a snapshot names."""
+    snapshots = table.snapshots()
+    manifests = {one.manifest_path: one for snapshot in snapshots for one in snapshot.manifests(table.io)}
+    entries = (
+        entry for one in manifests.values() for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)
+    )
+    files = (entry.data_file.file_path for entry in entries)
+    return {*map(_name, manifests), *map(_name, files), *(_name(one.manifest_list) for one in snapshots)}
 
 
 def _files(table: Table, folder: str) -> list[str]:
@@ -269,24 +255,6 @@ def small_files(table: Table, least: int) -> list[FileScanTask]:
                 return found
             found.append(task)
     return found
-
-
-def join(
-    catalog: Catalog, table: Table, attempt: UUID, files: Sequence[FileScanTask], summary: dict[str, str]
-) -> tuple[Table, int]:
-    """The table with these files replaced, and by how many. OvertakenError and UnavailableError as in
-    `commit_files`."""
-    made = DataFiles(table, attempt)
-    try:
-        for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
-            made.write(fitted(batch, made.schema))
-        new = made.close()
-        with reaching(STORAGE):
-            old = [task.file for task in files]
-    except Exception:
-        made.abandon()
-        raise
-    return commit_files(catalog, table, attempt, new, summary, old), len(new)
 
 
 log = logging.getLogger("nadi.lake")
@@ -357,9 +325,9 @@ class LakeWriter:
         self._settle(table, mark)
         files = small_files(table, self.lake.compact_files) if self.lake.compact_files else []
         if files:
-            summary = summary_of(without_rows(mark, segments_told(table)))
+            summary = mark.without_rows(segments_told(table)).summary()
             try:
-                table, made = join(self._catalog, table, new_attempt(head_of(table)), files, summary)
+                table, made = self._join(table, files, summary)
             except OvertakenError:
                 log.info("another writer of %s was faster: its small files are joined later", self.lake.table)
                 self._is_swept = False
@@ -382,12 +350,26 @@ class LakeWriter:
             self._sweep(table)
         return len(files)
 
+    def _join(self, table: Table, files: Sequence[FileScanTask], summary: dict[str, str]) -> tuple[Table, int]:
+        attempt = new_attempt(head_of(table))
+        made = DataFiles(table, attempt)
+        try:
+            for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
+                made.write(fitted(batch, made.schema))
+            new = made.close()
+            with reaching(STORAGE):
+                old = [task.file for task in files]
+        except Exception:
+            made.abandon()
+            raise
+        return commit_files(self._catalog, table, attempt, new, summary, old), len(new)
+
     def _told_again(self, table: Table, mark: Mark, before: datetime) -> Table:
         """With a snapshot that says of which segments there are rows, where only such say it that are to go."""
         known = segments_told(table)
         if segments_told(table, lasting(table, before)) == known:
             return table
-        summary = summary_of(without_rows(mark, known))
+        summary = mark.without_rows(known).summary()
         table = commit_files(self._catalog, table, new_attempt(head_of(table)), [], summary)
         self._settled = head_of(table)
         return table
@@ -455,10 +437,7 @@ class LakeWriter:
                 letters=letters + (0 if mark is None else mark.letters),
                 own_letters=letters,
                 reading=rows.reading,
-                segments=tuple(
-                    (segment.segment_id, segment.low, segment.high)
-                    for segment in self._thread.run(ranges_between(self._core, start, end))
-                ),
+                segments=self._thread.run(self._segments(start, end)),
             )
             self._check_letters(new)
             self._step("written")
@@ -466,7 +445,7 @@ class LakeWriter:
             files.abandon()
             raise
         try:
-            table = commit_files(self._catalog, table, attempt, made, summary_of(new))
+            table = commit_files(self._catalog, table, attempt, made, new.summary())
         except OvertakenError:
             files.abandon()
             raise
@@ -474,6 +453,13 @@ class LakeWriter:
         self._settle(table, new)
         self._sweep(table)
         return Committed(end, files.rows, letters, size, size < self.lake.commit_bytes)
+
+    async def _segments(self, start: StreamCut, end: StreamCut) -> tuple[tuple[int, float, float], ...]:
+        """Those between two cuts, also those without an event, with their keys."""
+        between = await self._core.cuts(start.scope, start.stream).segments_between(start, end)
+        asked = StreamCut(start.scope, start.stream, dict.fromkeys(between, 0))
+        found = await segment_ranges(stores_of(self._core), start.scope, start.stream, asked) if between else []
+        return tuple((one.segment_id, one.low, one.high) for one in found)
 
     def _check_letters(self, mark: Mark) -> None:
         """LakeStoppedError if there are some and no stream for them."""

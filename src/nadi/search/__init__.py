@@ -16,40 +16,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.search.asking.excerpts import Excerpt
-    from nadi.search.asking.searching import Hit, Page
+    from nadi.search.asking.searching import Excerpt, Hit, Page
     from nadi.search.blocking import clean, indexes, leftovers, standing_queries
     from nadi.search.catalog import Status
     from nadi.search.definition import Definition, IndexNotFoundError
-    from nadi.search.indexing.past import Part, past_parts
-    from nadi.search.labelling import Leftover
-    from nadi.search.running import match, run, serve, serve_matcher
+    from nadi.search.indexing import Part, past_parts, run, serve
+    from nadi.search.objects import Leftover
     from nadi.search.standing.catalog import StandingStatus
+    from nadi.search.standing.matcher import match, serve_matcher
     from nadi.search.standing.matching import StandingHit
     from nadi.search.standing.records import StandingQuery
 
-_HOMES = {
-    "Definition": "definition",
-    "Excerpt": "asking.excerpts",
-    "Hit": "asking.searching",
-    "IndexNotFoundError": "definition",
-    "Leftover": "labelling",
-    "Page": "asking.searching",
-    "Part": "indexing.past",
-    "StandingHit": "standing.matching",
-    "StandingQuery": "standing.records",
-    "StandingStatus": "standing.catalog",
-    "Status": "catalog",
-    "clean": "blocking",
-    "indexes": "blocking",
-    "leftovers": "blocking",
-    "match": "running",
-    "past_parts": "indexing.past",
-    "run": "running",
-    "serve": "running",
-    "serve_matcher": "running",
-    "standing_queries": "blocking",
+_NAMES = {
+    "asking.searching": "Excerpt Hit Page",
+    "blocking": "clean indexes leftovers standing_queries",
+    "catalog": "Status",
+    "definition": "Definition IndexNotFoundError",
+    "indexing": "Part past_parts run serve",
+    "objects": "Leftover",
+    "standing.catalog": "StandingStatus",
+    "standing.matcher": "match serve_matcher",
+    "standing.matching": "StandingHit",
+    "standing.records": "StandingQuery",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Definition",

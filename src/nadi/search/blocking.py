@@ -8,9 +8,9 @@ from typing import overload
 from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, described, ends, inside, on_loop, opens, waits
 from nadi.client.blocking.manager import StreamManager
-from nadi.search import catalog, labelling
+from nadi.search import catalog, objects
 from nadi.search.asking import searching
-from nadi.search.labelling import Leftover
+from nadi.search.objects import Leftover
 from nadi.search.standing import catalog as standing
 
 
@@ -61,13 +61,13 @@ def leftovers(manager: StreamManager, where: str) -> list[Leftover]:
     """Return what indexes that are gone have left in a store, a folder or a URL, as after a program has deleted their
     scope; and what of others is there that isn't one of this server's. `clean` deletes the former."""
     thread, core = inside(manager)
-    return thread.run(labelling.find(core, where))
+    return thread.run(objects.find(core, where))
 
 
 def clean(manager: StreamManager, where: str) -> list[Leftover]:
     """Delete what indexes of this server that are gone have left in a store, and return that."""
     thread, core = inside(manager)
-    return thread.run(labelling.find(core, where, delete=True))
+    return thread.run(objects.find(core, where, delete=True))
 
 
 @overload

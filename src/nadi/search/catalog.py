@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,30 +10,21 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from nadi import errors
 from nadi.client.aio import StreamManager, Unreadable
 from nadi.client.control.arguments import checked
-from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidArgumentError,
-    ProtocolError,
-    StoreError,
-    StreamNotFoundError,
-    UnavailableError,
-)
 from nadi.limits import SEARCH_DROP_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
 from nadi.process.following import behind_bytes, check_same, reaches
 from nadi.process.members import Member, ended, live_members
-from nadi.search.analysis import check_installed
-from nadi.search.asking.searching import Search, search_of
+from nadi.runtime import REAL
+from nadi.search.asking.searching import Search
 from nadi.search.definition import BEING_DROPPED, REMADE, Definition, Definitions, Place, full_name, indexer_keys
-from nadi.search.fields import by_field, check_format, fields_of
+from nadi.search.fields import by_field, check_format, check_installed, fields_of
+from nadi.search.objects import shards_of, url_of
 from nadi.search.shards.manifest import Manifest, new_index
-from nadi.search.shards.objects import open_shards, url_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class Indexes:
     """The search indexes of a scope's streams."""
 
     def __init__(self, manager: StreamManager, scope: str) -> None:
-        self._manager, self._definitions = manager, Definitions(manager, scope)
+        self._definitions = Definitions(manager, scope)
 
     async def create(
         self,
@@ -88,28 +78,26 @@ class Indexes:
         made = fields_of(fields)
         letters = None if dead_letters is None else full_name(scope, dead_letters)
         if letters == f"{scope}/{stream}":
-            raise InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
+            raise errors.InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
         url, form = url_of(where), check_format(format, made)
         cut = await definitions.cut(stream, start)
         if letters is not None:
-            await self._manager.stream_info(*letters.split("/"))
-        now_ms = time.time_ns() // 1_000_000
-        found = Definition(stream, new_index(), form, made, url, cut.as_text(), now_ms, letters)
-        shards = await open_shards(found.url, scope, stream, found.id)
-        try:
-            await shards.names()  # or its error: nothing would ever be indexed there
-        finally:
-            await shards.close()
+            await definitions.manager.stream_info(*letters.split("/"))
+        found = Definition(stream, new_index(), form, made, url, cut.as_text(), REAL.now_ms(), letters)
+        async with shards_of(scope, found) as shards:
+            await shards.sizes()  # or its error: nothing would ever be indexed there
         manifest = definitions.manifest(found)
         await definitions.catalog.prepare()
         await manifest.create(Manifest.started(await reaches(definitions.stores, scope, cut)))
         try:
             await definitions.catalog.create(stream, found)
-        except AlreadyExistsError:
+        except errors.AlreadyExistsError:
             await manifest.delete()
             if (await definitions.catalog.get(stream)).is_dropped:
                 name = f"{scope}/{stream}"
-                raise ConflictError(f"the index that {name} had {BEING_DROPPED}, and make this one then") from None
+                raise errors.ConflictError(
+                    f"the index that {name} had {BEING_DROPPED}, and make this one then"
+                ) from None
             raise
         return found
 
@@ -129,20 +117,18 @@ class Indexes:
 
     async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        found, unreadable = await self._definitions.catalog.all()
-        return [*found.values()], unreadable
+        definitions, unreadable = await self._definitions.catalog.all()
+        return [*definitions.values()], unreadable
 
     async def status(self, stream: str) -> Status:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
+        scope, stores = self._definitions.scope, self._definitions.stores
         manifest = await self._definitions.manifest(definition).get()
-        with suppress(StreamNotFoundError):
-            await check_same(stores_of(self._manager), self._definitions.scope, stream, manifest.segments, REMADE)
-        reached = StreamCut(self._definitions.scope, stream, manifest.positions())
-        told = await live_members(
-            stores_of(self._manager), self._definitions.scope, SEARCH_TABLE, indexer_keys(definition)
-        )
+        with suppress(errors.StreamNotFoundError):
+            await check_same(stores, scope, stream, manifest.segments, REMADE)
+        reached = StreamCut(scope, stream, manifest.positions())
         return Status(
             definition,
             manifest.indexed,
@@ -152,9 +138,9 @@ class Indexes:
             len(manifest.shards),
             manifest.size_bytes,
             reached,
-            await behind_bytes(self._manager, reached),
+            await behind_bytes(self._definitions.manager, reached),
             sum(end - start for _, start, end in manifest.past),
-            tuple(told),
+            tuple(await live_members(stores, scope, SEARCH_TABLE, indexer_keys(definition))),
         )
 
     async def stop(self, stream: str) -> Definition:
@@ -172,20 +158,19 @@ class Indexes:
         async with definitions.named(stream):
             try:
                 definition = await definitions.catalog.change(stream, lambda found: replace(found, is_dropped=True))
-            except ProtocolError as error:
+            except errors.ProtocolError as error:
                 await self._drop_unreadable(stream, leave_shards=leave_shards, why=error)
                 return
         await definitions.manifest(definition).delete()  # its indexers end, and nobody adds a shard any more
         await self._drop_content(None if leave_shards else definition, indexer_keys(definition))
         record = definitions.catalog.record(stream)
-        kept = await record.find()
-        if kept is not None and kept.id == definition.id:
+        if (kept := await record.find()) is not None and kept.id == definition.id:
             await record.delete_read()
 
-    async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: ProtocolError) -> None:
+    async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: errors.ProtocolError) -> None:
         place, version = await self._definitions.place(stream)
         if place is None and not leave_shards:
-            raise StoreError(
+            raise errors.StoreError(
                 f"{why}. Nor does it say where the shards are: delete the index and keep them, with `nadi search "
                 f"delete {self._definitions.scope} {stream} --keep-objects`"
             ) from why
@@ -205,17 +190,14 @@ class Indexes:
         """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
         user's cache, or NADI_SEARCH_CACHE."""
         async with self._definitions.named(stream):
-            return search_of(self._manager, self._definitions, await self._definitions.get(stream), cache)
+            return Search(self._definitions, await self._definitions.get(stream), cache)
 
-    async def _delete_shards(self, definition: Definition | Place) -> None:
+    async def _delete_shards(self, place: Definition | Place) -> None:
         try:
-            shards = await open_shards(definition.url, self._definitions.scope, definition.stream, definition.id)
-            try:
+            async with shards_of(self._definitions.scope, place) as shards:
                 await shards.delete_all()
-            finally:
-                await shards.close()
-        except (InvalidArgumentError, StoreError, UnavailableError) as error:
-            raise StoreError(
-                f"the shards in {definition.url} can't be deleted ({error}). Nobody can use the index any more: delete "
+        except (errors.InvalidArgumentError, errors.StoreError, errors.UnavailableError) as error:
+            raise errors.StoreError(
+                f"the shards in {place.url} can't be deleted ({error}). Nobody can use the index any more: delete "
                 "it again once its store is there, or keep them there with `nadi search delete --keep-objects`"
             ) from error

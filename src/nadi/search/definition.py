@@ -7,7 +7,6 @@ indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -21,14 +20,7 @@ from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.catalog import Catalog, Kind, Record, named, remove_all
 from nadi.client.tables.table import value_or_none
-from nadi.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-    ScopeNotFoundError,
-    StreamNotFoundError,
-)
-from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
+from nadi.errors import NotFoundError, PermissionDeniedError, ScopeNotFoundError, StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.search.fields import Field, Format
@@ -42,14 +34,6 @@ class IndexNotFoundError(NotFoundError):
         self, scope: str, stream: str, why: str = "has no search index (any more): make one with `nadi search create`"
     ) -> None:
         super().__init__(f"stream {scope}/{stream} {why}")
-        self.scope, self.stream = scope, stream
-
-
-class NoStandingQueriesError(NotFoundError):
-    def __init__(self, scope: str, stream: str) -> None:
-        super().__init__(
-            f"stream {scope}/{stream} has no standing queries (any more): make a set with `nadi search standing create`"
-        )
         self.scope, self.stream = scope, stream
 
 
@@ -82,7 +66,7 @@ class Definitions:
     """The indexes of a scope."""
 
     def __init__(self, manager: StreamManager, scope: str) -> None:
-        self._manager, self.scope = manager, check_name("scope", scope)
+        self.manager, self.scope = manager, check_name("scope", scope)
         self.stores: SegmentStores = stores_of(manager)
         self.table: Table = manager.table(scope, SEARCH_TABLE)
         kind = Kind(
@@ -104,15 +88,14 @@ class Definitions:
 
     async def cut(self, stream: str, given: StreamCut | str) -> StreamCut:
         """A stream's cut, from which to begin; or what `StreamCuts.named` makes one of."""
-        cuts = self._manager.cuts(self.scope, check_name("stream", stream))
+        cuts = self.manager.cuts(self.scope, check_name("stream", stream))
         cut = await cuts.named(given) if isinstance(given, str) else given
         await cuts.check(cut)
         return cut
 
     @asynccontextmanager
     async def named(self, stream: str) -> AsyncIterator[None]:
-        """Around what asks for a stream's index: of a stream or a scope that doesn't exist, that is what is to be
-        said."""
+        """Raise ScopeNotFoundError or StreamNotFoundError instead of IndexNotFoundError where that is why."""
         try:
             yield
         except IndexNotFoundError as error:
@@ -124,8 +107,6 @@ class Definitions:
             raise
 
     async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
-        """Have its indexers end, or let them run again."""
-
         def stopped(definition: Definition) -> Definition:
             if definition.is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
@@ -135,13 +116,14 @@ class Definitions:
 
     def manifest(self, definition: Definition) -> Record[Manifest]:
         """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
+        remedy = f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`"
         kind = Kind(
             "the manifest of the search index of",
             self.scope,
-            f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`".format,
+            lambda name: remedy,
             lambda name: IndexNotFoundError(self.scope, definition.stream),
-            _manifest_of,
-            _packed,
+            lambda name, value: Manifest.decode(value),
+            Manifest.encode,
             prefix="manifest/",
         )
         return Record(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
@@ -158,11 +140,9 @@ class Definitions:
         return found if found.stream == stream else None, held.version
 
     async def forget_all(self, prefix: str) -> None:
-        """Remove all entries whose keys begin so."""
         await remove_all(self.stores, self.scope, self.table, prefix.encode())
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
-        """The key ranges of a cut's segments."""
         return await segment_ranges(self.stores, self.scope, cut.stream, cut)
 
 
@@ -172,27 +152,6 @@ BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
 def indexer_keys(definition: Definition) -> str:
     """How the keys of its indexers begin."""
     return f"indexer/{definition.stream}/{definition.id}/"
-
-
-def _manifest_of(name: str, value: bytes) -> Manifest:
-    try:
-        manifest = msgspec.msgpack.decode(zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES), type=Manifest)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if not manifest.is_whole:
-        raise ValueError("it names segments that it doesn't know: who wrote that?")
-    return manifest
-
-
-def _packed(manifest: Manifest) -> bytes:
-    """Spans of many segments in many shards: numbers that are much alike."""
-    value = zlib.compress(msgspec.msgpack.encode(manifest), 1)
-    if len(value) > TABLE_VALUE_MAX_BYTES:
-        raise InvalidArgumentError(
-            f"the manifest of the index has {len(value):,} bytes, which is too much: a stream of so many "
-            "segments can be indexed only if it keeps fewer"
-        )
-    return value
 
 
 def full_name(scope: str, stream: str) -> str:

@@ -2,7 +2,12 @@
 
 An event is a JSON object, in which a field's name is a path, see `model.field_path`; or plain UTF-8 text, which is the
 one field there is. A member that isn't there, or null, isn't indexed; one of another kind than its field's makes the
-event one that doesn't parse. A list has each of its values indexed, and of a list on the way what each element has."""
+event one that doesn't parse. A list has each of its values indexed, and of a list on the way what each element has.
+
+A word of a text is a run of letters and digits, in lower case. The same analyzer makes an event's words, a query's, and
+those that standing queries are matched with. Tantivy knows fields by their numbers, `f0`, `f1` …, so any name may be
+one.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +15,28 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain, repeat
 from operator import methodcaller
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from nadi.client.control.arguments import several_texts
 from nadi.errors import InvalidArgumentError
-from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES
+from nadi.limits import SEARCH_FIELD_CHARS, SEARCH_FIELDS, SEARCH_KEYWORD_BYTES, SEARCH_TOKEN_BYTES
 from nadi.model.field_path import FieldPath, parse_path
 from nadi.model.instants import EARLIEST_US, LATEST_US, instant_of
 
-Kind = Literal[
-    "text",
-    "keyword",
-    "long",
-    "double",
-    "date",
-    "timestamp_s",
-    "timestamp_ms",
-    "timestamp_us",
-    "timestamp_ns",
-    "bool",
-    "facet",
-]
+if TYPE_CHECKING:
+    from tantivy import Facet, Index, Schema, TextAnalyzer
+
+Counted = Literal["timestamp_s", "timestamp_ms", "timestamp_us", "timestamp_ns"]
+Kind = Literal["text", "keyword", "long", "double", "date", Counted, "bool", "facet"]
 Format = Literal["json", "text"]
 Value = str | int | float | bool
 KINDS: tuple[str, ...] = get_args(Kind)
-COUNTED = {f"timestamp_{unit}": unit for unit in ("s", "ms", "us", "ns")}  # times, and what numbers of them count
+COUNTED = {kind: kind.removeprefix("timestamp_") for kind in get_args(Counted)}  # times, and what numbers of them count
 TIMES = ("date", *COUNTED)  # are indexed in microseconds since 1970
 RANGES = ("long", "double", *TIMES)
 _SAME = {"timestamp": "date"}  # as tables have it
@@ -297,3 +294,74 @@ _CHECKS: dict[str, Callable[[object], Value]] = {
     "bool": _bool,
     "facet": _facet,
 }
+
+
+ORDER, SEGMENT, OFFSET, SIZE = "_order", "_segment", "_offset", "_size"
+_ANALYZER = "nadi"
+ORDER_BITS = 8  # of an order, below the microseconds: the segment's number
+
+
+def check_installed() -> None:
+    """InvalidArgumentError where tantivy isn't."""
+    try:
+        import tantivy  # noqa: F401
+    except ImportError:
+        raise InvalidArgumentError("search needs the package tantivy: pip install 'nadi[search]'") from None
+
+
+@cache
+def analyzer() -> TextAnalyzer:
+    from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
+
+    builder = TextAnalyzerBuilder(Tokenizer.simple())
+    return builder.filter(Filter.remove_long(SEARCH_TOKEN_BYTES)).filter(Filter.lowercase()).build()
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text, in order: of `GET /Index.html`, get, index and html."""
+    found: list[str] = analyzer().analyze(text)
+    return found
+
+
+@cache
+def schema_of(fields: tuple[Field, ...]) -> Schema:
+    """Of each event the shards know where it is, and the order in which it came; and its fields, without their
+    texts."""
+    from tantivy import SchemaBuilder
+
+    builder = SchemaBuilder()
+    for name in (ORDER, SEGMENT, OFFSET, SIZE):
+        builder.add_unsigned_field(name, fast=True)
+    for number, field in enumerate(fields):
+        name = name_of(number)
+        if field.kind == "text":
+            builder.add_text_field(name, tokenizer_name=_ANALYZER)
+        elif field.kind == "keyword":
+            builder.add_text_field(name, tokenizer_name="raw", index_option="basic", fast=True)
+        elif field.kind == "long" or field.kind in TIMES:
+            builder.add_integer_field(name, indexed=True, fast=True)
+        elif field.kind == "double":
+            builder.add_float_field(name, indexed=True, fast=True)
+        elif field.kind == "bool":
+            builder.add_boolean_field(name, indexed=True, fast=True)
+        else:
+            builder.add_facet_field(name)
+    return builder.build()
+
+
+def facet_of(path: str) -> Facet:
+    """A facet's path as events have it: to tantivy a backslash makes the next character plain."""
+    from tantivy import Facet
+
+    return Facet.from_string(path.replace("\\", "\\\\"))
+
+
+def name_of(number: int) -> str:
+    """What tantivy calls a field."""
+    return f"f{number}"
+
+
+def prepared(index: Index) -> Index:
+    """The index with our analyzer."""
+    index.register_tokenizer(_ANALYZER, analyzer())
+    return index

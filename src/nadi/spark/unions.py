@@ -38,8 +38,7 @@ def union(
     connection: auth_user, auth_password, auth_token, trust_store, validate_host_name, as options of `format("nadi")`.
     """
     from nadi.client import StreamManager  # who asks for a schema does without the client
-    from nadi.lake.definition import lake_name
-    from nadi.lake.record import record_of
+    from nadi.lake.definition import lake_name, record_of
     from nadi.lake.united import union as united
     from nadi.spark.columns import spark_schema
     from nadi.spark.options.parsed import ReadOptions

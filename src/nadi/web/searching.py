@@ -167,7 +167,7 @@ async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
 
 
 async def _opened(call: Call, manager: StreamManager) -> _Kept:
-    from nadi.search.asking.searching import search_of
+    from nadi.search.asking.searching import Search
     from nadi.search.definition import Definitions
 
     scope, stream = call.stream
@@ -185,7 +185,7 @@ async def _opened(call: Call, manager: StreamManager) -> _Kept:
     kept = known.get((scope, stream))
     if kept is None or (kept.search.definition.id, kept.search.definition.url) != (definition.id, definition.url):
         _forget(known, scope, stream)
-        kept = known[scope, stream] = _Kept(search_of(manager, definitions, definition))
+        kept = known[scope, stream] = _Kept(Search(definitions, definition))
         while len(known) > REST_SEARCHES:
             _forget(known, *next(iter(known)))
     known.move_to_end((scope, stream))
@@ -207,7 +207,7 @@ def forget_all(manager: StreamManager) -> None:
 
 def _check_allowed(url: str) -> None:
     from nadi.engines.urls import folder_of
-    from nadi.search.shards.objects import url_of
+    from nadi.search.objects import url_of
 
     folder = folder_of(url)
     for allowed in os.environ.get(ALLOWED, "").split():

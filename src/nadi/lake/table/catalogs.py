@@ -2,7 +2,7 @@
 
 A catalog is described by PyIceberg's properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...). They are kept in the
 store, so a secret is named instead: `${NAME}` stands for a variable of the environment of whoever opens the catalog,
-see `secrets`.
+see `reaching`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from nadi.client.serializers.types import alike
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.lake.table.reaching import CATALOG, LakeStoppedError, cause, reaching
+from nadi.lake.table.reaching import CATALOG, LakeStoppedError, cause, plain_secret, reaching, resolved, without_secrets
 from nadi.lake.table.reading import columns_of
-from nadi.lake.table.secrets import plain_secret, resolved, without_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -1,7 +1,6 @@
 """Partitions: what `day(event_time),bucket(16,key)` means, and which rows belong to which.
 
-The transforms are Iceberg's. Times are computed a column at a time; buckets and widths of other columns once for each
-distinct value, by PyIceberg.
+The transforms are PyIceberg's, computed once for each distinct value.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _FIELD = re.compile(r"\s*(?:([a-z]+)\(\s*(?:(\d{1,9})\s*,\s*)?([^(),]+?)\s*\)|([^(),]+?))\s*")
-_PLAIN = ("identity", "year", "month", "day", "hour")
+_OF_TIMES = ("year", "month", "day", "hour")
 _SIZED = ("bucket", "truncate")
-_US = 1_000_000
+_HOUR_US = 3_600_000_000
 _EXACT = Context(prec=76)
 Key = tuple[Any, ...]
 
@@ -44,7 +43,7 @@ def partition_fields(text: str) -> list[tuple[str, str]]:
         name, size, column, alone = match.groups()
         if alone is not None:
             found.append((alone, "identity"))
-        elif name in _PLAIN and size is None:
+        elif name in ("identity", *_OF_TIMES) and size is None:
             found.append((column, name))
         elif name in _SIZED and size is not None and int(size) > 0:
             found.append((column, f"{name}[{int(size)}]"))
@@ -105,18 +104,16 @@ def misplaced(fields: Iterable[tuple[str, str]], batch: pa.RecordBatch) -> dict[
 
 
 class Partitions:
-    """The partitions of a table's rows, by the spec that it has now."""
-
     def __init__(self, metadata: TableMetadata) -> None:
         schema = metadata.schema()
         self._fields = [(field, schema.find_column_name(field.source_id) or "") for field in metadata.spec().fields]
         self._types = [schema.find_type(field.source_id) for field, _ in self._fields]
 
     def of(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """The rows by partition, in their order."""
-        if not self._fields or not batch.num_rows:
-            if batch.num_rows:
-                yield (), batch
+        if not batch.num_rows:
+            return
+        if not self._fields:
+            yield (), batch
             return
         codes = np.zeros(batch.num_rows, np.int64)
         columns = []
@@ -159,12 +156,12 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
 
 def _transformed(field: PartitionField, kind: Any, column: pa.Array) -> pa.Array:
     """What the transform makes of a column, as Iceberg keeps it: times are numbers."""
-    name = str(field.transform)
-    types = pa.types
-    if name in ("year", "month", "day", "hour"):
-        return _time(name, column)
+    name, types = str(field.transform), pa.types
     if types.is_timestamp(column.type):
         column = column.cast(pa.int64())
+        if name in _OF_TIMES:  # an hour has one of each, and there are fewer hours than times
+            micros = column.fill_null(0).to_numpy(zero_copy_only=False)
+            column = pa.array(micros - micros % _HOUR_US, mask=column.is_null().to_numpy(zero_copy_only=False))
     elif types.is_date(column.type):
         column = column.cast(pa.int32()).cast(pa.int64())
     if name == "identity":
@@ -174,26 +171,4 @@ def _transformed(field: PartitionField, kind: Any, column: pa.Array) -> pa.Array
     apply = field.transform.transform(kind)
     encoded = column.dictionary_encode("encode")
     made = [None if value is None else apply(value) for value in encoded.dictionary.to_pylist()]
-    return pa.array(made, pa.int32() if name.startswith("bucket") else column.type).take(encoded.indices)
-
-
-def _time(name: str, column: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        micros = column.cast(pa.int64())
-        if name == "hour":
-            return _floor(micros, 3600 * _US)
-        days = _floor(micros, 86_400 * _US)
-    else:
-        days = column.cast(pa.int32())
-    if name == "day":
-        return days
-    dates = days.cast(pa.date32())
-    years = pc.subtract(pc.year(dates), 1970)
-    if name == "year":
-        return years.cast(pa.int32())
-    return pc.add(pc.multiply(years, 12), pc.subtract(pc.month(dates), 1)).cast(pa.int32())
-
-
-def _floor(micros: pa.Array, unit: int) -> pa.Array:
-    values = micros.fill_null(0).to_numpy(zero_copy_only=False)
-    return pa.array(np.floor_divide(values, unit), pa.int32(), mask=micros.is_null().to_numpy(zero_copy_only=False))
+    return pa.array(made, column.type if name.startswith("truncate") else pa.int32()).take(encoded.indices)

@@ -36,12 +36,11 @@ import msgspec
 from nadi.errors import ClosedError, NadiError, StoreError
 from nadi.limits import SEARCH_CACHED_INDEX_S, SEARCH_CACHED_S
 from nadi.runtime import REAL
-from nadi.search.analysis import prepared
 from nadi.search.definition import Definition, Definitions, IndexNotFoundError
-from nadi.search.shards.building import make_empty
+from nadi.search.fields import prepared
+from nadi.search.objects import Shards, open_shards
+from nadi.search.shards.building import META, check_files, files_in, head_of, make_empty, unpack, write_meta
 from nadi.search.shards.manifest import INDEX, SHARD, Manifest, Shard, folder_of_index
-from nadi.search.shards.objects import Shards, open_shards
-from nadi.search.shards.packing import META, check_files, files_in, head_of, unpack, write_meta
 
 if TYPE_CHECKING:
     from tantivy import Index, Searcher
@@ -53,11 +52,7 @@ _OPEN = re.compile(r"\.open-([0-9]{1,10})-[A-Za-z0-9_]+")
 
 
 class DamagedCacheError(Exception):
-    """What was unpacked of a shard isn't that any more."""
-
-    def __init__(self, shard: str) -> None:
-        super().__init__(shard)
-        self.shard = shard
+    """What was unpacked of the shard that it names isn't that any more."""
 
 
 def cache_folder() -> Path:
@@ -90,7 +85,6 @@ class Cached:
             shutil.rmtree(folder, ignore_errors=True)
 
     def own_folder(self) -> Path:
-        """A new folder of this process."""
         self._folder.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".open-{os.getpid()}-", dir=self._folder))
 
@@ -134,7 +128,6 @@ class Cached:
                     _discard(folder)
 
     def discard(self) -> None:
-        """Remove all of the index, which was dropped."""
         _discard(self._folder)
 
 
@@ -165,10 +158,8 @@ def _discard(folder: Path) -> None:
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
+    except (OSError, OverflowError) as error:  # another user's can't be asked
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -178,8 +169,6 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The index as a manifest has it."""
-
     manifest: Manifest
     searcher: Searcher
 
@@ -189,8 +178,9 @@ class LocalIndex:
 
     def __init__(self, definitions: Definitions, definition: Definition, cache: Path | None = None) -> None:
         self._definitions, self._definition = definitions, definition
-        self._place = (definitions.scope, definition.stream, definition.id)
-        folder = folder_of_index(definition.url, *self._place)  # another store's objects are others
+        scope, stream = definitions.scope, definition.stream
+        self._name = f"the search index of {scope}/{stream}"
+        folder = folder_of_index(definition.url, scope, stream, definition.id)  # another store's objects are others
         self._cached = Cached(cache or cache_folder(), folder)
         self._shards: Shards | None = None
         self._folder: Path | None = None
@@ -204,53 +194,50 @@ class LocalIndex:
         """The index as the newest manifest has it. StoreError: a shard is missing in the store, or damaged, or
         the cache can't be used."""
         try:
-            return await self._newest()
+            async with self._lock:
+                return await self._newest()
         except OSError as error:
             if isinstance(error, NadiError):
                 raise
-            raise StoreError(self._told(f"its cache can't be used ({error}): see NADI_SEARCH_CACHE")) from error
+            raise self._error(f"its cache can't be used ({error}): see NADI_SEARCH_CACHE") from error
         except StoreError:
             self.check_open()  # which may be why
             raise
 
     async def _newest(self) -> Opened:
-        async with self._lock:
-            missing: set[str] = set()
-            damaged: set[str] = set()
-            for _ in range(_TRIES):
-                self.check_open()
-                manifest = await self._manifest()
-                if self._opened is not None and self._opened.manifest.generation == manifest.generation:
-                    return self._opened
-                lost = await self._fetch(manifest)
-                if again := lost & missing:  # the newest manifest names it, and so nobody has deleted it
-                    raise StoreError(self._told(f"the object {min(again)} is missing in {self._definition.url}"))
-                missing |= lost
-                if lost:
-                    continue
-                try:
-                    searcher = await REAL.in_thread(self._open, manifest)
-                except FileNotFoundError:  # another process has removed a shard from the cache, or our folder
-                    self._begin_again()
-                    continue
-                except DamagedCacheError as error:
-                    if error.shard in damaged:
-                        raise StoreError(
-                            self._told(f"{error.shard} is damaged again in the cache: see its disk")
-                        ) from None
-                    damaged.add(error.shard)
-                    await REAL.in_thread(self._cached.remove, error.shard)
-                    continue
-                if self._is_closed:  # meanwhile
-                    self.close()
-                    continue
-                self._opened = Opened(manifest, searcher)
+        missing: set[str] = set()
+        damaged: set[str] = set()
+        for _ in range(_TRIES):
+            self.check_open()
+            manifest = await self._manifest()
+            if self._opened is not None and self._opened.manifest.generation == manifest.generation:
                 return self._opened
-            raise StoreError(self._told("its shards go faster than they can be fetched: ask again"))
+            lost = await self._fetch(manifest)
+            if again := lost & missing:  # the newest manifest names it, and so nobody has deleted it
+                raise self._error(f"the object {min(again)} is missing in {self._definition.url}")
+            missing |= lost
+            if lost:
+                continue
+            try:
+                searcher = await REAL.in_thread(self._open, manifest)
+            except FileNotFoundError:  # another process has removed a shard from the cache, or our folder
+                self._begin_again()
+            except DamagedCacheError as error:
+                shard = str(error)
+                if shard in damaged:
+                    raise self._error(f"{shard} is damaged again in the cache: see its disk") from None
+                damaged.add(shard)
+                await REAL.in_thread(self._cached.remove, shard)
+            else:
+                if not self._is_closed:
+                    self._opened = Opened(manifest, searcher)
+                    return self._opened
+                self.close()  # meanwhile
+        raise self._error("its shards go faster than they can be fetched: ask again")
 
     def check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"the index of {'/'.join(self._place[:2])} was closed: open it again")
+            raise ClosedError(f"{self._name} was closed: open it again")
 
     def close(self) -> None:
         self._is_closed = True
@@ -258,7 +245,6 @@ class LocalIndex:
         self._begin_again()
 
     async def discard(self) -> None:
-        """Remove what the cache has of it."""
         await REAL.in_thread(self._cached.discard)
 
     def _begin_again(self) -> None:
@@ -268,8 +254,8 @@ class LocalIndex:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _told(self, what: str) -> str:
-        return f"the search index of {'/'.join(self._place[:2])}: {what}; if that stays, drop it and create it anew"
+    def _error(self, what: str) -> StoreError:
+        return StoreError(f"{self._name}: {what}; if that stays, drop it and create it anew")
 
     async def _manifest(self) -> Manifest:
         try:
@@ -284,7 +270,7 @@ class LocalIndex:
         wanted = [one for one in manifest.shards if one.id not in self._linked and not self._cached.has(one.id)]
         if not wanted:
             return set()
-        shards = self._shards or await open_shards(self._definition.url, *self._place)
+        shards = self._shards or await open_shards(self._definitions.scope, self._definition)
         turns = asyncio.Semaphore(_FETCHED_AT_ONCE)
 
         async def fetch(shard: Shard) -> str | None:
@@ -308,6 +294,8 @@ class LocalIndex:
         return {one for one in found if isinstance(one, str)}
 
     def _open(self, manifest: Manifest) -> Searcher:
+        from tantivy import Index
+
         wanted = {shard.id for shard in manifest.shards}
         folder = self._folder
         if folder is None:
@@ -322,20 +310,15 @@ class LocalIndex:
         segments = [segment for shard in sorted(wanted) for segment in self._linked[shard]]
         write_meta(folder, self._like, segments)
         try:
-            searcher = self._searcher(folder)
+            if self._index is None:
+                self._index = prepared(Index.open(str(folder)))
+                self._index.config_reader("manual")
+            self._index.reload()
+            searcher = self._index.searcher()
         except BaseException as error:
             if not isinstance(error, ValueError | OSError) and type(error).__name__ != "PanicException":
                 raise  # the latter is one of Rust, which nobody can import
-            raise StoreError(self._told(f"a shard can't be read ({str(error)[:200]})")) from error
+            raise self._error(f"a shard can't be read ({str(error)[:200]})") from error
         for shard in gone:
             self._cached.unlink(shard, folder)
         return searcher
-
-    def _searcher(self, folder: Path) -> Searcher:
-        from tantivy import Index
-
-        if self._index is None:
-            self._index = prepared(Index.open(str(folder)))
-            self._index.config_reader("manual")
-        self._index.reload()
-        return self._index.searcher()

@@ -1,250 +1,107 @@
-"""Asks an index: hits with their events, counts, and whether it has come as far as a cut."""
+"""Asks an index: hits with their events and excerpts of them, counts, and whether it has come as far as a cut."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cachetools import LRUCache
+from msgspec.structs import replace
 
-from nadi.client.aio import StreamManager
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.closing import Closing
-from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.segments.stores import SegmentStores
 from nadi.display import Displayed
 from nadi.errors import InvalidArgumentError, RequestTimeoutError, SegmentNotFoundError, TruncatedError
-from nadi.limits import SEARCH_BEST_HITS, SEARCH_BUCKETS, SEARCH_HITS, SEARCH_HITS_AT_ONCE, SEARCH_KEPT, SEARCH_LOOK_S
+from nadi.limits import SEARCH_HITS, SEARCH_HITS_AT_ONCE, SEARCH_KEPT, SEARCH_LOOK_S, SEARCH_SNIPPET_CHARS
 from nadi.model.frontier import Bound as CutBound
 from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch, segment_name
 from nadi.process.following import check_same
-from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, check_installed, name_of, schema_of
-from nadi.search.asking.excerpts import Excerpt, Words
 from nadi.search.asking.local import LocalIndex, Opened
-from nadi.search.asking.pages import After, Placed, after_of, fitting
+from nadi.search.asking.pages import After, Placed, after_of, best, counted, fitting, listed
 from nadi.search.definition import REMADE, Definition, Definitions
-from nadi.search.fields import TIMES, Field, UnfitError, number_of, reader_of
-from nadi.search.query.bound import Bound, bind, translated, within
+from nadi.search.fields import UnfitError, analyzer, check_installed, reader_of
+from nadi.search.query.bound import Bound, Close, Follow, Has, Starts, bind, leaves, translated, within
 from nadi.search.query.parser import check_text, parse
-from nadi.search.shards.manifest import Manifest, unfinished
+from nadi.search.shards.manifest import Manifest, has_all
 
 if TYPE_CHECKING:
-    from tantivy import DocAddress, Query, Searcher
+    from tantivy import Query
 
 
-_LARGEST = (1 << 63) - 1
+@dataclass(frozen=True, slots=True)
+class Excerpt(Displayed):
+    """found: where words that were asked for begin and end in `text`."""
+
+    text: str
+    found: tuple[tuple[int, int], ...]
+
+    def marked(self, before: str, after: str) -> str:
+        """The text with something before and after each word that was found.
+
+        >>> Excerpt("no error here", ((3, 8),)).marked("*", "*")
+        'no *error* here'
+        """
+        made, at = [], 0
+        for start, end in self.found:
+            made += [self.text[at:start], before, self.text[start:end], after]
+            at = end
+        return "".join([*made, self.text[at:]])
 
 
-def listed(
-    searcher: Searcher, asked: Query, fields: tuple[Field, ...], most: int, after: After | None, newest: bool
-) -> tuple[list[Placed], int]:
-    """The newest, or the oldest, behind where a page ended; and how many there are on all pages.
+class Words:
+    """The words of a field that a query asks for, not those that it excludes."""
 
-    Few events have the same order, if any, and those are listed by their places.
-    """
-    from tantivy import Order
+    def __init__(self, bound: Bound, field: int) -> None:
+        found = [one for one in leaves(bound, excluded=False) if one.field == field]
+        self._words = {one.value for one in found if isinstance(one, Has)}
+        self._words |= {word for one in found if isinstance(one, Follow | Close) for word in one.words}
+        self._prefixes = tuple(one.prefix for one in found if isinstance(one, Starts))
 
-    count = searcher.search(asked, 1).count
-    found: list[Placed] = []
-    low, high = 0, _LARGEST
-    if after is not None:
-        same = _same(searcher, asked, fields, after.order, newest)
-        place = (after.segment, after.offset)
-        found = [one for one in same if (one.place < place if newest else one.place > place)][:most]
-        low, high = (0, after.order - 1) if newest else (after.order + 1, _LARGEST)
-    left = most - len(found)
-    if left and low <= high:
-        rest = asked if after is None else _within(asked, fields, low, high)
-        direction = Order.Desc if newest else Order.Asc
-        hits = searcher.search(rest, left, count=False, order_by_field=ORDER, order=direction).hits
-        some = _placed(searcher, [address for _, address in hits])
-        if len(some) == left:  # the last may be some of those with one order
-            last = some[-1].order
-            some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last, newest)
-        found += sorted(some, reverse=newest)[:left]
-    return found, count
-
-
-def best(searcher: Searcher, asked: Query, most: int, after: After | None) -> tuple[list[tuple[Placed, float]], int]:
-    """`most` of the hits that fit best, the newest first of those that do so alike, behind where a page ended; and how
-    many fit.
-
-    Where the index has changed meanwhile, so may have the scores: they go on behind the event that was the last.
-    """
-    result = searcher.search(asked, SEARCH_BEST_HITS)
-    addresses = [address for _, address in result.hits]
-    orders = searcher.fast_field_values(ORDER, addresses) if addresses else []
-    ranked = sorted(
-        (-round(float(score), 4), -int(order), number)
-        for number, ((score, _), order) in enumerate(zip(result.hits, orders, strict=True))
-    )
-
-    def placed(low: int, high: int) -> list[tuple[Placed, float]]:
-        """With all that share score and order with the first or the last of these, which are ranked by their places."""
-        low = bisect_left(ranked, ranked[low][:2]) if low < len(ranked) else low
-        high = bisect_left(ranked, (ranked[high - 1][0], ranked[high - 1][1] + 1)) if high > low else low
-        some = _placed(searcher, [addresses[number] for _, _, number in ranked[low:high]])
-        return sorted(zip(some, [-score for score, _, _ in ranked[low:high]], strict=True), key=_rank)
-
-    if after is None:
-        return placed(0, min(most, len(ranked)))[:most], result.count
-    last = _rank((Placed(after.order, after.segment, after.offset, 0), after.score))
-    alike = {rank[:2]: number for number, rank in enumerate(ranked) if -rank[1] == after.order}
-    for number in alike.values():
-        for one in placed(number, number + 1):
-            if one[0].place == (after.segment, after.offset):
-                last = _rank(one)
-    low = bisect_left(ranked, last[:2])
-    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # at most: those alike
-    found = [one for one in placed(low, min(low + shown + most, len(ranked))) if _rank(one) > last]
-    return found[:most], result.count
-
-
-def _rank(one: tuple[Placed, float]) -> tuple[float, int, int, int]:
-    placed, score = one
-    return -score, -placed.order, -placed.segment, -placed.offset
-
-
-def _same(searcher: Searcher, asked: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[Placed]:
-    """All with that order, by their places; as a segment has them, or the other way round."""
-    hits = searcher.search(_within(asked, fields, order, order), SEARCH_BUCKETS, count=False).hits
-    return sorted(_placed(searcher, [address for _, address in hits]), reverse=newest)
-
-
-def _within(asked: Query, fields: tuple[Field, ...], low: int, high: int) -> Query:
-    from tantivy import FieldType, Occur, Query
-
-    orders = Query.range_query(schema_of(fields), ORDER, FieldType.Unsigned, low, high)
-    return Query.boolean_query([(Occur.Must, asked), (Occur.Must, Query.const_score_query(orders, 0.0))])
-
-
-def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]:
-    if not addresses:
-        return []
-    columns = [searcher.fast_field_values(name, list(addresses)) for name in (ORDER, SEGMENT, OFFSET, SIZE)]
-    return [
-        Placed(int(order), int(segment), int(offset), int(offset) + int(size))
-        for order, segment, offset, size in zip(*columns, strict=True)
-    ]
-
-
-Place = tuple[int, int, int]  # segment, offset, and where the event ends
-
-
-async def events_at(stores: SegmentStores, scope: str, stream: str, places: Sequence[Place]) -> list[bytes | None]:
-    """Each event; None for one that was truncated away meanwhile."""
-    turns = asyncio.Semaphore(SEARCH_HITS_AT_ONCE)
-
-    async def event(place: Place) -> bytes | None:
-        segment, offset, end = place
-        async with turns:
-            try:
-                blocks = read_segment_range(stores, segment_name(scope, stream, segment), offset, end)
-                found = [data async for block in blocks for data in block.events()]
-            except (TruncatedError, SegmentNotFoundError):
-                return None
-            assert len(found) == 1, f"{len(found)} events where one was indexed"
-            return found[0]
-
-    return list(await asyncio.gather(*map(event, places)))
-
-
-CAME = "_came"
-_US = 1_000_000
-_ALL = (1 << 32) - 1  # values of a segment of tantivy
-
-
-def counted(
-    searcher: Searcher,
-    asked: Query,
-    fields: tuple[Field, ...],
-    by: str | None,
-    interval_s: float | None,
-    limit: int,
-) -> dict[Any, int]:
-    """How many there are, by `by`: of a keyword, a bool or a long the most frequent values; of a date, or of `_came`,
-    when they came, by intervals, each named by when it begins, those without any left out; of a number by intervals."""
-    if by is None:
-        if interval_s is not None:
-            raise InvalidArgumentError("an interval is of times: say of which field, or of _came, by which it counts")
-        return {"all": searcher.search(asked, 1).count}
-    if not isinstance(limit, int) or not 0 < limit <= SEARCH_BUCKETS:
-        raise InvalidArgumentError(f"a count has 1 to {SEARCH_BUCKETS:,} buckets, not {limit}")
-    found = None if by == CAME else number_of(fields, by)
-    if found is None and by != CAME:
-        raise InvalidArgumentError(f"the index has no field {by[:60]!r} to count by: {CAME} is when events came")
-    name, kind, unit = ORDER, "date", _US << ORDER_BITS
-    if found is not None:
-        name, kind, unit = name_of(found), fields[found].kind, _US
-    if kind in ("text", "facet"):
-        raise InvalidArgumentError(f"{by} is a {kind}: counts are by keywords, bools, numbers and times")
-    if kind in TIMES and interval_s is None:
-        raise InvalidArgumentError(f"{by} is a time: say by which interval it counts")
-    if interval_s is None:
-        return _by_value(searcher, asked, name, kind, limit)
-    if kind in ("keyword", "bool") or not 0 < interval_s < math.inf:
-        raise InvalidArgumentError(
-            f"an interval is a finite number above 0, of a time or a number: not {interval_s} of {by}"
+    def excerpt(self, text: str) -> Excerpt:
+        """The best part of a text; its start if none of the words is there."""
+        places = [
+            (token.char_offset_from, token.char_offset_to)
+            for token in analyzer().pre_tokenize(text).tokens
+            if token.text in self._words or (self._prefixes and token.text.startswith(self._prefixes))
+        ]
+        if len(text) <= SEARCH_SNIPPET_CHARS:
+            return Excerpt(text, tuple(places))
+        start = _best_start(text, places)
+        end = min(start + SEARCH_SNIPPET_CHARS, len(text))
+        return Excerpt(
+            text[start:end], tuple((low - start, high - start) for low, high in places if start <= low and high <= end)
         )
-    return _by_interval(searcher, asked, name, kind, interval_s, unit)
 
 
-def _by_value(searcher: Searcher, asked: Query, name: str, kind: str, limit: int) -> dict[Any, int]:
-    """Of each segment of tantivy's all values are taken: the most frequent of all may be rare in each."""
-    terms = {"terms": {"field": name, "size": limit, "segment_size": _ALL}}
-    buckets = _buckets(searcher, asked, terms, "ask for fewer events")
-    made = {"bool": bool, "long": int, "double": float, "keyword": str}[kind]
-    return {made(bucket["key"]): bucket["doc_count"] for bucket in buckets}
-
-
-def _by_interval(searcher: Searcher, asked: Query, name: str, kind: str, interval: float, unit: int) -> dict[Any, int]:
-    step = float(interval * unit) if kind in TIMES else float(interval)
-    histogram = {"histogram": {"field": name, "interval": step, "min_doc_count": 1}}
-    buckets = _buckets(searcher, asked, histogram, "take a longer interval")
-    if len(buckets) > SEARCH_BUCKETS:
-        raise InvalidArgumentError(
-            f"the count has {len(buckets):,} buckets, and {SEARCH_BUCKETS:,} are the most: take a longer interval"
-        )
-    if kind not in TIMES:
-        return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
-    counts: dict[Any, int] = {}
-    for bucket in buckets:
-        begins = _moment(bucket["key"] / unit)
-        counts[begins] = counts.get(begins, 0) + bucket["doc_count"]
-    return counts
-
-
-def _buckets(searcher: Searcher, asked: Query, what: dict[str, Any], hint: str) -> list[dict[str, Any]]:
-    try:
-        found: list[dict[str, Any]] = searcher.aggregate(asked, {"by": what})["by"]["buckets"]
-    except ValueError as error:  # it is given so much memory
-        raise InvalidArgumentError(f"the count has too many buckets: {hint} ({error})") from error
-    return found
-
-
-def _moment(seconds: float) -> datetime:
-    """A bucket may begin before the first datetime there is, though its events don't."""
-    low, high = ((one.replace(tzinfo=UTC) - _EPOCH).total_seconds() for one in (datetime.min, datetime.max))
-    if not low < seconds < high:
-        return (datetime.min if seconds <= low else datetime.max).replace(tzinfo=UTC)
-    return _EPOCH + timedelta(microseconds=round(seconds * _US))
+def _best_start(text: str, places: list[tuple[int, int]]) -> int:
+    """Where a part begins that has the most of these places, a little before the first of them, at a word's start."""
+    best = (0, 0)
+    last = 0
+    for number, (start, _) in enumerate(places):
+        last = max(last, number)
+        while last + 1 < len(places) and places[last + 1][1] - start <= SEARCH_SNIPPET_CHARS * 3 // 4:
+            last += 1
+        if last + 1 - number > best[0]:
+            best = (last + 1 - number, start)
+    start = max(best[1] - SEARCH_SNIPPET_CHARS // 4, 0)
+    if start:
+        space = text.find(" ", start, best[1])
+        start = space + 1 if space >= 0 else start
+    return start
 
 
 Ordering = Literal["newest", "oldest", "best"]
 _ORDERINGS = ("newest", "oldest", "best")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +137,15 @@ class _Question:
 
 @checked()
 class Search(Closing):
-    """Queries of one stream's index; `search_of` makes one."""
+    """Queries of one stream's index. cache: the folder for its shards, see `local.cache_folder`."""
 
-    def __init__(
-        self, manager: StreamManager, definitions: Definitions, definition: Definition, local: LocalIndex
-    ) -> None:
+    def __init__(self, definitions: Definitions, definition: Definition, cache: str | Path | None = None) -> None:
+        check_installed()
         self.definition = definition
-        self._manager, self._definitions, self._local = manager, definitions, local
-        self._stores = stores_of(manager)
+        self._definitions, self._stores = definitions, definitions.stores
+        self._local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
         self._scope, self._stream = definitions.scope, definition.stream
-        self._cuts = manager.cuts(self._scope, self._stream)
+        self._cuts = definitions.manager.cuts(self._scope, self._stream)
         self._kept: LRUCache[int, Opened] = LRUCache(SEARCH_KEPT)  # for further pages of the best, by generation
 
     async def query(
@@ -317,7 +173,8 @@ class Search(Closing):
             raise InvalidArgumentError(f"hits are listed {', '.join(_ORDERINGS)} first, not {order!r}")
         if not isinstance(limit, int) or not 0 < limit <= SEARCH_HITS:
             raise InvalidArgumentError(f"a page has 1 to {SEARCH_HITS:,} hits, not {limit}")
-        digest = _digest(text, order, since, until, keys)
+        asked_for = [str(one) for one in (text, order, since, until, keys)]
+        digest = hashlib.blake2b(repr(asked_for).encode(), digest_size=9).hexdigest()
         begin = None if after is None else after_of(after, digest)
         if order == "best" and until is None and parse(text).until is None:
             until = await self._as_of(begin)
@@ -326,9 +183,24 @@ class Search(Closing):
         opened = self._kept.get(begin.generation) if begin is not None and order == "best" else None
         opened = opened or await self._local.newest()
         asked = await self._asked(question, opened.manifest)
+        fields, searcher = self.definition.fields, opened.searcher
         if order == "best":
-            return await self._best(question, opened, asked, limit, begin, digest)
-        return await self._listed(question, opened, asked, limit, begin, digest, newest=order == "newest")
+            found, count = await asyncio.to_thread(best, searcher, asked, limit + 1, begin)
+        else:
+            is_newest = order == "newest"
+            found, count = await asyncio.to_thread(listed, searcher, asked, fields, limit + 1, begin, is_newest)
+        shown = fitting(found[:limit])
+        hits = tuple(await self._hits(question, shown))
+        if len(found) == len(shown):
+            return Page(hits, count, None)
+        last = shown[-1]
+        end = After(digest, last.order, last.segment, last.offset)
+        if order == "best":
+            generation = opened.manifest.generation
+            self._kept[generation] = opened
+            as_of = "" if question.until is None else question.until.as_text()
+            end = replace(end, score=last.score or 0.0, as_of=as_of, generation=generation)
+        return Page(hits, count, end.as_text())
 
     async def count(
         self,
@@ -343,7 +215,7 @@ class Search(Closing):
         wait_for: StreamCut | str | None = None,
         timeout: float = 30.0,
     ) -> dict[Any, int]:
-        """How many events fit a query: all of them, as `{"all": …}`, or by a field, see `counting.counted`.
+        """How many events fit a query: all of them, as `{"all": …}`, or by a field, see `pages.counted`.
 
         since, until, keys, wait_for, timeout: as in `query`.
         """
@@ -364,7 +236,7 @@ class Search(Closing):
         await self._check_same(given, manifest)
         while True:
             found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
-            if not any(True for _ in unfinished(manifest, found)):
+            if has_all(manifest, found):
                 return
             if time.monotonic() >= until:
                 raise RequestTimeoutError(
@@ -421,11 +293,7 @@ class Search(Closing):
         return reached if reached.positions else None
 
     async def _question(
-        self,
-        text: str,
-        since: StreamCut | str | None,
-        until: StreamCut | str | None,
-        keys: Sequence[str] | None,
+        self, text: str, since: StreamCut | str | None, until: StreamCut | str | None, keys: Sequence[str] | None
     ) -> _Question:
         parsed = parse(text)
         for name, given, said in (("since", since, parsed.since), ("until", until, parsed.until)):
@@ -467,51 +335,26 @@ class Search(Closing):
 
     # --- answers ------------------------------------------------------------------------------
 
-    async def _listed(
-        self,
-        question: _Question,
-        opened: Opened,
-        asked: Query,
-        limit: int,
-        begin: After | None,
-        digest: str,
-        *,
-        newest: bool,
-    ) -> Page:
-        found, count = await asyncio.to_thread(
-            listed, opened.searcher, asked, self.definition.fields, limit + 1, begin, newest
-        )
-        placed: list[tuple[Placed, float | None]] = [(one, None) for one in found[:limit]]
-        shown = fitting(placed)
-        hits = await self._hits(question, shown)
-        last = shown[-1][0] if len(found) > len(shown) else None
-        told = None if last is None else After(digest, last.order, last.segment, last.offset).as_text()
-        return Page(tuple(hits), count, told)
-
-    async def _best(
-        self, question: _Question, opened: Opened, asked: Query, limit: int, begin: After | None, digest: str
-    ) -> Page:
-        found, count = await asyncio.to_thread(best, opened.searcher, asked, limit + 1, begin)
-        shown = fitting(found[:limit])
-        hits = await self._hits(question, shown)
-        if len(found) == len(shown):
-            return Page(tuple(hits), count, None)
-        as_of = "" if question.until is None else question.until.as_text()
-        generation = opened.manifest.generation
-        self._kept[generation] = opened
-        last, score = shown[-1]
-        told = After(digest, last.order, last.segment, last.offset, score or 0.0, as_of, generation)
-        return Page(tuple(hits), count, told.as_text())
-
-    async def _hits(self, question: _Question, found: Sequence[tuple[Placed, float | None]]) -> list[Hit]:
+    async def _hits(self, question: _Question, found: Sequence[Placed]) -> list[Hit]:
         """With their events; those that were truncated away meanwhile left out."""
-        places = [(one.segment, one.offset, one.end) for one, _ in found]
-        events = await events_at(self._stores, self._scope, self._stream, places)
+        turns = asyncio.Semaphore(SEARCH_HITS_AT_ONCE)
+
+        async def event(one: Placed) -> bytes | None:
+            async with turns:
+                try:
+                    name = segment_name(self._scope, self._stream, one.segment)
+                    blocks = read_segment_range(self._stores, name, one.offset, one.end)
+                    (data,) = [data async for block in blocks for data in block.events()]
+                except (TruncatedError, SegmentNotFoundError):
+                    return None
+                return data
+
+        events = await asyncio.gather(*map(event, found))
 
         def made() -> list[Hit]:
             return [
-                Hit(data, one.segment, one.offset, _came(one.order), score, self._excerpt(question.bound, data))
-                for (one, score), data in zip(found, events, strict=True)
+                Hit(data, one.segment, one.offset, one.came, one.score, self._excerpt(question.bound, data))
+                for one, data in zip(found, events, strict=True)
                 if data is not None
             ]
 
@@ -526,20 +369,3 @@ class Search(Closing):
             return None
         made = [Words(bound, number).excerpt(str(value)) for number, value in values if fields[number].kind == "text"]
         return next((one for one in made if one.found), made[0] if made else None)
-
-
-def search_of(
-    manager: StreamManager, definitions: Definitions, definition: Definition, cache: str | Path | None = None
-) -> Search:
-    """What queries that index; nothing is asked yet. cache: the folder for its shards, see `local.cache_folder`."""
-    check_installed()
-    local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
-    return Search(manager, definitions, definition, local)
-
-
-def _digest(*asked: object) -> str:
-    return hashlib.blake2b(repr([str(one) for one in asked]).encode(), digest_size=9).hexdigest()
-
-
-def _came(order: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=order >> ORDER_BITS)

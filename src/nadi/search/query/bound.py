@@ -17,8 +17,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_PREFIX_BYTES, SEARCH_QUERY_PARTS, SEARCH_TOKEN_BYTES
 from nadi.model.frontier import Bound as CutBound
-from nadi.search.analysis import OFFSET, SEGMENT, facet_of, name_of, schema_of, words_in
-from nadi.search.fields import RANGES, Field, Value, number_of, value_of
+from nadi.search.fields import (
+    OFFSET,
+    RANGES,
+    SEGMENT,
+    Field,
+    Value,
+    facet_of,
+    name_of,
+    number_of,
+    schema_of,
+    value_of,
+    words_in,
+)
 from nadi.search.query.parser import And, Node, Not, Or, Range, Term
 from nadi.search.shards.manifest import Manifest
 
@@ -74,8 +85,9 @@ Bound: TypeAlias = "Leaf | And[Bound] | Or[Bound] | Not[Bound]"
 
 def bind(node: Node, fields: tuple[Field, ...]) -> Bound:
     """InvalidArgumentError: a field that isn't there, or a value that its kind can't have."""
-    bound = _Binding(fields).bound(node)
-    if (count := sum(_weight(leaf) for leaf in leaves(bound))) > SEARCH_QUERY_PARTS:
+    bound = _bound(node, fields)
+    terms = (2 * leaf.apart if isinstance(leaf, Close) else 1 for leaf in leaves(bound))  # tantivy knows phrases alone
+    if (count := sum(terms)) > SEARCH_QUERY_PARTS:
         raise InvalidArgumentError(f"the query has {count:,} terms, and {SEARCH_QUERY_PARTS:,} are the most")
     return bound
 
@@ -91,72 +103,62 @@ def leaves(bound: Bound, *, excluded: bool = True) -> Iterator[Leaf]:
         yield from leaves(bound.part)
 
 
-def _weight(leaf: Leaf) -> int:
-    """How many terms it is for tantivy, which knows phrases alone."""
-    return 2 * leaf.apart if isinstance(leaf, Close) else 1
+def _bound(node: Node, fields: tuple[Field, ...]) -> Bound:
+    match node:
+        case And(parts):
+            return And(tuple(_bound(part, fields) for part in parts))
+        case Or(parts):
+            return Or(tuple(_bound(part, fields) for part in parts))
+        case Not(part):
+            return Not(_bound(part, fields))
+        case Range():
+            return _range(node, fields)
+        case Term(field):
+            found = tuple(_leaf(number, fields[number], node) for number in _about(field, fields))
+            return found[0] if len(found) == 1 else Or(found)
 
 
-class _Binding:
-    def __init__(self, fields: tuple[Field, ...]) -> None:
-        self._fields = fields
+def _about(name: str | None, fields: tuple[Field, ...]) -> list[int]:
+    """The fields that a term is about: that of the name, or those that are meant without one."""
+    if name is None:
         kinds = [field.kind for field in fields]
         usual = "text" if "text" in kinds else "keyword"
-        self._usual = [number for number, kind in enumerate(kinds) if kind == usual]
+        if usual not in kinds:
+            raise InvalidArgumentError("the index has no text and no keyword: say which field, as name:value")
+        return [number for number, kind in enumerate(kinds) if kind == usual]
+    number = number_of(fields, name)
+    if number is None:
+        names = ", ".join(field.name for field in fields)
+        raise InvalidArgumentError(f"the index has no field {name[:60]!r}, only {names}; quote a text that has a colon")
+    return [number]
 
-    def bound(self, node: Node) -> Bound:
-        match node:
-            case And(parts):
-                return And(tuple(map(self.bound, parts)))
-            case Or(parts):
-                return Or(tuple(map(self.bound, parts)))
-            case Not(part):
-                return Not(self.bound(part))
-            case Range():
-                return self._range(node)
-            case Term(field):
-                found = tuple(self._leaf(number, node) for number in self._about(field))
-                return found[0] if len(found) == 1 else Or(found)
 
-    def _about(self, name: str | None) -> list[int]:
-        if name is None:
-            if not self._usual:
-                raise InvalidArgumentError("the index has no text and no keyword: say which field, as name:value")
-            return self._usual
-        number = number_of(self._fields, name)
-        if number is None:
-            names = ", ".join(field.name for field in self._fields)
-            raise InvalidArgumentError(
-                f"the index has no field {name[:60]!r}, only {names}; quote a text that has a colon"
-            )
-        return [number]
+def _leaf(number: int, field: Field, node: Term) -> Bound:
+    if field.kind == "text":
+        return _of_text(number, field, node)
+    if node.apart:
+        raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words of texts lie near each other")
+    if not node.is_prefix:
+        return Has(number, _value(field, node.text))
+    if field.kind != "keyword":
+        raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}")
+    return _starts(number, node.text)
 
-    def _leaf(self, number: int, node: Term) -> Bound:
-        field = self._fields[number]
-        if field.kind == "text":
-            return _of_text(number, field, node)
-        if node.apart:
-            raise InvalidArgumentError(f"{field.name} is a {field.kind}: only words of texts lie near each other")
-        if node.is_prefix:
-            if field.kind != "keyword":
-                raise InvalidArgumentError(
-                    f"{field.name} is a {field.kind}: only words and keywords begin with {node.text!r}"
-                )
-            return _starts(number, node.text)
-        return Has(number, self._value(field, node.text))
 
-    def _range(self, node: Range) -> Bound:
-        (number,) = self._about(node.field)
-        field = self._fields[number]
-        if field.kind not in RANGES:
-            raise InvalidArgumentError(f"{field.name} is a {field.kind}: ranges are of {', '.join(RANGES)}")
-        low, high = (None if text is None else self._value(field, text) for text in (node.low, node.high))
-        return Between(number, low, high, node.with_low, node.with_high)
+def _range(node: Range, fields: tuple[Field, ...]) -> Bound:
+    (number,) = _about(node.field, fields)
+    field = fields[number]
+    if field.kind not in RANGES:
+        raise InvalidArgumentError(f"{field.name} is a {field.kind}: ranges are of {', '.join(RANGES)}")
+    low, high = (None if text is None else _value(field, text) for text in (node.low, node.high))
+    return Between(number, low, high, node.with_low, node.with_high)
 
-    def _value(self, field: Field, text: str) -> Value:
-        try:
-            return value_of(field.kind, text)
-        except ValueError as error:
-            raise InvalidArgumentError(f"what the query says of {field.name} is {error}") from None
+
+def _value(field: Field, text: str) -> Value:
+    try:
+        return value_of(field.kind, text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"what the query says of {field.name} is {error}") from None
 
 
 def _starts(number: int, prefix: str) -> Starts:
@@ -228,25 +230,6 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
     return of(bound)
 
 
-def _outside(excluded: dict[int, list[tuple[int | None, int | None]]], fields: tuple[Field, ...]) -> list[Query]:
-    """One query for each run of a segment's bytes whose events don't count: from an offset, up to before another."""
-    from tantivy import FieldType, Occur, Query
-
-    schema = schema_of(fields)
-
-    def between(name: str, low: int | None, high: int | None) -> tuple[Occur, Query]:
-        return Occur.Must, Query.range_query(schema, name, FieldType.Unsigned, low, high)
-
-    found = []
-    for segment, runs in excluded.items():
-        for low, high in runs:
-            parts = [between(SEGMENT, segment, segment)]
-            if (low, high) != (None, None):
-                parts.append(between(OFFSET, low, None if high is None else high - 1))
-            found.append(Query.boolean_query(parts))
-    return found
-
-
 def within(
     asked: Query,
     fields: tuple[Field, ...],
@@ -256,35 +239,29 @@ def within(
     keys: tuple[str, ...] | None,
 ) -> Query:
     """What is asked, of events behind all of `lows`, before `highs`, in segments that may have one of the keys."""
-    from tantivy import Occur, Query
+    from tantivy import FieldType, Occur, Query
 
-    excluded: dict[int, list[tuple[int | None, int | None]]] = {}
-    for segment, (start, end) in _spans(manifest).items():
-        reach = manifest.segments[segment]
-        runs: list[tuple[int | None, int | None]] = []
-        low = max((end if limit is None else limit for limit in (one.limit(reach.range) for one in lows)), default=0)
-        high = end
-        if highs is not None and (limit := highs.limit(reach.range)) is not None:
-            high = limit
-        if keys is not None and not reach.range.takes_any(keys):
-            high = start
-        if low >= end or high <= start:
-            runs = [(None, None)]
-        else:
-            runs += [(None, low)] if low > start else []
-            runs += [(high, None)] if high < end else []
-        if runs:
-            excluded[segment] = runs
-    if not excluded:
-        return asked
-    return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, one) for one in _outside(excluded, fields))])
+    def between(name: str, low: int | None, high: int | None) -> tuple[Occur, Query]:
+        return Occur.Must, Query.range_query(schema_of(fields), name, FieldType.Unsigned, low, high)
 
-
-def _spans(manifest: Manifest) -> dict[int, tuple[int, int]]:
-    """From where up to where shards may have events, by segment."""
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}  # of segments of which shards may have events
     for shard in manifest.shards:
         for segment, start, end in shard.spans:
-            low, high = found.get(segment, (start, end))
-            found[segment] = (min(low, start), max(high, end))
-    return found
+            low, high = spans.get(segment, (start, end))
+            spans[segment] = min(low, start), max(high, end)
+    outside = []
+    for segment, (start, end) in spans.items():
+        own, of_segment = manifest.segments[segment].range, between(SEGMENT, segment, segment)
+        low = max((end if limit is None else limit for limit in (one.limit(own) for one in lows)), default=0)
+        limit = None if highs is None else highs.limit(own)
+        high = end if limit is None else limit
+        if low >= end or high <= start or (keys is not None and not own.takes_any(keys)):
+            outside.append([of_segment])
+            continue
+        if low > start:
+            outside.append([of_segment, between(OFFSET, None, low - 1)])
+        if high < end:
+            outside.append([of_segment, between(OFFSET, high, None)])
+    if not outside:
+        return asked
+    return Query.boolean_query([(Occur.Must, asked), *((Occur.MustNot, Query.boolean_query(one)) for one in outside)])

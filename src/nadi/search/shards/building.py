@@ -1,41 +1,168 @@
-"""Makes a shard of events: what they say to tantivy, and what doesn't parse to the dead letters.
+"""Makes a shard of events, or one of several; a shard is one object.
+
+b"nadi search 2\\n" | length of the list, its checksum, 4 bytes each | the list, as JSON | tantivy's files, end to end
 
 Each event has an *order*, by which the newest come first: when the server took it, in microseconds, with its segment's
 number in the low bits; and more than the one before it in its segment. Of a past that is indexed by many it is no less
 than that, and few share one, which are listed by their places. So a page of hits can end behind any of them.
 
-Makes one shard of several. Tantivy merges their segments by its own rule, so they are to be as `to_merge` has them;
-what it leaves apart are several segments in one shard, and found all the same.
+Tantivy merges segments by its own rule, so those of several shards are to be as `to_merge` has them; what it leaves
+apart are several segments in one shard, and found all the same.
 """
 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import shutil
+import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import crc32c
+import msgspec
 import numpy as np
 
+from nadi.errors import StoreError
 from nadi.limits import SEARCH_REASON_CHARS, SEARCH_WRITER_BYTES
 from nadi.model.event import EventBlock
 from nadi.naming import segment_number
-from nadi.search.analysis import OFFSET, ORDER, ORDER_BITS, SEGMENT, SIZE, facet_of, name_of, prepared, schema_of
-from nadi.search.fields import TIMES, Field, Format, UnfitError, reader_of
-from nadi.search.shards.manifest import Numbers, Shard, Span, Step
-from nadi.search.shards.packing import META, packed, unpack, write_meta
+from nadi.search.fields import (
+    OFFSET,
+    ORDER,
+    ORDER_BITS,
+    SEGMENT,
+    SIZE,
+    TIMES,
+    Field,
+    Format,
+    UnfitError,
+    facet_of,
+    name_of,
+    prepared,
+    reader_of,
+    schema_of,
+)
+from nadi.search.shards.manifest import FILE, Numbers, Shard, Span, Step
 
-if TYPE_CHECKING:
-    from tantivy import Document
+_MAGIC = b"nadi search 2\n"
+_LENGTHS = struct.Struct(">II")
+_LEAST = 4 << 20  # a file that is larger isn't read, but mapped
+META = "meta.json"
 
 
-_MERGER_BYTES = 15_000_000
+class _File(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    size_bytes: int
+    checksum: int
+
+
+class _List(msgspec.Struct, frozen=True):
+    files: list[_File]
+    segments: list[msgspec.Raw]
+
+
+class _Meta(msgspec.Struct):
+    """What we need of tantivy's list."""
+
+    segments: list[msgspec.Raw]
+
+
+def packed(folder: Path) -> list[memoryview]:
+    segments = msgspec.json.decode((folder / META).read_bytes(), type=_Meta).segments
+    ids = {msgspec.json.decode(segment)["segment_id"].replace("-", "") for segment in segments}
+    bodies = {path.name: _body(path) for path in sorted(folder.iterdir()) if path.name.partition(".")[0] in ids}
+    files = [_File(name, len(body), crc32c.crc32c(body)) for name, body in bodies.items()]
+    listed = msgspec.json.encode(_List(files, segments))
+    head = _MAGIC + _LENGTHS.pack(len(listed), crc32c.crc32c(listed)) + listed
+    return [memoryview(head), *(body for body in bodies.values() if len(body))]
+
+
+def unpack(data: memoryview, folder: Path, shard: str) -> list[msgspec.Raw]:
+    """Write the files of an object into a folder; what tantivy's list has of them. StoreError if it is damaged."""
+    for file, body in bodies_of(data, shard):
+        (folder / file.name).write_bytes(body)
+    return _listed(data, shard)[0].segments
+
+
+def head_of(data: memoryview, shard: str) -> memoryview:
+    """The part of an object that `check_files` takes."""
+    return data[: _listed(data, shard)[1]]
+
+
+def check_files(folder: Path, head: bytes, shard: str) -> list[msgspec.Raw]:
+    """What tantivy's list has of the files of an object that are in a folder. StoreError if they are not those."""
+    listed, _ = _listed(memoryview(head), shard)
+    for file in listed.files:
+        body = _body(folder / file.name)
+        if len(body) != file.size_bytes or crc32c.crc32c(body) != file.checksum:
+            raise _damaged(shard)
+    if {path.name for path in files_in(folder)} != {file.name for file in listed.files}:
+        raise _damaged(shard)
+    return listed.segments
+
+
+def _listed(data: memoryview, shard: str) -> tuple[_List, int]:
+    """An object's list, and where its files begin."""
+    at = len(_MAGIC) + _LENGTHS.size
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise StoreError(f"the object {shard} is not a shard of an index that this nadi reads: see who wrote it")
+    if len(data) < at:
+        raise _damaged(shard)
+    length, checksum = _LENGTHS.unpack(data[len(_MAGIC) : at])
+    raw = data[at : at + length]
+    if len(raw) < length or crc32c.crc32c(raw) != checksum:
+        raise _damaged(shard)
+    try:
+        listed = msgspec.json.decode(raw, type=_List)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(shard) from error
+    if not all(FILE.match(file.name) and file.size_bytes >= 0 for file in listed.files):
+        raise _damaged(shard)
+    return listed, at + length
+
+
+def bodies_of(data: memoryview, shard: str) -> Iterator[tuple[_File, memoryview]]:
+    """An object's files. StoreError if it is damaged."""
+    listed, at = _listed(data, shard)
+    for file in listed.files:
+        body = data[at : at + file.size_bytes]
+        if len(body) < file.size_bytes or crc32c.crc32c(body) != file.checksum:
+            raise _damaged(shard)
+        yield file, body
+        at += file.size_bytes
+
+
+def write_meta(folder: Path, like: bytes, segments: list[msgspec.Raw]) -> None:
+    """Make the segments whose files are in a folder one index of tantivy's. like: the list of any index of its kind."""
+    meta = msgspec.json.decode(like)
+    meta["segments"] = segments
+    meta["opstamp"] = 0
+    written = folder / f".{META}"
+    written.write_bytes(msgspec.json.encode(meta))
+    written.rename(folder / META)
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Those of the segments."""
+    return (path for path in folder.iterdir() if not path.name.startswith(".") and path.name != META)
+
+
+def _body(path: Path) -> memoryview:
+    if path.stat().st_size < _LEAST:
+        return memoryview(path.read_bytes())
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _damaged(shard: str) -> StoreError:
+    return StoreError(f"the object {shard} of an index is damaged: drop the index and create it anew from its stream")
 
 
 def merge(objects: Sequence[tuple[str, memoryview]], fields: tuple[Field, ...]) -> list[memoryview]:
@@ -47,14 +174,13 @@ def merge(objects: Sequence[tuple[str, memoryview]], fields: tuple[Field, ...]) 
         segments = [segment for shard, data in objects for segment in unpack(data, folder, shard)]
         write_meta(folder, (folder / META).read_bytes(), segments)
         index = prepared(Index.open(str(folder)))
-        writer = index.writer(min(_MERGER_BYTES, SEARCH_WRITER_BYTES), 1)
+        writer = index.writer(_LEAST_WRITER_BYTES, 1)
         writer.commit()  # has tantivy look for what it could merge
         writer.wait_merging_threads()
         return packed(folder)
 
 
 def make_empty(folder: Path, fields: tuple[Field, ...]) -> None:
-    """An index of tantivy's without any events."""
     from tantivy import Index
 
     Index(schema_of(fields), path=str(folder))
@@ -69,14 +195,11 @@ _PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Events of one segment that follow each other. came_ms: when each was taken, -1 where that is unknown. order: of
-    the event before, in microseconds. micros: their orders, where they don't follow from these."""
+    """Events of one segment that follow each other. micros: their orders, without the segment's number."""
 
     segment_id: int
     blocks: Sequence[EventBlock]
-    came_ms: Numbers
-    order: int
-    micros: Numbers | None = None
+    micros: Numbers
 
     @property
     def start(self) -> int:
@@ -162,39 +285,11 @@ def clean_work_folders() -> None:
 
 
 def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
-    from tantivy import Index
+    from tantivy import Document, Index
 
     size = sum(one.end - one.start for one in stretches)
     index = prepared(Index(schema_of(fields), path=str(folder)))
     writer = index.writer(max(_LEAST_WRITER_BYTES, min(size * _PER_BYTE, SEARCH_WRITER_BYTES)), 1)
-    made = Built(having=[0] * len(fields))
-    documents = _documents(form, fields, made.having)
-    for stretch in stretches:
-        micros = orders(stretch.came_ms, stretch.order) if stretch.micros is None else stretch.micros
-        events = documents(stretch, (micros << ORDER_BITS) | (segment_number(stretch.segment_id) & _NUMBER_MASK))
-        for found in events:
-            if isinstance(found, Unfit):
-                made.unfit.append(found)
-            else:
-                writer.add_document(found)
-                made.docs += 1
-        made.steps.append(Step(stretch.segment_id, stretch.start, stretch.end, int(micros[-1])))
-    if made.docs:
-        writer.commit()
-    writer.wait_merging_threads()
-    return made
-
-
-def _documents(
-    form: Format, fields: tuple[Field, ...], having: list[int]
-) -> Callable[[Stretch, Numbers], Iterator[Document | Unfit]]:
-    """What makes a stretch's events what tantivy takes, given their orders, and counts in `having` which fields they
-    have."""
-    from tantivy import Document
-
-    def add_facet(document: Document, name: str, value: str) -> None:
-        document.add_facet(name, facet_of(value))
-
     kinds: dict[str, Any] = {
         "text": Document.add_text,
         "keyword": Document.add_text,
@@ -202,21 +297,21 @@ def _documents(
         **dict.fromkeys(TIMES, Document.add_integer),
         "double": Document.add_float,
         "bool": Document.add_boolean,
-        "facet": add_facet,
+        "facet": lambda document, name, value: document.add_facet(name, facet_of(value)),
     }
     adders = [(kinds[field.kind], name_of(number)) for number, field in enumerate(fields)]
-    values_of = reader_of(form, fields)
-
-    def documents(stretch: Stretch, numbers: Numbers) -> Iterator[Document | Unfit]:
-        segment, place = stretch.segment_id, iter(numbers.tolist())
+    values_of, made = reader_of(form, fields), Built(having=[0] * len(fields))
+    for stretch in stretches:
+        segment = stretch.segment_id
+        numbers = iter(((stretch.micros << ORDER_BITS) | (segment_number(segment) & _NUMBER_MASK)).tolist())
         for block in stretch.blocks:
             offsets = block.offsets().tolist()
             ends = [*offsets[1:], block.offset + block.size_bytes]
-            for data, offset, end, order in zip(block.events(), offsets, ends, place, strict=False):
+            for data, offset, end, order in zip(block.events(), offsets, ends, numbers, strict=False):
                 try:
                     values = values_of(data)
                 except UnfitError as error:
-                    yield Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS])
+                    made.unfit.append(Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS]))
                     continue
                 document = Document()
                 add = document.add_unsigned
@@ -229,8 +324,12 @@ def _documents(
                     adder, name = adders[number]
                     adder(document, name, value)
                     if number != last:  # values of one field follow each other
-                        having[number] += 1
+                        made.having[number] += 1
                         last = number
-                yield document
-
-    return documents
+                writer.add_document(document)
+                made.docs += 1
+        made.steps.append(Step(segment, stretch.start, stretch.end, int(stretch.micros[-1])))
+    if made.docs:
+        writer.commit()
+    writer.wait_merging_threads()
+    return made

@@ -33,15 +33,18 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import field
 from msgspec.structs import replace
 
+from nadi.errors import InvalidArgumentError
+from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
 from nadi.process.following import OvertakenError, Reach, SegmentPositions, cut_of
 
 INDEX = re.compile(r"\A[0-9a-f]{32}\Z")
@@ -56,7 +59,7 @@ def new_index() -> str:
 
 
 def new_name() -> str:
-    """Of a shard, which nobody else has. It begins with when it was made."""
+    """A new shard's. It begins with when it was made."""
     return f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex}"
 
 
@@ -102,8 +105,6 @@ class PastOrders(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(NamedTuple):
-    """A segment is indexed from `start` up to `end`. order: as in `Reach`."""
-
     segment_id: int
     start: int
     end: int
@@ -136,7 +137,6 @@ class Manifest(SegmentPositions, frozen=True):
 
     @property
     def followed(self) -> list[Reach]:
-        """The segments that aren't indexed to their ends."""
         return [reach for reach in self.segments.values() if not reach.is_done]
 
     @property
@@ -147,11 +147,28 @@ class Manifest(SegmentPositions, frozen=True):
             found[segment_id] = replace(found[segment_id], reached=start, is_done=False)
         return list(found.values())
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it knows the segments of its shards and of its past."""
-        past = {span[0] for span in self.past}
-        return self.needed() <= self.segments.keys() and past <= self.orders.keys()
+    @classmethod
+    def decode(cls, value: bytes) -> Manifest:
+        """ValueError or MsgspecError for anything but a whole manifest."""
+        try:
+            unpacked = zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES)
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        made = msgspec.msgpack.decode(unpacked, type=Manifest)
+        past = {span[0] for span in made.past}
+        if not made.needed() <= made.segments.keys() or not past <= made.orders.keys():
+            raise ValueError("it names segments that it doesn't know: who wrote that?")
+        return made
+
+    def encode(self) -> bytes:
+        """Compressed: spans of many segments in many shards are numbers that are much alike."""
+        value = zlib.compress(msgspec.msgpack.encode(self), 1)
+        if len(value) > TABLE_VALUE_MAX_BYTES:
+            raise InvalidArgumentError(
+                f"the manifest of the index has {len(value):,} bytes, which is too much: a stream of so many "
+                "segments can be indexed only if it keeps fewer"
+            )
+        return value
 
     def needed(self) -> set[int]:
         return {span[0] for shard in self.shards for span in shard.spans} | {span[0] for span in self.past}
@@ -159,10 +176,6 @@ class Manifest(SegmentPositions, frozen=True):
     def positions(self) -> dict[int, int]:
         """The stream cut before which all events are indexed; some behind it may be, too."""
         return cut_of(self.known)
-
-    @property
-    def docs(self) -> int:
-        return sum(shard.docs for shard in self.shards)
 
     @property
     def size_bytes(self) -> int:
@@ -184,16 +197,20 @@ class Manifest(SegmentPositions, frozen=True):
             reach = self.at(step.segment_id, step.start)
             segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
             ends[step.segment_id, reach.origin] = step.end
-        return replace(
-            self,
-            generation=self.generation + 1,
-            segments=segments,
-            lettering=[one for one in self.lettering if one.end > ends.get((one.segment_id, one.origin), 0)],
+        lettering = [one for one in self.lettering if one.end > ends.get((one.segment_id, one.origin), 0)]
+        return self._with(shard, indexed, unfit, having, segments=segments, lettering=lettering)
+
+    def _with(self, shard: Shard | None, indexed: int, unfit: int, having: Sequence[int], **changes: Any) -> Manifest:
+        return self._next(
             shards=self.shards if shard is None else [*self.shards, shard],
             indexed=self.indexed + indexed,
             unfit=self.unfit + unfit,
             having=sums(self.having, having),
+            **changes,
         )
+
+    def _next(self, **changes: Any) -> Manifest:
+        return replace(self, generation=self.generation + 1, **changes)
 
     def lettered(self, steps: Iterable[Step]) -> Manifest:
         """With it said that dead letters of these steps are about to be written. OvertakenError."""
@@ -202,7 +219,7 @@ class Manifest(SegmentPositions, frozen=True):
             place = (step.segment_id, self.at(step.segment_id, step.start).origin)
             ends[place] = max(ends.get(place, 0), step.end)
         made = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
-        return replace(self, generation=self.generation + 1, lettering=made)
+        return self._next(lettering=made)
 
     def letters_of(self, span: Span) -> int | None:
         """The origin as whose a part of the past has its letters written; None if nobody may have written any."""
@@ -228,15 +245,10 @@ class Manifest(SegmentPositions, frozen=True):
         if span not in self.past:
             raise OvertakenError(f"another has indexed that part of segment {span[0]}")
         origin = self.letters_of(span)
-        return replace(
-            self,
-            past=[one for one in self.past if one != span],
-            shards=self.shards if shard is None else [*self.shards, shard],
-            lettering=[one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)],
-            indexed=self.indexed + indexed,
-            unfit=self.unfit + unfit,
-            having=sums(self.having, having),
-        ).with_segments(self.segments)
+        lettering = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
+        past = [one for one in self.past if one != span]
+        made = self._with(shard, indexed, unfit, having, past=past, lettering=lettering)
+        return made.with_segments(self.segments)
 
     def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
         """With one shard in place of others. OvertakenError if they aren't there any more."""
@@ -244,12 +256,7 @@ class Manifest(SegmentPositions, frozen=True):
         if not gone <= {shard.id for shard in self.shards}:
             raise OvertakenError("another has merged these shards, or retention has deleted them")
         kept = [shard for shard in self.shards if shard.id not in gone]
-        return replace(
-            self,
-            generation=self.generation + 1,
-            shards=[*kept, made],
-            retired=self.retired | dict.fromkeys(replaced, now_ms),
-        )
+        return self._next(shards=[*kept, made], retired=self.retired | dict.fromkeys(replaced, now_ms))
 
     def truncated(self, limits: Mapping[int, int | None], now_ms: int) -> Manifest | None:
         """Without the shards whose events are all gone; None if there are none. limits: by segment, the offset before
@@ -266,17 +273,13 @@ class Manifest(SegmentPositions, frozen=True):
         return made if gone or made.segments != self.segments else None
 
     def without_retired(self, shards: Iterable[str]) -> Manifest:
-        """With those forgotten: they are deleted."""
         gone = set(shards)
-        kept = {shard: at for shard, at in self.retired.items() if shard not in gone}
-        return replace(self, generation=self.generation + 1, retired=kept)
+        return self._next(retired={shard: at for shard, at in self.retired.items() if shard not in gone})
 
     def with_segments(self, segments: Mapping[int, Reach], gaps: int = 0) -> Manifest:
         made = super().with_segments(segments, gaps)
         past = {span[0] for span in self.past}
-        return replace(
-            made,
-            generation=self.generation + 1,
+        return made._next(
             orders={segment: one for segment, one in self.orders.items() if segment in past},
             lettering=[one for one in self.lettering if one.segment_id in made.segments],
         )
@@ -319,6 +322,10 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
+_SMALL = 10_000  # events, up to which all shards are of one size to tantivy
+_SAME_SIZE = 2**0.75  # and by which others may differ
+
+
 def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> list[list[Shard]]:
     """Groups of shards that are better one: at least `least`, all small, or of about the same size, which is how
     tantivy decides what it merges. most: in a group. largest: of what is merged at all, in events."""
@@ -334,14 +341,12 @@ def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> li
     return [group[-most:] for group in groups if len(group) >= least]
 
 
-_SMALL = 10_000  # events, up to which all shards are of one size to tantivy
-_SAME_SIZE = 2**0.75  # and by which others may differ
+def has_all(manifest: Manifest, limits: Mapping[int, int | None]) -> bool:
+    """Whether all events before a cut are indexed. limits: by segment, the offset before which they are the cut's; None
+    where all are. Segments that nobody knows yet follow one that isn't finished."""
 
-
-def unfinished(manifest: Manifest, limits: Mapping[int, int | None]) -> Iterator[int]:
-    """The segments whose events before a cut aren't all indexed. limits: by segment, the offset before which they are
-    the cut's; None where all are. Segments that nobody knows yet follow one that isn't finished."""
-    for reach in manifest.known:
+    def is_short(reach: Reach) -> bool:
         limit = limits.get(reach.segment_id, 0)
-        if not reach.is_done and (limit is None or reach.reached < limit):
-            yield reach.segment_id
+        return not reach.is_done and (limit is None or reach.reached < limit)
+
+    return not any(map(is_short, manifest.known))

@@ -14,30 +14,26 @@ from msgspec.structs import replace
 from nadi.client.aio import StreamManager, Unreadable
 from nadi.client.control.arguments import checked
 from nadi.display import Displayed
-from nadi.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotFoundError,
-    ProtocolError,
-)
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ProtocolError
 from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.process.following import behind_bytes, reaches
 from nadi.process.members import Member, live_members
-from nadi.search.analysis import check_installed
+from nadi.runtime import REAL
 from nadi.search.definition import Definitions, IndexNotFoundError, full_name
-from nadi.search.fields import by_field, check_format, fields_of
+from nadi.search.fields import by_field, check_format, check_installed, fields_of
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.standing.adding import add_group, sweep
-from nadi.search.standing.progress import Progress
 from nadi.search.standing.records import (
+    Progress,
     QuerySet,
     Records,
     StandingQuery,
+    add_group,
     drop_unreadable,
     sets_of,
+    sweep,
 )
 
 _SWEEP_S = 2.0  # how long a removal waits for batches that are begun
@@ -69,8 +65,7 @@ class StandingQueries:
     """The standing queries of a scope's streams."""
 
     def __init__(self, manager: StreamManager, scope: str) -> None:
-        self._manager, self._definitions = manager, Definitions(manager, scope)
-        self._scope = scope
+        self._definitions, self._scope = Definitions(manager, scope), scope
         self._sets = sets_of(self._definitions)
 
     async def create(
@@ -88,7 +83,7 @@ class StandingQueries:
         `Indexes.create`; None takes those of the stream's index.
         """
         check_installed()
-        if (fields is None) != (format is None) and fields is None:
+        if fields is None and format is not None:
             raise InvalidArgumentError("the format is about fields: give them, too, or neither, for those of the index")
         if fields is None:
             try:
@@ -103,11 +98,11 @@ class StandingQueries:
         if full == f"{self._scope}/{stream}":
             raise InvalidArgumentError("hits would go to the stream itself: it would never end")
         cut = await self._definitions.cut(stream, start)
-        await self._manager.stream_info(*full.split("/"))
-        found = QuerySet(stream, uuid.uuid4().hex, checked_format, made, full, _now_ms())
+        await self._definitions.manager.stream_info(*full.split("/"))
+        found = QuerySet(stream, uuid.uuid4().hex, checked_format, made, full, REAL.now_ms())
         progress = Progress.started(await reaches(self._definitions.stores, self._scope, cut))
         await self._definitions.catalog.prepare()
-        records = self._records(found)
+        records = Records(self._definitions, found)
         await records.progress().create(progress)
         try:
             await self._sets.create(stream, found)
@@ -132,11 +127,11 @@ class StandingQueries:
         found = await self.get(stream)
         if not queries:
             return []
-        records = self._records(found)
+        records = Records(self._definitions, found)
         changes = records.progress()
         await records.check_stream(await changes.get())
         cut = None if since is None else await self._definitions.cut(stream, since)
-        group, now = uuid.uuid4().hex, _now_ms()
+        group, text_of_cut, now_ms = uuid.uuid4().hex, "" if cut is None else cut.as_text(), REAL.now_ms()
         made = []
         for name, text in queries.items():
             check_name("standing query", name)
@@ -144,9 +139,8 @@ class StandingQueries:
             if parsed.since is not None or parsed.until is not None:
                 raise InvalidArgumentError(f"standing query {name}: say with `since` where it begins; it has no end")
             bind(parsed.node, found.fields)
-            text_of_cut = "" if cut is None else cut.as_text()
-            made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now))
-        if len(made) > SEARCH_STANDING_QUERIES:
+            made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now_ms))
+        if len(made) > SEARCH_STANDING_QUERIES:  # before any is stored
             raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
         past = None if cut is None else Progress.started(await reaches(self._definitions.stores, self._scope, cut))
         await add_group(records, changes, made, past)
@@ -163,7 +157,7 @@ class StandingQueries:
 
     async def list_with_unreadable(self, stream: str) -> tuple[builtins.list[StandingQuery], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
-        records = self._records(await self.get(stream))
+        records = Records(self._definitions, await self.get(stream))
         kept, unreadable = await records.sorted_out()
         bad = [Unreadable(one.name.partition("/")[0], one.problem) for one in unreadable]
         return _added(kept, await records.progress().get()), bad
@@ -171,7 +165,7 @@ class StandingQueries:
     async def remove(self, stream: str, names: Iterable[str]) -> None:
         """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
         found = await self.get(stream)
-        records = self._records(found)
+        records = Records(self._definitions, found)
         changes = records.progress()
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
         kept, unreadable = await records.sorted_out()
@@ -193,7 +187,7 @@ class StandingQueries:
     async def status(self, stream: str) -> StandingStatus:
         """Return how far a stream is matched; StreamRemadeError if it isn't the one that the set was made for."""
         found = await self.get(stream)
-        records = self._records(found)
+        records = Records(self._definitions, found)
         all_kept, unreadable = await records.sorted_out()
         progress = await records.progress().get()
         await records.check_stream(progress)
@@ -209,7 +203,7 @@ class StandingQueries:
             by_field(found.fields, progress.having),
             progress.gaps,
             reached,
-            await behind_bytes(self._manager, reached),
+            await behind_bytes(self._definitions.manager, reached),
             tuple(await live_members(self._definitions.stores, self._scope, SEARCH_TABLE, records.matcher_keys)),
         )
 
@@ -225,16 +219,9 @@ class StandingQueries:
             await drop_unreadable(self._definitions, stream)
             return
         await self._sets.delete(stream)
-        await self._records(found).drop()
-
-    def _records(self, found: QuerySet) -> Records:
-        return Records(self._definitions, found, self._manager)
+        await Records(self._definitions, found).drop()
 
 
 def _added(kept: Iterable[StandingQuery], progress: Progress) -> builtins.list[StandingQuery]:
     """Those that count, or will."""
     return [one for one in kept if progress.has(one.group) and one.id not in progress.removed]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,4 +1,5 @@
-"""A matcher: follows its segments, and writes the hits of what comes, until it is told to stop. See `progress`.
+"""A matcher: follows its segments, and writes the hits of what comes, until it is told to stop. See `records`. `match`
+and `serve_matcher` run one.
 
 Queries that begin in the past are matched with what came before by the same code, as a group with a record of progress
 of its own. All workers lead it up to where the live stream was; that has gone on meanwhile, so again, until it is near.
@@ -10,30 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 
+from msgspec.structs import replace
+
+from nadi import errors, limits
 from nadi.client.aio import StreamManager
-from nadi.client.manager.streams import stores_of
+from nadi.client.control.security import Credentials
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.info import what_became_of
 from nadi.client.tables.catalog import Record
-from nadi.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    NadiError,
-    NotFoundError,
-    SegmentNotFoundError,
-    TruncatedError,
-)
-from nadi.limits import (
-    PROCESS_BEAT_S,
-    SEARCH_BATCH_EVENTS,
-    SEARCH_MATCH_BYTES,
-    SEARCH_MATCH_S,
-    SEARCH_NEAR_BYTES,
-)
+from nadi.defaults import DEFAULT_URI
 from nadi.model.event import EventBlock
 from nadi.model.segments import share_keys
 from nadi.model.streamcut import StreamCut
@@ -41,16 +33,28 @@ from nadi.naming import SEARCH_TABLE, segment_name
 from nadi.process.following import Followed, OvertakenError, Reach, gap_end
 from nadi.process.members import Members
 from nadi.process.outputs import Outputs
+from nadi.process.running import run_program, until
 from nadi.process.worker import BatchLimits, Taken, Worker
 from nadi.runtime import REAL
-from nadi.search.definition import NoStandingQueriesError
-from nadi.search.fields import UnfitError
+from nadi.search.definition import Definitions
+from nadi.search.fields import UnfitError, check_installed
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.standing.adding import abandon_old, sweep
-from nadi.search.standing.matching import Anchor, Matched, Matcher, Query, counted, match
-from nadi.search.standing.progress import NO_COUNTS, Batch, Begun, Counts, HeldError, Progress
-from nadi.search.standing.records import REMADE, QuerySet, Records, StandingQuery, sets_of
+from nadi.search.standing.matching import NO_COUNTS, Anchor, Counts, Matched, Matcher, Query, counted
+from nadi.search.standing.records import (
+    REMADE,
+    Batch,
+    Begun,
+    HeldError,
+    NoStandingQueriesError,
+    Progress,
+    QuerySet,
+    Records,
+    StandingQuery,
+    abandon_old,
+    sets_of,
+    sweep,
+)
 
 _KEPT = 3  # versions
 _SAMPLED = 2_000  # events, by which it is known what is rare
@@ -68,16 +72,14 @@ class Versions:
     async def matcher(self, progress: Progress, version: int) -> Matcher:
         """That of a version that a batch was begun with, or of the newest."""
         if version not in self._made:
-            records = await self._records.queries()
-            wanted = [one for one in records if _is_in(one, progress, version)]
+            wanted = [one for one in await self._records.queries() if progress.has_in(one.id, one.group, version)]
             made = await REAL.in_thread(self._matcher, wanted)
             self._made = {kept: self._made[kept] for kept in sorted(self._made)[1 - _KEPT :]} | {version: made}
         return self._made[version]
 
     async def group(self, progress: Progress, group: str) -> Matcher:
-        """That of a group's queries alone."""
-        records = await self._records.queries()
-        wanted = [one for one in records if one.group == group and one.id not in progress.removed]
+        queries = await self._records.queries()
+        wanted = [one for one in queries if one.group == group and one.id not in progress.removed]
         return await REAL.in_thread(self._matcher, wanted)
 
     def sample(self, matcher: Matcher, blocks: Sequence[EventBlock]) -> None:
@@ -104,14 +106,9 @@ class Versions:
         if one.id not in self._queries:
             try:
                 self._queries[one.id] = Query(bind(parse(one.text).node, self._set.fields))
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(f"the standing query {one.name}: {error}") from error
+            except errors.InvalidArgumentError as error:
+                raise errors.InvalidArgumentError(f"the standing query {one.name}: {error}") from error
         return self._queries[one.id]
-
-
-def _is_in(one: StandingQuery, progress: Progress, version: int) -> bool:
-    joined = progress.groups.get(one.group)
-    return joined is not None and joined <= version and progress.removed.get(one.id, version + 1) > version
 
 
 _ABANDONED_LOOK_S = 60.0  # how often it is looked for what others have left
@@ -128,7 +125,6 @@ class Matching(Worker[Progress]):
 
     def __init__(
         self,
-        manager: StreamManager,
         records: Records,
         positions: Record[Progress],
         members: Members,
@@ -137,9 +133,9 @@ class Matching(Worker[Progress]):
     ) -> None:
         self._records, self._set, self._outputs, self._on_step = records, records.found, outputs, on_step
         scope, stream = records.definitions.scope, records.found.stream
-        limits = BatchLimits(SEARCH_MATCH_BYTES, SEARCH_BATCH_EVENTS, SEARCH_MATCH_S)
+        most = BatchLimits(limits.SEARCH_MATCH_BYTES, limits.SEARCH_BATCH_EVENTS, limits.SEARCH_MATCH_S)
         logger = logging.getLogger(f"nadi.search.standing.{scope}.{stream}")
-        super().__init__(manager, scope, stream, positions, members, limits, logger)
+        super().__init__(records.definitions.manager, scope, stream, positions, members, most, logger)
         self._versions = Versions(records)
         self._done: list[Batch] = []  # whose hits are written
         self._counts = NO_COUNTS
@@ -168,7 +164,7 @@ class Matching(Worker[Progress]):
         await super()._follow()
         self._outputs.keep({reach.segment_id for reach in self._positions.newest.followed})
 
-    async def _pass_gap(self, one: Followed, error: NadiError) -> None:
+    async def _pass_gap(self, one: Followed, error: errors.NadiError) -> None:
         try:
             await super()._pass_gap(one, error)
         except HeldError:
@@ -187,8 +183,8 @@ class Matching(Worker[Progress]):
                         blocks.append(block)
                         at = block.offset + block.size_bytes
                 break
-            except (SegmentNotFoundError, TruncatedError, DamagedDataError) as found:
-                is_gone = isinstance(found, SegmentNotFoundError)
+            except (errors.SegmentNotFoundError, errors.TruncatedError, errors.DamagedDataError) as found:
+                is_gone = isinstance(found, errors.SegmentNotFoundError)
                 error = await what_became_of(self._stores, name) if is_gone else found
                 to = gap_end(error)
                 self._tell_gap(segment, at, error)
@@ -201,37 +197,34 @@ class Matching(Worker[Progress]):
             Batch(one.reach.segment_id, blocks[0].offset, blocks[-1].offset + blocks[-1].size_bytes)
             for one, blocks in batch
         ]
-        done, counts = self._done, self._counts
-        progress = await self._begin(begun, done, counts)
-        while progress is None:  # held
-            await self._finish()
+        while True:
+            try:
+                progress = await self._step(begun)
+                break
+            except HeldError:
+                await self._finish()
             if stop.is_set():
                 return
             await asyncio.sleep(_HELD_S)
             await self._positions.get()
-            progress = await self._begin(begun, [], NO_COUNTS)
-        await self._forget()
-        if done:
-            self._on_step("done")
         if begun:
             self._on_step("begun")
             counts = await self._match([(one.reach.segment_id, blocks) for one, blocks in batch], progress.version)
             self._on_step("written")
             self._done, self._counts = begun, counts
 
-    async def _begin(self, begun: Sequence[Batch], done: Sequence[Batch], counts: Counts) -> Progress | None:
-        """Say that some batches are done and others begun; None while nothing may be begun."""
-        try:
-            return await self._positions.change(lambda newest: newest.stepped(done, begun, counts))
-        except HeldError:
-            return None
-
-    async def _finish(self) -> None:
-        """Say of the last batch that it is done."""
+    async def _step(self, begun: Sequence[Batch]) -> Progress:
+        """Say that the batch before is done and this one begun. HeldError while nothing may be begun."""
         done, counts = self._done, self._counts
+        progress = await self._positions.change(lambda newest: newest.stepped(done, begun, counts))
         await self._forget()
         if done:
-            await self._positions.change(lambda progress: progress.stepped(done, [], counts))
+            self._on_step("done")
+        return progress
+
+    async def _finish(self) -> None:
+        if self._done:
+            await self._step([])
 
     async def _match(self, found: Sequence[tuple[int, Sequence[EventBlock]]], version: int) -> Counts:
         matcher = await self._matcher(version)
@@ -239,8 +232,7 @@ class Matching(Worker[Progress]):
         def work() -> list[Matched]:
             made = []
             for segment, blocks in found:
-                name = segment_name(self._scope, self._stream, segment)
-                made.append(match(matcher, self._set.format, name, segment, blocks))
+                made.append(matcher.match(segment_name(self._scope, self._stream, segment), segment, blocks))
                 self._versions.sample(matcher, blocks)
             return made
 
@@ -257,15 +249,9 @@ class PastMatcher(Matching):
     """Leads a group from where `past` says, which was read, to the live stream."""
 
     def __init__(
-        self,
-        manager: StreamManager,
-        records: Records,
-        group: str,
-        past: Record[Progress],
-        live: Record[Progress],
-        members: Members,
+        self, records: Records, group: str, past: Record[Progress], live: Record[Progress], members: Members
     ) -> None:
-        super().__init__(manager, records, past, members, records.outputs(group))
+        super().__init__(records, past, members, records.outputs(group))
         self._group, self._live, self._turns = group, live, 0
         self._target = live.newest  # up to where it goes in this turn
         self._made: Matcher | None = None
@@ -328,17 +314,18 @@ class PastMatcher(Matching):
         cuts = self._manager.cuts(self._scope, self._stream)
         try:
             between = await cuts.bytes_between(*(StreamCut(self._scope, self._stream, one) for one in (own, live)))
-        except TruncatedError:
+        except errors.TruncatedError:
             return False  # the next turn passes it
-        return between <= SEARCH_NEAR_BYTES
+        return between <= limits.SEARCH_NEAR_BYTES
 
 
 class LiveMatcher(Matching):
     """Matches what comes, leads new queries through the past, and removes what nobody needs any more."""
 
-    def __init__(self, manager: StreamManager, records: Records, *, on_step: OnStep = lambda step: None) -> None:
-        members = Members(stores_of(manager), records.definitions.scope, SEARCH_TABLE, records.matcher_keys)
-        super().__init__(manager, records, records.progress(), members, records.outputs("live"), on_step)
+    def __init__(self, records: Records, *, on_step: OnStep = lambda step: None) -> None:
+        definitions = records.definitions
+        members = Members(definitions.stores, definitions.scope, SEARCH_TABLE, records.matcher_keys)
+        super().__init__(records, records.progress(), members, records.outputs("live"), on_step)
         self._told: dict[str, str] = {}  # the last error of each group, which is a warning once
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -374,24 +361,64 @@ class LiveMatcher(Matching):
                         looked = REAL.monotonic()
                         await abandon_old(self._records, self._positions)
                     await sweep(self._records, self._positions)
-            except NotFoundError:
+            except errors.NotFoundError:
                 raise
-            except NadiError as error:
+            except errors.NadiError as error:
                 self._log.warning("what is to be done for standing queries has to wait: %s", error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), PROCESS_BEAT_S / 4)
+                await asyncio.wait_for(stop.wait(), limits.PROCESS_BEAT_S / 4)
 
     async def _lead(self, group: str, stop: asyncio.Event) -> None:
         """What one group meets with is not another's."""
         try:
             past = self._records.past(group)
             if await past.find() is not None:
-                await PastMatcher(self._manager, self._records, group, past, self._positions, self._members).run(stop)
+                await PastMatcher(self._records, group, past, self._positions, self._members).run(stop)
             self._told.pop(group, None)
-        except NotFoundError:
+        except errors.NotFoundError:
             if group in (await self._positions.get()).catching_up:  # else another has led it, and removed its record
                 raise
-        except (NadiError, OvertakenError) as error:
+        except (errors.NadiError, OvertakenError) as error:
             level = logging.DEBUG if self._told.get(group) == str(error) else logging.WARNING
             self._told[group] = str(error)
             self._log.log(level, "queries that begin in the past have to wait: %s", error)
+
+
+def match(
+    scope: str,
+    stream: str,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Match a stream's events with its standing queries until Ctrl-C or SIGTERM, or until they are stopped, or all of a
+    sealed stream is matched. Any number of these may run: they share the segments.
+    """
+    run_program(
+        lambda manager, stop: serve_matcher(manager, scope, stream, stop=stop), controller_uri, credentials, trust_store
+    )
+
+
+async def serve_matcher(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    stop: asyncio.Event | None = None,
+    on_step: OnStep = lambda step: None,
+) -> None:
+    """Match with a client of `nadi.client.aio`, until `stop` is set; see `match`.
+
+    on_step: called after each step of a batch, see `LiveMatcher`.
+    """
+    check_installed()
+    await until(stop, partial(_serve, manager, scope, stream, on_step))
+
+
+async def _serve(manager: StreamManager, scope: str, stream: str, on_step: OnStep, stop: asyncio.Event) -> None:
+    definitions = Definitions(manager, scope)
+    found = await sets_of(definitions).change(
+        stream, lambda one: replace(one, is_stopped=False) if one.is_stopped else None
+    )
+    await LiveMatcher(Records(definitions, found), on_step=on_step).run(stop)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,11 +20,10 @@ from nadi.client.numbered.writer import NumberedEvent
 from nadi.limits import SEARCH_HIT_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
-from nadi.search.analysis import words_in
-from nadi.search.fields import Field, Format, UnfitError, Value, Values, reader_of
+from nadi.search.fields import Field, Format, UnfitError, Value, Values, reader_of, words_in
 from nadi.search.query.bound import Between, Bound, Close, Follow, Has, Starts
 from nadi.search.query.parser import And, Not, Or
-from nadi.search.standing.progress import Counts
+from nadi.search.shards.manifest import sums
 
 _position = lru_cache(100_000)(key_position)
 
@@ -39,6 +38,22 @@ class StandingHit(msgspec.Struct, frozen=True):
     event: msgspec.Raw | str | None
 
 
+class Counts(NamedTuple):
+    """Of a batch. hits, unfit: see `Progress`."""
+
+    events: int = 0
+    hits: int = 0
+    unfit: int = 0
+    having: Sequence[int] = ()
+
+    def plus(self, other: Counts) -> Counts:
+        events, hits, unfit = self.events + other.events, self.hits + other.hits, self.unfit + other.unfit
+        return Counts(events, hits, unfit, sums(self.having, other.having))
+
+
+NO_COUNTS = Counts()
+
+
 @dataclass(frozen=True, slots=True)
 class Matched:
     """Hits of a segment's events, by event, in order."""
@@ -46,36 +61,6 @@ class Matched:
     segment_id: int
     hits: list[list[NumberedEvent]]
     counts: Counts
-
-
-def match(matcher: Matcher, form: Format, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> Matched:
-    """The hits of events of the segment with that name. Blocks; call it in a thread."""
-    found: list[list[NumberedEvent]] = []
-    events = unfit = 0
-    having = [0] * matcher.fields
-    for block in blocks:
-        for data, offset in zip(block.events(), block.offsets().tolist(), strict=True):
-            events += 1
-            try:
-                subject = matcher.subject(data)
-            except UnfitError:
-                unfit += 1
-                continue
-            for field in subject.found:
-                having[field] += 1
-            if queries := matcher.matched(subject):
-                found.append(_hits(queries, form, name, offset, data))
-    return Matched(segment_id, found, Counts(events, sum(map(len, found)), unfit, having))
-
-
-def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: bytes) -> list[NumberedEvent]:
-    event: msgspec.Raw | str | None = None
-    if len(data) * len(queries) <= SEARCH_HIT_BYTES:
-        event = msgspec.Raw(data) if form == "json" else data.decode()
-    encode = msgspec.json.encode
-    return [
-        NumberedEvent(offset, _position(query), encode(StandingHit(query, name, offset, event))) for query in queries
-    ]
 
 
 Anchor: TypeAlias = tuple[int, Value]  # a field, and what is in it
@@ -127,28 +112,29 @@ class Matcher:
         fields: tuple[Field, ...],
         seen: Mapping[Anchor, int] | None = None,
     ) -> None:
-        self._read, self._fields = reader_of(form, fields), fields
+        self._read, self._form, self._fields = reader_of(form, fields), form, fields
         self._by_anchor: dict[int, dict[Value, list[tuple[str, Fits]]]] = {}
         self._always: list[tuple[str, Fits]] = []
-        costs = _Costs(seen or {})
+        known, asked = seen or {}, Counter[Anchor]()
+
+        def cost(anchor: Anchor) -> float:
+            """How often it would have its queries asked. Long words are rare, where nothing else is known, and what few
+            queries ask for is cheap."""
+            length = len(anchor[1]) if isinstance(anchor[1], str) else 8
+            return known.get(anchor, 0) + _OFTEN_ASKED * asked[anchor] + 1 / (1 + length)
+
         for name, query in queries.items():
-            anchors = _cover(query.bound, costs)
+            anchors = _cover(query.bound, cost)
             if anchors is None:
                 self._always.append((name, query.fits))
                 continue
             for anchor in anchors:
                 field, value = anchor
                 self._by_anchor.setdefault(field, {}).setdefault(value, []).append((name, query.fits))
-                costs.asked[anchor] += 1
-
-    @property
-    def fields(self) -> int:
-        """How many there are."""
-        return len(self._fields)
+                asked[anchor] += 1
 
     @property
     def unanchored(self) -> int:
-        """How many are asked about each event."""
         return len(self._always)
 
     def subject(self, data: bytes) -> Subject:
@@ -156,7 +142,6 @@ class Matcher:
         return Subject(self._read(data), self._fields)
 
     def matched(self, subject: Subject) -> list[str]:
-        """The queries that an event fits, in order."""
         found: list[str] = []
         several = False
         for field, anchors in self._by_anchor.items():
@@ -171,32 +156,48 @@ class Matcher:
             found += [name for name, fits in self._always if fits(subject)]
         return sorted(set(found)) if several else sorted(found)
 
+    def match(self, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> Matched:
+        """The hits of events of the segment with that name. Blocks; call it in a thread."""
+        hits: list[list[NumberedEvent]] = []
+        events = unfit = 0
+        having = [0] * len(self._fields)
+        for block in blocks:
+            for data, offset in zip(block.events(), block.offsets().tolist(), strict=True):
+                events += 1
+                try:
+                    subject = self.subject(data)
+                except UnfitError:
+                    unfit += 1
+                    continue
+                for field in subject.found:
+                    having[field] += 1
+                if queries := self.matched(subject):
+                    hits.append(_hits(queries, self._form, name, offset, data))
+        return Matched(segment_id, hits, Counts(events, sum(map(len, hits)), unfit, having))
 
-class _Costs:
-    """How often an anchor would have its queries asked."""
 
-    def __init__(self, seen: Mapping[Anchor, int]) -> None:
-        self._seen = seen
-        self.asked: Counter[Anchor] = Counter()
-
-    def of(self, anchor: Anchor) -> float:
-        """Long words are rare, where nothing else is known, and what few queries ask for is cheap."""
-        length = len(anchor[1]) if isinstance(anchor[1], str) else 8
-        return self._seen.get(anchor, 0) + _OFTEN_ASKED * self.asked[anchor] + 1 / (1 + length)
+def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: bytes) -> list[NumberedEvent]:
+    event: msgspec.Raw | str | None = None
+    if len(data) * len(queries) <= SEARCH_HIT_BYTES:
+        event = msgspec.Raw(data) if form == "json" else data.decode()
+    encode = msgspec.json.encode
+    return [
+        NumberedEvent(offset, _position(query), encode(StandingHit(query, name, offset, event))) for query in queries
+    ]
 
 
-def _cover(bound: Bound, costs: _Costs) -> set[Anchor] | None:
+def _cover(bound: Bound, cost: Callable[[Anchor], float]) -> set[Anchor] | None:
     """What an event must have one of, to fit; None where that can't be said."""
     match bound:
         case Has(field, value):
             return {(field, value)}
         case Follow(field, words) | Close(field, words):
-            return {min(((field, word) for word in words), key=costs.of)}
+            return {min(((field, word) for word in words), key=cost)}
         case And(parts):
-            covers = [cover for part in parts if (cover := _cover(part, costs)) is not None]
-            return min(covers, key=lambda cover: sum(map(costs.of, cover)), default=None)
+            covers = [cover for part in parts if (cover := _cover(part, cost)) is not None]
+            return min(covers, key=lambda cover: sum(map(cost, cover)), default=None)
         case Or(parts):
-            some = [_cover(part, costs) for part in parts]
+            some = [_cover(part, cost) for part in parts]
             if any(cover is None for cover in some):
                 return None
             return {anchor for cover in some if cover is not None for anchor in cover}
@@ -217,20 +218,14 @@ def _compiled(bound: Bound) -> Fits:
         case Between():
             return _between(bound)
         case And(parts):
-            return _all(tuple(map(_compiled, parts)))
+            every = tuple(map(_compiled, parts))
+            return lambda one: all(fits(one) for fits in every)
         case Or(parts):
-            return _any(tuple(map(_compiled, parts)))
+            some = tuple(map(_compiled, parts))
+            return lambda one: any(fits(one) for fits in some)
         case Not(part):
-            fits = _compiled(part)
-            return lambda one: not fits(one)
-
-
-def _all(every: Sequence[Fits]) -> Fits:
-    return lambda one: all(fits(one) for fits in every)
-
-
-def _any(some: Sequence[Fits]) -> Fits:
-    return lambda one: any(fits(one) for fits in some)
+            excluded = _compiled(part)
+            return lambda one: not excluded(one)
 
 
 def _follow(subject: Subject, field: int, words: tuple[str, ...]) -> bool:
@@ -273,5 +268,4 @@ def _between(bound: Between) -> Fits:
 
 
 def counted(subjects: Iterable[Subject]) -> Counter[Anchor]:
-    """How often what is in events is there."""
     return Counter((field, value) for one in subjects for field, values in one.found.items() for value in values)

@@ -1,0 +1,567 @@
+"""Indexers: each follows its share of a stream's segments, and adds what comes to the index, a shard at a time; and
+`past_parts`, for the past of a stream that is indexed by many. `run` and `serve` run an indexer.
+
+What came within a third of a second becomes a shard, and can be found once the manifest has it; while there is much to
+read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
+leaves before that is an object that nobody names, and the next indexer makes the same events into another.
+
+One indexer of an index also looks after the shards for all: it merges shards, and deletes those that retention has
+emptied and what kills and merges leave in the store.
+
+Dead letters are events that don't parse, each once: its place in its stream is its number there.
+
+Of the past, the manifest lists the parts that are left. A part's shard is added and the part taken off in one change:
+so a part that two have indexed, or one again after a kill, is in the index once. The live stream is followed from the
+tail at which the past was divided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from nadi import errors, limits
+from nadi.client.aio import StreamManager
+from nadi.client.blocking import manager as blocking
+from nadi.client.blocking.face import inside
+from nadi.client.control.security import Credentials
+from nadi.client.manager.streams import stores_of
+from nadi.client.places.arrivals import UNKNOWN, came_by, came_within
+from nadi.client.places.cuts import slices_between
+from nadi.client.reading.boundary import known_ranges
+from nadi.client.reading.damage import SKIP
+from nadi.client.reading.segment_range import read_segment_range
+from nadi.client.scan.connection import Connection, client_of, connection_of
+from nadi.client.scan.pieces import Piece, divided
+from nadi.client.segments.info import segment_info
+from nadi.defaults import DEFAULT_URI
+from nadi.model.frontier import Bound
+from nadi.model.streamcut import StreamCut
+from nadi.naming import SEARCH_TABLE, segment_name
+from nadi.process.dead_letters import DeadLetter
+from nadi.process.following import OvertakenError, Reach, check_same, reaches
+from nadi.process.members import Members
+from nadi.process.outputs import Outputs
+from nadi.process.running import run_program, until
+from nadi.process.worker import BatchLimits, Taken, Worker, ended
+from nadi.runtime import REAL
+from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError, indexer_keys
+from nadi.search.fields import check_installed
+from nadi.search.objects import Shards, delete_if_gone, identity, labelled_shards, why_kept
+from nadi.search.shards.building import Built, Stretch, Unfit, bodies_of, build, clean_work_folders, merge, orders
+from nadi.search.shards.manifest import (
+    Manifest,
+    PastOrders,
+    Shard,
+    Span,
+    joined,
+    made_ms,
+    new_name,
+    past_micros,
+    to_merge,
+)
+
+
+def letters_to(manager: StreamManager, scope: str, definition: Definition) -> Outputs | None:
+    """The writer of dead letters; None if the index has no stream for them."""
+    to = definition.dead_letters
+    return None if to is None else Outputs(manager, scope, definition.stream, to, definition.id)
+
+
+async def write_letters(
+    letters: Outputs, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
+) -> None:
+    """Write dead letters. runs: by segment, the run of ascending numbers that they belong to."""
+    made = [
+        DeadLetter(
+            by=f"index {scope}/{stream}",
+            segment=segment_name(scope, stream, one.segment_id),
+            offset=one.offset,
+            reason=one.reason,
+            data=one.data,
+        )
+        for one in unfit
+    ]
+    await letters.set_aside(made, runs)
+
+
+def run_since(origin: int) -> str:
+    """The run of letters of a segment that is followed since then."""
+    return f"since {origin}" if origin else ""
+
+
+_LEAST_MERGED = 8  # as tantivy has it
+OnStep = Callable[[str], None]
+
+
+class Indexer(Worker[Manifest]):
+    """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
+
+    remedy = REMADE
+
+    def __init__(
+        self,
+        manager: StreamManager,
+        definitions: Definitions,
+        definition: Definition,
+        shards: Shards,
+        *,
+        on_step: OnStep = lambda step: None,
+    ) -> None:
+        scope, stream = definitions.scope, definition.stream
+        super().__init__(
+            manager,
+            scope,
+            stream,
+            definitions.manifest(definition),
+            Members(stores_of(manager), scope, SEARCH_TABLE, indexer_keys(definition)),
+            BatchLimits(limits.SEARCH_BATCH_BYTES, limits.SEARCH_BATCH_EVENTS, limits.SEARCH_COMMIT_S),
+            logging.getLogger(f"nadi.search.{scope}.{stream}"),
+        )
+        self._definitions, self._definition, self._shards = definitions, definition, shards
+        self._letters = letters_to(manager, scope, definition)
+        self._added = asyncio.Event()  # the manifest has another shard
+        self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
+        self._left: set[str] = set()  # that may be another's
+        self._on_step = on_step
+        self._adding: asyncio.Task[None] | None = None
+        self._batch: Sequence[Taken] = ()  # that is being added
+        self._loose: set[str] = set()  # shards that are stored, or about to be, and not in the manifest yet
+
+    def _beside(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
+        return (self._look_after_shards(stop),)
+
+    async def _failed(self, error: errors.NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
+        if not isinstance(error, IndexNotFoundError | errors.StreamNotFoundError | errors.ScopeNotFoundError):
+            await super()._failed(error, tasks)
+        self._added.set()
+        adding = [self._adding] if self._adding is not None else []
+        await asyncio.wait([*tasks, *adding], timeout=limits.PROCESS_GONE_S)  # as far as they can't be cancelled
+        if not isinstance(error, IndexNotFoundError):
+            await self._delete_left(limits.SEARCH_SCOPE_S)
+            raise error
+        self._log.info("the index was dropped: its indexer ends")
+        try:  # shards that no manifest has: whoever drops the index may have looked before
+            await self._shards.delete(list(self._loose))
+        except errors.NadiError as failure:
+            self._log.warning("can't delete shards %s: %s", ", ".join(self._loose), failure)
+        await self._delete_left(0.0)
+
+    def _close(self) -> None:
+        if self._letters is not None:
+            self._letters.close()
+
+    async def _delete_left(self, within_s: float) -> None:
+        """All shards, if the index went with its scope: nobody drops it then."""
+        try:
+            if await delete_if_gone(self._manager, self._shards, within_s):
+                self._log.info("the index went with its scope: its shards are deleted")
+        except errors.NadiError as error:
+            self._log.warning("shards may be left behind, which `nadi search clean` deletes: %s", error)
+
+    async def _check(self) -> bool:
+        definition = await self._definitions.get(self._stream)
+        if definition.id != self._definition.id:
+            raise IndexNotFoundError(self._scope, self._stream)
+        return not definition.is_stopped
+
+    async def _is_complete(self) -> bool:
+        if self._positions.newest.followed:
+            return False
+        manifest = await self._positions.get()
+        if manifest.followed or manifest.past:
+            return False
+        await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
+        return True
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    def _look_s(self) -> float:
+        return limits.SEARCH_LOOK_S
+
+    def _is_free(self) -> bool:
+        return self._adding is None or self._adding.done()
+
+    def _in_hand(self) -> Collection[int]:
+        return {one.followed.reach.segment_id for one in self._batch}
+
+    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
+        """Add a batch while the next one comes."""
+        await self._finish()
+        if not batch:
+            return
+        self._batch = batch
+        self._adding = asyncio.create_task(self._add(await self._stretches(batch), batch))
+        self._adding.add_done_callback(lambda _: self._follower.news.set())
+
+    async def _finish(self) -> None:
+        if self._adding is not None:
+            await self._adding
+        self._adding, self._batch = None, ()
+        while len(self._positions.newest.shards) >= limits.SEARCH_SHARDS:  # merging can't keep up
+            await asyncio.sleep(limits.SEARCH_LOOK_S)
+            await self._positions.get()
+
+    async def _forget(self) -> None:
+        adding, self._adding, self._batch = self._adding, None, ()
+        if adding is not None:
+            await ended([adding])
+
+    async def _stretches(self, batch: Sequence[Taken]) -> list[Stretch]:
+        async def of(one: Taken) -> Stretch:
+            reach = one.followed.reach
+            offsets = np.concatenate([block.offsets() for block in one.blocks])
+            name = segment_name(self._scope, self._stream, reach.segment_id)
+            try:
+                came = await came_by(self._stores, name, offsets, one.blocks[-1].offset + one.blocks[-1].size_bytes)
+            except (
+                errors.SegmentNotFoundError
+            ):  # truncated away since it was read: nobody finds these, and their shard goes
+                came = np.full(len(offsets), UNKNOWN, np.int64)
+            return Stretch(reach.segment_id, one.blocks, orders(came, one.followed.order))
+
+        return list(await asyncio.gather(*map(of, batch)))
+
+    async def _add(self, stretches: Sequence[Stretch], batch: Sequence[Taken]) -> None:
+        built = await REAL.in_thread(build, stretches, self._definition.format, self._definition.fields)
+        self._on_step("built")
+        name = new_name()
+        self._loose.add(name)
+        shard = await self._shards.put_built(name, built)
+        self._on_step("stored")
+        await self._write_letters(built)
+        self._on_step("lettered")
+
+        def is_added(manifest: Manifest) -> bool:
+            if shard is not None:
+                return any(one.id == shard.id for one in manifest.shards)
+            reached = {reach.segment_id: reach.reached for reach in manifest.followed}
+            return all(reached.get(step.segment_id) == step.end for step in built.steps)
+
+        def added(manifest: Manifest) -> Manifest:
+            unfit = len(built.unfit)
+            return manifest.advanced(built.steps, shard, indexed=built.docs, unfit=unfit, having=built.having)
+
+        await self._positions.change(added, is_added)
+        self._loose.discard(name)
+        self._on_step("added")
+        for one, step in zip(batch, built.steps, strict=True):
+            one.followed.order = step.order
+        self._count(built.docs + len(built.unfit))
+        self._added.set()
+
+    async def _write_letters(self, built: Built) -> None:
+        if not built.unfit or self._letters is None:
+            return
+        segments = {one.segment_id for one in built.unfit}
+        steps = [step for step in built.steps if step.segment_id in segments]
+        said = await self._positions.change(lambda manifest: manifest.lettered(steps))
+        runs = {segment: run_since(said.segments[segment].origin) for segment in segments}
+        await write_letters(self._letters, self._scope, self._stream, built.unfit, runs)
+
+    # --- the shards -----------------------------------------------------------------------------
+
+    async def _look_after_shards(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set: merge some, and delete what is needed no more."""
+        tidied = -limits.SEARCH_TIDY_S
+        while not stop.is_set():
+            self._added.clear()
+            try:
+                if self._members.is_first:
+                    await self._merge(stop)
+                    if REAL.monotonic() - tidied >= limits.SEARCH_TIDY_S:
+                        tidied = REAL.monotonic()
+                        await self._tidy()
+            except OvertakenError as error:
+                self._log.info("%s", error)
+            except (IndexNotFoundError, errors.StoreError):
+                raise
+            except errors.NadiError as error:
+                self._log.warning("can't look after the shards: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._added.wait(), limits.SEARCH_TIDY_S)
+
+    async def _merge(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            shards = [shard for shard in self._positions.newest.shards if shard.id not in self._lost]
+            groups = to_merge(shards, _LEAST_MERGED, limits.SEARCH_MERGE_SHARDS, limits.SEARCH_MERGE_DOCS)
+            if not groups:
+                return
+            objects = [await self._object(shard.id) for shard in groups[-1]]
+            if all(data is not None for data in objects):
+                await self._merge_all(groups[-1], [data for data in objects if data is not None])
+
+    async def _object(self, shard: str) -> memoryview | None:
+        """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
+        data = await self._shards.get(shard)
+        if data is None:
+            if all(one.id != shard for one in (await self._positions.get()).shards):
+                raise OvertakenError(f"another has merged or deleted shard {shard}")
+            problem = f"the object {shard} of the index is missing in {self._definition.url}"
+        else:
+            try:
+                await REAL.in_thread(lambda: [*bodies_of(data, shard)])
+                return data
+            except errors.StoreError as error:
+                problem = str(error)
+        self._lost.add(shard)
+        self._log.error("a shard can't be merged, nor be found in: %s", problem)
+        return None
+
+    async def _merge_all(self, group: list[Shard], objects: list[memoryview]) -> None:
+        names = [shard.id for shard in group]
+        parts = await REAL.in_thread(merge, list(zip(names, objects, strict=True)), self._definition.fields)
+        spans = joined(span for shard in group for span in shard.spans)
+        made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
+        self._loose.add(made.id)
+        await self._shards.put(made.id, parts)
+        await self._positions.change(
+            lambda manifest: manifest.merged(names, made, REAL.now_ms()),
+            lambda manifest: any(one.id == made.id for one in manifest.shards),
+        )
+        self._loose.discard(made.id)
+
+    async def _tidy(self) -> None:
+        await self._delete_truncated()
+        before_ms = REAL.now_ms() - limits.SEARCH_RETIRED_S * 1000
+        if old := [shard for shard, at in self._positions.newest.retired.items() if at < before_ms]:
+            await self._shards.delete(old)
+            await self._positions.change(
+                lambda manifest: manifest.without_retired(old), lambda manifest: not manifest.retired.keys() & set(old)
+            )
+        await self._delete_orphans()
+
+    async def _delete_truncated(self) -> None:
+        if not self._positions.newest.shards:
+            return
+        head = await self._manager.cuts(self._definitions.scope, self._definition.stream).head()
+        bound = Bound(head.positions, await self._definitions.ranges(head))
+        heads = {reach.segment_id: bound.limit(reach.range) for reach in self._positions.newest.segments.values()}
+        await self._positions.change(lambda manifest: manifest.truncated(heads, REAL.now_ms()))
+
+    async def _delete_orphans(self) -> None:
+        names = await self._shards.sizes()
+        manifest = await self._positions.get()  # after: what is in neither is nobody's, or new
+        known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
+        before_ms = REAL.now_ms() - limits.SEARCH_ORPHAN_S * 1000
+        orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
+        if not orphans:
+            return
+        if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
+            if not self._left.issuperset(orphans):
+                self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
+            self._left.update(orphans)
+            return
+        await self._shards.delete(orphans)
+
+
+def run(
+    scope: str,
+    stream: str,
+    controller_uri: str = DEFAULT_URI,
+    *,
+    credentials: Credentials | None = None,
+    trust_store: str | os.PathLike[str] | None = None,
+) -> None:
+    """Run an indexer of a stream's index until Ctrl-C or SIGTERM, or until the index is stopped, or all of a sealed
+    stream is indexed. Any number of them may run: they share the segments.
+    """
+    run_program(
+        lambda manager, stop: serve(manager, scope, stream, stop=stop), controller_uri, credentials, trust_store
+    )
+
+
+async def serve(
+    manager: StreamManager,
+    scope: str,
+    stream: str,
+    *,
+    stop: asyncio.Event | None = None,
+    on_step: OnStep = lambda step: None,
+) -> None:
+    """Run an indexer with a client of `nadi.client.aio`, until `stop` is set; see `run`.
+
+    on_step: called after each step of a batch, see `Indexer`.
+    """
+    check_installed()
+    await until(stop, partial(_serve, manager, scope, stream, on_step))
+
+
+async def _serve(manager: StreamManager, scope: str, stream: str, on_step: OnStep, stop: asyncio.Event) -> None:
+    definitions = Definitions(manager, scope)
+    async with definitions.named(stream):
+        definition = await definitions.get(stream)
+    if definition.is_stopped:
+        definition = await definitions.stop(stream, is_stopped=False)
+    await REAL.in_thread(clean_work_folders)
+    async with labelled_shards(manager, scope, definition) as shards:
+        await Indexer(manager, definitions, definition, shards, on_step=on_step).run(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a stream's past: pickle it, and have any process `index` it, one of a pool's or of Spark's. It has the
+    credentials of the client that made it, if that was given some."""
+
+    connection: Connection
+    scope: str
+    stream: str
+    span: Span
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the stream, events' headers included."""
+        return self.span[2] - self.span[1]
+
+    def index(self) -> bool:
+        """Index it, and return whether that was still to be done."""
+        client = client_of(self.connection)
+        return client.run(_index(client.manager, self.scope, self.stream, self.span))
+
+
+def past_parts(
+    manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = limits.SEARCH_BATCH_BYTES
+) -> list[Part]:
+    """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier
+    call, return those. StreamRemadeError if the stream was made anew since the index was.
+
+    max_bytes: of a part, about; each becomes a shard.
+    """
+    thread, core = inside(manager)
+    if not 0 < max_bytes <= limits.SEARCH_BATCH_BYTES:
+        raise errors.InvalidArgumentError(f"a part has 1 to {limits.SEARCH_BATCH_BYTES:,} bytes, not {max_bytes:,}")
+    spans = thread.run(_divide(core, scope, stream, max_bytes))
+    connection = connection_of(core)
+    return [Part(connection, scope, stream, span) for span in spans]
+
+
+async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: int) -> list[Span]:
+    definitions = Definitions(manager, scope)
+    async with definitions.named(stream):
+        definition = await definitions.get(stream)
+
+    async def with_past(known: Manifest | None) -> Manifest | None:
+        if known is None:
+            raise IndexNotFoundError(scope, stream)
+        if known.past:
+            return None
+        await check_same(definitions.stores, scope, stream, known.segments, REMADE)
+        tail = await manager.cuts(scope, stream).tail()
+        spans = await _spans(manager, scope, known, tail, max_bytes)
+        if not spans:
+            return None
+        orders = await _orders(manager, scope, stream, known, spans)
+        last = {reach.segment_id: reach.order for reach in known.segments.values()}
+        last |= {segment: one.last for segment, one in orders.items()}  # so orders go on behind those of the past
+        followed = [
+            replace(one, order=last.get(one.segment_id, 0)) for one in await reaches(definitions.stores, scope, tail)
+        ]
+        cut = StreamCut(scope, stream, dict.fromkeys((segment for segment, _, _ in spans), 0))
+        ranges = await known_ranges(definitions.stores, cut)
+        past = [Reach(one.segment_id, one.low, one.high, is_done=True) for one in ranges]  # spans say what is left
+        return known.divided(spans, [*past, *followed], orders)
+
+    made = await definitions.manifest(definition).put(with_past)
+    return [] if made is None else made.past
+
+
+async def _orders(
+    manager: StreamManager, scope: str, stream: str, known: Manifest, spans: Sequence[Span]
+) -> dict[int, PastOrders]:
+    found = {}
+    for segment in {span[0] for span in spans}:
+        start = min(span[1] for span in spans if span[0] == segment)
+        end = max(span[2] for span in spans if span[0] == segment)
+        before = known.segments[segment].order if segment in known.segments else 0
+        try:
+            name = segment_name(scope, stream, segment)
+            came = await came_by(stores_of(manager), name, np.array([end - 1], np.int64), end)
+        except errors.SegmentNotFoundError:  # truncated away meanwhile
+            came = np.array([UNKNOWN])
+        found[segment] = PastOrders(start, before, end, int(came[0]))
+    return found
+
+
+async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
+    """What isn't indexed before the tail, cut at event boundaries: first, in one piece, that of a segment of which dead
+    letters may be there."""
+    cuts = manager.cuts(scope, tail.stream)
+    if not known.positions():
+        return []
+    pieces: list[Piece] = []
+    lettered: list[Span] = []
+    for one in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
+        reach = known.segments.get(one.segment_id)
+        start = one.start if reach is None else max(one.start, reach.reached)
+        if reach is not None and reach.is_done:
+            continue
+        ends = [it.end for it in known.lettering if reach is not None and it.segment_id == reach.segment_id]
+        if (to := max(ends, default=start)) > start:
+            lettered.append((one.segment_id, start, min(to, one.end)))
+            start = to
+        if start < one.end:
+            pieces.append(Piece(tail.stream, one.segment_id, start, one.end))
+    total = sum(piece.size_bytes for piece in pieces)
+    count = min(max(-(-total // max_bytes), 1), limits.SCAN_SPLITS)
+    parts = await divided(manager, scope, pieces, count, 1)
+    return lettered + [(one.segment_id, one.start, one.end) for one in parts]
+
+
+async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
+    definitions = Definitions(manager, scope)
+    definition = await definitions.get(stream)
+    changes = definitions.manifest(definition)
+    known = await changes.get()
+    if span not in known.past:
+        return False
+    origin = known.letters_of(span)
+    letters_run = f"from {span[1]}" if origin is None else run_since(origin)
+    built = await _built(manager, scope, definition, span, known.orders[span[0]])
+    letters, name = letters_to(manager, scope, definition), new_name()
+    async with labelled_shards(manager, scope, definition) as shards:
+        try:
+            shard = await shards.put_built(name, built)
+            if letters is not None:
+                await write_letters(letters, scope, stream, built.unfit, {span[0]: letters_run})
+            counts = {"indexed": built.docs, "unfit": len(built.unfit)}
+            await changes.change(
+                lambda newest: newest.filled(span, shard, having=built.having, **counts),
+                lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
+            )
+        except OvertakenError:
+            return False
+        except IndexNotFoundError:  # dropped meanwhile, by one who may have looked before the shard was there
+            await shards.delete([name])
+            raise
+        finally:
+            if letters is not None:
+                letters.close()
+    return True
+
+
+async def _built(manager: StreamManager, scope: str, definition: Definition, span: Span, known: PastOrders) -> Built:
+    """Of what is left of it in the stream."""
+    segment, start, end = span
+    stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
+    blocks = []
+    try:
+        start = max(start, (await segment_info(stores, name)).start_offset)
+        if start < end:
+            async with aclosing(read_segment_range(stores, name, start, end, SKIP)) as reading:
+                blocks = [block async for block in reading]
+    except errors.SegmentNotFoundError:
+        blocks = []
+    if not blocks:
+        return Built()
+    offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
+    came, ends = await came_within(stores, name, offsets, end)
+    stretch = Stretch(segment, blocks, past_micros(known, offsets, came, ends))
+    return await REAL.in_thread(build, [stretch], definition.format, definition.fields)
