@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
