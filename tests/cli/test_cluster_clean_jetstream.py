@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from .test_cluster import run
 from .test_cluster_clean import DAYS_S, events_of, killed_thrice
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # test_cluster_clean.py has the same rules over a folder
 GARBAGE = {name_of(0, Place(1, 9_000)): b"f" * 500, "proof/abc/alone": b"p"}
 SEAL = name_of(1, Place(1, 9_001))
 

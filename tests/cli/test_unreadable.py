@@ -141,11 +141,11 @@ def test_cuts_of_another_stream(manager: nadi.StreamManager) -> None:
 @pytest.mark.parametrize(
     ("walks", "command"),
     [
-        ("nadi.client.tables.catalog.sorted_out", ["bookmark", "list", "walked"]),
-        ("nadi.client.tables.catalog.sorted_out", ["slice", "list", "walked"]),
-        ("nadi.client.tables.catalog.sorted_out", ["stream-table", "list", "walked"]),
-        ("nadi.client.tables.catalog.sorted_out", ["search", "list", "walked"]),
-        ("nadi.client.tables.catalog.sorted_out", ["search", "standing", "list", "walked", "logs"]),
+        ("nadi.client.tables.catalog.entries_of", ["bookmark", "list", "walked"]),
+        ("nadi.client.tables.catalog.entries_of", ["slice", "list", "walked"]),
+        ("nadi.client.tables.catalog.entries_of", ["stream-table", "list", "walked"]),
+        ("nadi.client.tables.catalog.entries_of", ["search", "list", "walked"]),
+        ("nadi.client.tables.catalog.entries_of", ["search", "standing", "list", "walked", "logs"]),
         ("nadi.lake.definition.readable", ["lake", "list", "walked"]),
         ("nadi.functions.progress.readable", ["function", "list", "walked"]),
     ],
@@ -170,10 +170,10 @@ def test_a_list_reads_a_table_once(
     count, (module, _, walk) = 0, walks.rpartition(".")
     really = getattr(importlib.import_module(module), walk)
 
-    async def counted(*given: Any) -> Any:
+    def counted(*given: Any) -> Any:
         nonlocal count
         count += 1
-        return await really(*given)
+        return really(*given)
 
     monkeypatch.setattr(walks, counted)
     ran = CliRunner().invoke(app, [*command, "--controller", server.controller_uri])

@@ -35,6 +35,7 @@ def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or
     assert all(share > 0 for share in outcome.shares)
 
 
+@pytest.mark.slow  # tests/simulation scales under load in every run
 @pytest.mark.timeout(400)
 def test_random_splits_and_merges_by_hand_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
     outcome = followed(tmp_path, [2_000] * 15, Settings(scaling=BY_HAND, spark=False, seed=3, naps=True))

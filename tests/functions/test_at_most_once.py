@@ -35,7 +35,7 @@ def noted(path: Path) -> Counter[int]:
 
 
 @pytest.mark.parametrize("delivery", ["at-most-once", "at-least-once"])
-@pytest.mark.parametrize("handler", ["note_slowly", "note_batch"])
+@pytest.mark.parametrize("handler", [pytest.param("note_slowly", marks=pytest.mark.slow), "note_batch"])
 async def test_function_killed_at_random_steps_calls_its_handler_as_often_as_it_says(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, notes: Path, delivery: str, handler: str
 ) -> None:

@@ -59,7 +59,7 @@ def check(data: Path) -> None:
     check_stays(data, said)
 
 
-STEPS = ["settle", "put", "leave", "left", "finish"]
+STEPS = ["put", "leave", *(pytest.param(step, marks=pytest.mark.slow) for step in ("settle", "left", "finish"))]
 
 
 @pytest.mark.parametrize("step", STEPS)

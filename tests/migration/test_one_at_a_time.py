@@ -223,7 +223,7 @@ class Late:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
 async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: str, before: int, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options = (await stack.enter_async_context(FakeS3())).config() if kind == "s3" else {}

@@ -127,7 +127,14 @@ def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
     load(manager, stream, events)
 
 
-@pytest.mark.parametrize("limit", ["maxBytesPerTrigger=30000", "maxBytesPerSegment=10000", "maxOffsetsPerTrigger=300"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "maxBytesPerTrigger=30000",
+        pytest.param("maxBytesPerSegment=10000", marks=pytest.mark.slow),
+        pytest.param("maxOffsetsPerTrigger=300", marks=pytest.mark.slow),
+    ],
+)
 def test_disordered_rows_are_left_behind_only_where_they_came_late(home: Home, limit: str) -> None:
     stream = "disordered-" + limit.replace("=", "-")
     as_disordered(home.manager, stream)

@@ -74,7 +74,7 @@ def places(world: World, stream: str) -> dict[bytes, int]:
     return {event.data: event.segment_id for event in world.manager.read_events("home", stream, end=end)}
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["rows", *(pytest.param(name, marks=pytest.mark.slow) for name in ("large", "small"))])
 def test_rows_in_every_form_are_the_same(world: World, tmp_path: Path, name: str) -> None:
     expected = sorted(events())
     with with_settings(world.spark, {f"spark.sql.{key}": value for key, value in SETTINGS[name].items()}):

@@ -143,7 +143,7 @@ def test_damage_is_told() -> None:
     ("settings", "names"),
     [
         ({"streaming.queryEvolution.enableSourceEvolution": "true"}, ["_1", "B2"]),
-        ({"streaming.offsetLog.formatVersion": "2"}, [None, None]),
+        pytest.param({"streaming.offsetLog.formatVersion": "2"}, [None, None], marks=pytest.mark.slow),
     ],
 )
 def test_a_query_with_named_sources_goes_on_from_its_mirror(
@@ -272,8 +272,8 @@ PLAIN_FILES = {"checkpointFileManagerClass": None, "checkpoint.fileChecksum.enab
 @pytest.mark.parametrize(
     ("work", "settings"),
     [
-        (counted, PLAIN_FILES),
-        (in_sessions, {"offsetLog.formatVersion": "2"}),
+        pytest.param(counted, PLAIN_FILES, marks=pytest.mark.slow),
+        pytest.param(in_sessions, {"offsetLog.formatVersion": "2"}, marks=pytest.mark.slow),
         (joined, {"stateStore.providerClass": ROCKS, "stateStore.rocksdb.changelogCheckpointing.enabled": "true"}),
     ],
 )
