@@ -19,7 +19,7 @@ import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
-from nadi.errors import InvalidArgumentError, NotFoundError, StreamNotFoundError, StreamRemadeError
+from nadi.errors import InvalidArgumentError, InvalidNameError, NotFoundError, StreamNotFoundError, StreamRemadeError
 from nadi.process import DeadLetter, Event, Processor, ProcessorStoppedError, delete, serve, status
 from nadi.process.following import OvertakenError, Reach
 from nadi.process.processor import Positions
@@ -258,6 +258,9 @@ async def test_stop_ends_all_workers_and_run_goes_on(
     assert await read(manager, scope, "out") != []
     assert "deleted" in await nadi_command(server, "processor", "delete", scope, "in/stopped", "--yes")
     assert not await delete(manager, scope, "in", "stopped")
+    for stream, name in (("in", "\udcff"), ("i/n", "stopped"), ("in", "")):
+        with pytest.raises(InvalidNameError):
+            await delete(manager, scope, stream, name)
 
 
 async def until_out(manager: StreamManager, scope: str, count: int) -> None:

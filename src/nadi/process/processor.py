@@ -153,6 +153,10 @@ def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
     return Catalog(stores_of(manager), scope, PROCESS_TABLE, kind)
 
 
+def _key(stream: str, name: str) -> str:
+    return f"{check_name('stream', stream)}/{check_name('processor', name)}"
+
+
 class ProcessorWorker(Worker[Positions]):
     """One worker of a processor whose record of positions is there."""
 
@@ -385,7 +389,7 @@ class Status:
 
 async def status(manager: StreamManager, scope: str, stream: str, name: str) -> Status:
     """NotFoundError if there is no such processor."""
-    positions = await processors_of(manager, scope).get(f"{stream}/{name}")
+    positions = await processors_of(manager, scope).get(_key(stream, name))
     reached = StreamCut(scope, stream, positions.positions())
     workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
     return Status(positions, reached, await behind_bytes(manager, reached), tuple(workers))
@@ -393,9 +397,9 @@ async def status(manager: StreamManager, scope: str, stream: str, name: str) -> 
 
 async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:
     """Have a processor's workers end; `run` goes on where they were."""
-    await processors_of(manager, scope).change(f"{stream}/{name}", partial(replace, is_stopped=True))
+    await processors_of(manager, scope).change(_key(stream, name), partial(replace, is_stopped=True))
 
 
 async def delete(manager: StreamManager, scope: str, stream: str, name: str) -> bool:
     """Forget how far a processor is, so that its workers end; return False if there is none."""
-    return await processors_of(manager, scope).delete(f"{stream}/{name}")
+    return await processors_of(manager, scope).delete(_key(stream, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
+from nadi.client.control import loop_thread
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError
 from nadi.limits import MIB
@@ -22,9 +24,15 @@ from .support import got, in_order, new_group, new_stream, write
 
 
 @pytest.mark.parametrize("by", ["event", "block"])
+@pytest.mark.parametrize("then", ["event", "block"])
 @pytest.mark.parametrize("options", [{}, {"serializer": Text()}], ids=["bytes", "values"])
 def test_read_that_arrived_as_its_wait_was_interrupted_is_returned_next(
-    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch, by: str, options: Any
+    manager: StreamManager,
+    groups: ReaderGroupManager,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    then: str,
+    options: Any,
 ) -> None:
     group = new_group(groups, new_stream(manager, 1, 3))
     reader = group.create_reader("r", **options)
@@ -41,9 +49,33 @@ def test_read_that_arrived_as_its_wait_was_interrupted_is_returned_next(
     assert set(reader.positions().values()) == {0}
     found: list[Any] = []
     while len(found) < 3:
-        found += read_next(60).events
+        read = getattr(reader, f"read_next_{then}")(60)
+        assert (read.event if then == "event" else read.block) is not None
+        found += read.events
     assert [getattr(event, "data", event) for event in found] == [b"0", b"1", b"2"]
     reader.close()
+    assert group.unread_bytes() == 0
+
+
+@pytest.mark.parametrize("by", ["event", "block"])
+def test_read_interrupted_before_it_waits_loses_nothing(
+    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    group = new_group(groups, new_stream(manager, 3, 60))
+    found: list[bytes] = []
+    with group.create_reader("r") as reader:
+        read_next = getattr(reader, f"read_next_{by}")
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        while len(found) < 60:
+            with monkeypatch.context() as patched:
+                patched.setattr(loop_thread._Run, "result", interrupt)
+                with contextlib.suppress(KeyboardInterrupt):
+                    found += read_next(60).events
+            found += read_next(60).events
+    assert sorted(found) == sorted(b"%d" % number for number in range(60))
     assert group.unread_bytes() == 0
 
 

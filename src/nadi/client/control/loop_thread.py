@@ -39,18 +39,18 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for the coroutine's result; Ctrl-C ends the wait and the coroutine."""
+        running = _Run(work, self._loop)
         try:
             self._process.check()
             with self._lock:
                 self._check_usable()
-                running = _Run(work, self._loop)
-        except BaseException:
-            work.close()
-            raise
-        try:
+                running.start()
             return running.result()
         except asyncio.CancelledError:
             raise ClosedError("this client was closed") from None
+        except BaseException:  # Ctrl-C comes anywhere here
+            running.give_up()
+            raise
 
     def check(self) -> None:
         """Raise what `run` would at once; for those who may have to wait for the loop without it."""
@@ -130,21 +130,29 @@ class _Run(Generic[_Result]):
         self._work, self._loop = work, loop
         self._task: asyncio.Task[_Result] | None = None
         self._ended: SimpleQueue[asyncio.Task[_Result]] = SimpleQueue()
-        loop.call_soon_threadsafe(self._start)
+        self._is_the_loops = False
+
+    def start(self) -> None:
+        self._is_the_loops = True
+        self._loop.call_soon_threadsafe(self._start)
 
     def result(self) -> _Result:
-        try:
-            task = self._ended.get()
-        except BaseException:  # Ctrl-C
+        return self._ended.get().result()
+
+    def give_up(self) -> None:
+        """End the coroutine, if it has not ended. What the loop may have is ended there, before whatever comes next."""
+        if not self._is_the_loops:
+            self._work.close()
+        elif self._task is None or not self._task.done():
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the coroutine with it
                 self._loop.call_soon_threadsafe(self._cancel)
-            raise
-        return task.result()
 
     def _start(self) -> None:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._ended.put)
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if self._task is None:  # interrupted before the loop was given it
+            self._work.close()
+        else:
             self._task.cancel()

@@ -21,6 +21,10 @@ Condition = Callable[[str, EventBlock], int | None]
 
 class _Read(Protocol):
     @property
+    def event(self) -> object: ...
+    @property
+    def block(self) -> object: ...
+    @property
     def segment(self) -> str: ...
     @property
     def offset(self) -> int: ...
@@ -40,6 +44,10 @@ class Reading(Closing, Generic[R]):
     @abstractmethod
     def _next_ready(self) -> R | None:
         """The next event of the block in hand, if it comes next; for any thread."""
+
+    @abstractmethod
+    def _again(self, *, is_whole: bool) -> R | None:
+        """The block that was read last, which has not reached the application: whole, or its first event."""
 
     @abstractmethod
     async def read_next_event(self, timeout: float | None = None) -> R | None:
@@ -101,8 +109,11 @@ def next_ready_of(reader: Reading[R]) -> Callable[[], R | None]:
 async def held_read(reader: Reading[R], timeout: float | None, *, is_whole: bool) -> R | None:
     """`read_next_block`, or without `is_whole` `read_next_event`, for another thread: the same result until
     `give_out_read`, so that an interrupted wait loses none."""
-    if reader._held is None:
+    held = reader._held
+    if held is None:
         reader._held = await (reader.read_next_block if is_whole else reader.read_next_event)(timeout)
+    elif (held.event if is_whole else held.block) is not None:  # the interrupted call was of the other kind
+        reader._held = reader._again(is_whole=is_whole)
     return reader._held
 
 

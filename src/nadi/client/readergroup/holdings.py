@@ -137,6 +137,12 @@ class Holdings:
         self.cursor = Cursor(source, block, is_whole=is_whole)
         return self.cursor
 
+    def again(self, *, is_whole: bool) -> EventRead | None:
+        """Take the block in hand, of which nothing has reached the application, again from its start."""
+        assert self.cursor is not None
+        self.cursor = Cursor(self.cursor.source, self.cursor.block, is_whole=is_whole)
+        return self.cursor.first()
+
     def take_more(self) -> bool:
         """Add to the whole block in hand what follows it, up to `most_events`; return whether anything has arrived."""
         cursor = self.cursor

@@ -133,6 +133,9 @@ class EventReader(Reading[EventRead]):
         cursor = self._holdings.cursor
         return None if cursor is None or self._attention or self._held is not None else cursor.next()
 
+    def _again(self, *, is_whole: bool) -> EventRead | None:
+        return self._holdings.again(is_whole=is_whole)
+
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         found = self._next_ready()
         return found if found is not None else await self._next(timeout, is_whole=False)

@@ -61,6 +61,10 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
         read = self._next_of_reader()
         return None if read is None else self._value_of(read)
 
+    def _again(self, *, is_whole: bool) -> ValueRead[T] | None:
+        read = self._reader._again(is_whole=is_whole)
+        return None if read is None else self._value_of(read)
+
     async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
         found = self._next_ready()
         if found is not None:
