@@ -63,7 +63,7 @@ def _for_people(row: Row) -> Row:
 
 
 def _check_own(manager: StreamManager, scope: str, group: str, force: bool | None) -> None:
-    """ConflictError: it is the one of a function or a lake, which would begin anew."""
+    """ConflictError if the group belongs to a function or a lake, which would lose its position."""
     from nadi.naming import READER_GROUP_PREFIX
 
     for kind in ("function", "lake") if not force else ():
@@ -82,7 +82,8 @@ def _delete(manager: StreamManager, scope: str, group: str, force: bool | None) 
 
 
 Force = Annotated[
-    bool | None, typer.Option("--force", help="Also one of a function or a lake, which begins anew then.")
+    bool | None,
+    typer.Option("--force", help="Delete it even if it belongs to a function or a lake, which then starts over."),
 ]
 group_app = Resource(
     noun="reader group",

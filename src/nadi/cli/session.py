@@ -153,7 +153,7 @@ class Resource:
     def add_to(self, app: typer.Typer) -> None:
         noun, names, within = self.noun, self.names, dict(list(self.names.items())[:-1])
         form = {"form": Form}
-        how_far = f"Show how far a {noun} is, and who works at it."
+        how_far = f"Show the position of a {noun} and its workers."
         ends = f"Have all that work at a {noun} end; `run` continues there."
         commands: dict[str, tuple[Any, Callable[..., None], str, Mapping[str, Any], Mapping[str, Any]]] = {
             "list": (self.rows, self._list, f"List {self._plural}.", within | form, self.filters),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FIELDS = "%s event, %k key, %o offset, %S segment, %t time of arrival"
 PRINTING = {  # the options of `nadi read` and `nadi tail`
     "limit": Limit,
-    "idle": option(float, "Stop after so many seconds without an event.", min=0.1, metavar="SECONDS"),
+    "idle": option(float, "Stop after this many seconds without an event.", min=0.1, metavar="SECONDS"),
     "layout": option(str, rf"Print each event so, without a newline of its own: {FIELDS}, %%, \n, \t.", "--format"),
     "as_objects": option(bool, "Print one JSON object per line: segment, offset, and text or base64.", "--json"),
     "key_field": KeyField,

@@ -303,7 +303,7 @@ class _Heard(Readable):
 
 
 def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Readable | None:
-    """None if there is no such stream, and it may be something else: its scope isn't in the query."""
+    """None if the stream does not exist and the query does not name a scope: DuckDB may know the name."""
     if stretch.is_lake:
         if ddl is not None:
             raise InvalidArgumentError(
@@ -338,5 +338,5 @@ def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None)
 def _defined(manager: StreamManager, scope: str, name: str) -> StreamTable | None:
     try:
         return nadi.stream_table(manager, scope, name)
-    except (StreamTableNotFoundError, PermissionDeniedError):  # who may not see definitions has streams alone
+    except (StreamTableNotFoundError, PermissionDeniedError):  # without that permission a stream is read as such
         return None

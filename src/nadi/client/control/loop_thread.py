@@ -52,11 +52,6 @@ class LoopThread:
             running.give_up()
             raise
 
-    def check(self) -> None:
-        """Raise what `run` would at once; for those who may have to wait for the loop without it."""
-        self._process.check()
-        self._check_usable()
-
     def result(self, function: Callable[_Given, _Result], /, *args: _Given.args, **given: _Given.kwargs) -> _Result:
         """Call it in the loop's thread, and wait for what it returns."""
 
