@@ -13,7 +13,7 @@ from pathlib import Path
 import nadi
 from bench.measure import KEYS, SCOPE, STREAM, Figure, open_stream
 from bench.process import FilledFiles, disk_bytes, settle
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.data_dir import TIER2
 
 SIZES = (100, 1_000, 10_000)  # bytes of an event
 STORED_BYTES = 400_000_000  # of each size, event headers included

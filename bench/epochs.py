@@ -19,7 +19,7 @@ import nadi
 from bench.measure import SCOPE, STREAM, Figure
 from nadi.client import aio
 from nadi.client.control.controller import ControllerClient
-from nadi.client.places import cuts
+from nadi.client.stream_cuts import cuts
 from nadi.errors import TruncatedError
 from nadi.model.segments import SegmentRange
 from nadi.standalone import EmbeddedServer

@@ -22,7 +22,7 @@ from bench.measure import KEYS, MEMORY_MB, SCOPE, STREAM, Figure, open_stream
 from bench.part import ROOT
 from bench.process import folder_bytes
 from bench.steady import Waits, steadily
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.data_dir import TIER2
 from nadi.standalone import EmbeddedServer
 
 RATE, SIZE = 5_000, 1_000

@@ -30,7 +30,7 @@ from bench.part import ROOT
 from bench.process import settle
 from bench.steady import Waits, steadily
 from nadi.client.aio import Ack
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.data_dir import TIER2
 
 WRITERS, FAST_READERS, PROCESSES = 10, 49, 3
 MEDIAN_BYTES, SPREAD, LEAST_BYTES, MOST_BYTES = 1_000, 1.5, 20, 200_000  # log-normal: 3 KB in the mean, 1 % above 33 KB

@@ -20,7 +20,7 @@ from bench.listening import HOST, await_listening, ended, free_port
 from bench.peer_environments import CACHE
 from bench.peer_work import SCOPE, STREAM
 from bench.process import settle
-from nadi.segmentstore.datafolder import TIER2
+from nadi.segmentstore.data_dir import TIER2
 from nadi.standalone.embedded import EmbeddedServer
 
 HEAP = "1g"  # what Kafka's own script gives its broker

@@ -25,14 +25,14 @@ from bench.process import cpu_seconds
 from nadi.client.aio import StreamManager
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
-from nadi.search.asking.searching import Search
 from nadi.search.catalog import Indexes
 from nadi.search.fields import fields_of, prepared, schema_of
+from nadi.search.percolate.catalog import StandingQueries
+from nadi.search.percolate.query_index import Matcher, Query, counted
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
-from nadi.search.shards.building import Stretch, build, work_folder
-from nadi.search.standing.catalog import StandingQueries
-from nadi.search.standing.matching import Matcher, Query, counted
+from nadi.search.searching.index_search import Search
+from nadi.search.shards.building import EventRun, build, work_folder
 
 SCOPE, STREAM, HITS = "bench", "logs", "hits"
 FIELDS = "message:text,level:keyword,at:timestamp_ms,ms:long"
@@ -103,7 +103,7 @@ def _alone() -> list[Figure]:
     events, fields = Log().events(ALONE), fields_of(FIELDS)
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
     began = time.process_time()
-    built = build([Stretch(0, [block], np.arange(ALONE))], "json", fields)
+    built = build([EventRun(0, [block], np.arange(ALONE))], "json", fields)
     ours = time.process_time() - began
     assert built.docs == ALONE
     parsed = [msgspec.json.decode(one) for one in events]

@@ -12,12 +12,12 @@ import json
 import sys
 from collections.abc import Iterator
 
-from nadi.process import Event, Processor, run
+from nadi.process import Processor, StreamEvent, run
 
 LIMIT = 30.0
 
 
-def alarm(event: Event) -> Iterator[tuple[str, bytes]]:
+def alarm(event: StreamEvent) -> Iterator[tuple[str, bytes]]:
     """The alarm for a reading, or nothing."""
     reading = json.loads(event.data)
     if reading["degrees"] > LIMIT:

@@ -43,9 +43,9 @@ MISSING = {
     "bearer": "from nadi.access.bearer import BearerKeys, BearerSettings\n"
     "BearerKeys(BearerSettings('https://id.example/keys', 'i', 'a'))",
     "functions": "import nadi.functions.handlers.target",
-    "hdfs": "from nadi.engines.hdfs.files import connect; connect(None)",
+    "hdfs": "from nadi.object_log.hdfs.files import connect; connect(None)",
     "lake": "from nadi.lake.table.catalogs import open_catalog; open_catalog({})",
-    "nats": "import asyncio; from nadi.engines.opening import open_log; from nadi.runtime import REAL\n"
+    "nats": "import asyncio; from nadi.object_log.opening import open_log; from nadi.runtime import REAL\n"
     "asyncio.run(open_log('nats://127.0.0.1:1/S', REAL, make=False))",
     "notebook": "import nadi, nadi.notebook\n"
     "with nadi.StreamManager('tcp://127.0.0.1:1') as manager: nadi.notebook.play(manager, 'home', 'meters')",

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi import stopping
+from nadi import shutdown
 from nadi.client import StreamManager
 from nadi.cluster import node
 from nadi.cluster.proxy.request_proxy import RequestProxy
@@ -36,12 +36,12 @@ from nadi.errors import (
 )
 from nadi.limits import STOP_S
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.datafolder import FolderLock
+from nadi.segmentstore.data_dir import FolderLock
 from nadi.segmentstore.store import SegmentStore
+from nadi.shutdown import Ending, end_within
 from nadi.standalone import assembly, clustered, server
 from nadi.standalone.clustered import ClusterServer
 from nadi.standalone.server import Server
-from nadi.stopping import Ending, end_within
 from tests.support.waiting import until, until_async
 
 SHORT_S = 0.2
@@ -225,7 +225,7 @@ async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, m
     step = Ending.step
 
     def spied(self: Ending, what: str, end: Any, limit_s: float, *, after_all: bool = False) -> None:
-        limits[what] = limit_s + stopping._CANCELLED_S
+        limits[what] = limit_s + shutdown._CANCELLED_S
         step(self, what, end, limit_s, after_all=after_all)
 
     monkeypatch.setattr(Ending, "step", spied)

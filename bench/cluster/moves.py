@@ -20,7 +20,7 @@ from bench.measure import SCOPE, STREAM, Figure
 from nadi.client.aio import StreamManager
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
 from nadi.naming import segment_name
-from nadi.segmentstore.hosted import container_of
+from nadi.segmentstore.container_registry import container_of
 from nadi.wire import commands as wire
 
 ROUNDS = 10

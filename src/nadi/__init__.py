@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from nadi.client.scan.scan import scan
     from nadi.client.scan.split import Split
-    from nadi.client.streamtables.following import write_changes
+    from nadi.client.streamtables.change_writer import write_changes
     from nadi.client.streamtables.table import stream_table
     from nadi.client.streamtables.writing import write_rows
     from nadi.errors import NadiError
@@ -74,7 +74,7 @@ _HOMES = {
     "scan": "nadi.client.scan.scan",
     "stream_table": "nadi.client.streamtables.table",
     "turn_on_traces": "nadi.observe.traces",
-    "write_changes": "nadi.client.streamtables.following",
+    "write_changes": "nadi.client.streamtables.change_writer",
     "write_rows": "nadi.client.streamtables.writing",
 }
 

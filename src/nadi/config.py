@@ -48,7 +48,7 @@ _SECURITY, _TIER2, _CLUSTER = (
 )
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """The value of an option in a file; the text names it in errors and documents."""
 
     TEXT = "a text"
@@ -76,19 +76,25 @@ _SCOPES = {
     Mode.MEMBER: "is for a server of a cluster: give its {store}, too, or leave this out",
     Mode.CLUSTER: "is for a server of a cluster: give its {store}, too, or leave this out",
 }
-_KINDS = {"int": Kind.NUMBER, "bool": Kind.SWITCH, "dict": Kind.TEXTS}  # by the declared type
-_TYPES = {Kind.TEXT: str, Kind.NUMBER: int, Kind.SIZE: int, Kind.SWITCH: bool, Kind.TEXTS: dict}
+_KINDS = {"int": OptionKind.NUMBER, "bool": OptionKind.SWITCH, "dict": OptionKind.TEXTS}  # by the declared type
+_TYPES = {
+    OptionKind.TEXT: str,
+    OptionKind.NUMBER: int,
+    OptionKind.SIZE: int,
+    OptionKind.SWITCH: bool,
+    OptionKind.TEXTS: dict,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ConfigOption:
     """One option. name: of the field; key: of the command line and of a file. default_text: what holds without a
     value, if the default doesn't say it. variable: of the environment. modes: the servers it is for. needs: names of
     options without any of which it has no effect."""
 
     name: str
     key: str
-    kind: Kind
+    kind: OptionKind
     default: Any
     help: str
     default_text: str = ""
@@ -103,21 +109,21 @@ class Option:
     @property
     def allowed(self) -> str:
         """The values it takes, in words."""
-        if self.kind is not Kind.NUMBER or self.least is None:
+        if self.kind is not OptionKind.NUMBER or self.least is None:
             return self.kind.value
         limits = f", {self.least} or more" if self.most is None else f" from {self.least} to {self.most}"
         return f"{self.kind.value}{limits}"
 
 
 def _option(default: Any, help: str, **more: Any) -> Any:
-    """A field with its option; more: fields of `Option`, of which name, key and kind follow from the field."""
+    """A field with its option; more: fields of `ConfigOption`, of which name, key and kind follow from the field."""
     metadata = {"option": {"default": default, "help": help, **more}}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     )
 
 
-def _check_types(values: Any, options: Mapping[str, Option]) -> None:
+def _check_types(values: Any, options: Mapping[str, ConfigOption]) -> None:
     """Store paths as text. InvalidArgumentError: a value is of another type than its field."""
     for option in options.values():
         value = getattr(values, option.name)
@@ -303,7 +309,7 @@ class ServerConfig:
         None,
         "What a container's log may hold while tier 2 takes nothing; then writers wait.",
         key="log-max",
-        kind=Kind.SIZE,
+        kind=OptionKind.SIZE,
         default_text="4GiB",
         panel=_TIER2,
         modes=Mode.ALONE,
@@ -381,7 +387,7 @@ class ServerConfig:
         is_free = (self.log or self.store or "file:").startswith(("file:", "nats:", "tls:"))
         return WAL_PROFILES_S[self.wal_profile or ("latency" if is_free else "balanced")]
 
-    def check(self, name: Callable[[Option], str] = attrgetter("name")) -> None:
+    def check(self, name: Callable[[ConfigOption], str] = attrgetter("name")) -> None:
         """Check each value and what goes together, without opening files, ports or stores.
 
         name: how an error names an option. InvalidArgumentError: a value, or an option beside another, is wrong.
@@ -413,17 +419,17 @@ class ServerConfig:
         if (self.security.tls_certificate is None) != (self.security.tls_key is None):
             raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
 
-    def _value(self, option: Option) -> Any:
+    def _value(self, option: ConfigOption) -> Any:
         return getattr(self.security if option.name in _SECURITY_OPTIONS else self, option.name)
 
 
-def _options_of(kind: type) -> dict[str, Option]:
+def _options_of(kind: type) -> dict[str, ConfigOption]:
     found = {}
     for one in fields(kind):
         if "option" in one.metadata:
-            declared = _KINDS.get(str(one.type).partition("[")[0].partition(" ")[0], Kind.TEXT)
+            declared = _KINDS.get(str(one.type).partition("[")[0].partition(" ")[0], OptionKind.TEXT)
             own = {"name": one.name, "key": one.name.replace("_", "-"), "kind": declared}
-            found[one.name] = Option(**own | one.metadata["option"])
+            found[one.name] = ConfigOption(**own | one.metadata["option"])
     return found
 
 

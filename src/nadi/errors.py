@@ -214,7 +214,7 @@ class StreamSealedError(ConflictError):
         self.name = name
 
 
-class StreamRemadeError(ConflictError):
+class StreamRecreatedError(ConflictError):
     def __init__(
         self,
         scope: str,
@@ -229,7 +229,7 @@ class StreamRemadeError(ConflictError):
         self.scope, self.stream = scope, stream
 
 
-class KeyValueTableRemadeError(ConflictError):
+class KeyValueTableRecreatedError(ConflictError):
     def __init__(self, scope: str, table: str) -> None:
         super().__init__(f"key-value table {scope}/{table} was deleted and recreated: open it again")
         self.scope, self.table = scope, table

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from nadi.access import bearer as bearer_module
+from nadi.access.authentication import Gate
 from nadi.access.bearer import BearerKeys, BearerSettings
-from nadi.access.gate import Gate
 from nadi.access.permissions import Caller, Permission
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, UnavailableError
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from nadi.access.names import RIGHTS, Kind, kind_of
+from nadi.access.names import RIGHTS, NameKind, kind_of
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.client import aio
@@ -115,9 +115,9 @@ def promise(scope: str, name: str) -> Promise:
 
 
 def test_every_kind_of_name_is_here() -> None:
-    assert {kind_of(scope, name) for scope, name in NAMES} == set(Kind) - {Kind.UNKNOWN}
-    assert {kind_of(scope, name) for scope, name in UNKNOWN} == {Kind.UNKNOWN}
-    assert set(Kind) == set(RIGHTS)
+    assert {kind_of(scope, name) for scope, name in NAMES} == set(NameKind) - {NameKind.UNKNOWN}
+    assert {kind_of(scope, name) for scope, name in UNKNOWN} == {NameKind.UNKNOWN}
+    assert set(NameKind) == set(RIGHTS)
     with_streams = {rpc for rpc in METHODS if rpc in LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}}
     others = {rpc for rpc in METHODS if "Scope" in rpc or "ReaderGroup" in rpc or "KeyValue" in rpc} | {
         "getControllerServerList",

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from nadi.access.gate import Gate
+from nadi.access.authentication import Gate
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.controller.access import RULES, ControllerAccess

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from nadi.access.budget import Pool
-from nadi.access.shares import Places, Ticket
+from nadi.access.fair_shares import Places, Ticket
 from nadi.errors import UnavailableError
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, WAKES_A_TURN
 

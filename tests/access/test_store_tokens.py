@@ -17,7 +17,7 @@ from nadi.naming import transient_segment_name
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import CODES
-from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, AttributeUpdate, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
 SEGMENT = "home/meters/0.#epoch.0"
@@ -59,7 +59,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any]:
     """One of each kind that a connection may bring, in an order in which all but the last few can be carried out."""
     any_key = ((b"", b"", b""),)
-    entry, key = TableEntry(b"k", -(1 << 63), b"v"), TableKey(b"k")
+    entry, key = WireTableEntry(b"k", -(1 << 63), b"v"), WireTableKey(b"k")
     return [
         wire.GetStreamSegmentInfo(7, segment, token),
         wire.GetSegmentAttribute(7, segment, WRITER, token),
@@ -254,7 +254,7 @@ OF_THE_RESERVE = ["home/table_kvtable/0.#epoch.0", "home/_RGgroup_kvtable/0.#epo
 
 
 def to_free_room(table: str, token: str = "") -> wire.UpdateTableToFreeRoom:
-    return wire.UpdateTableToFreeRoom(7, table, token, (TableEntry(b"k", NO_VERSION, b"v"),), True)
+    return wire.UpdateTableToFreeRoom(7, table, token, (WireTableEntry(b"k", NO_VERSION, b"v"),), True)
 
 
 @pytest.mark.parametrize("table", OF_THE_RESERVE)
@@ -263,7 +263,7 @@ async def test_no_connection_brings_it_where_nobody_is_asked_who_he_is(tmp_path:
         peer.send(to_free_room(table))
         with pytest.raises(ConnectionResetError):
             await peer.receive()
-        look = wire.ReadTable(8, table, "", (TableKey(b"k"),))
+        look = wire.ReadTable(8, table, "", (WireTableKey(b"k"),))
         other = await connect(store.address)
         assert isinstance(await other.ask(look), wire.NoSuchSegment)
         other.close()

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nadi.access import gate as gate_module
-from nadi.access.gate import Gate
+from nadi.access import authentication as gate_module
+from nadi.access.authentication import Gate
 from nadi.access.permissions import Permission, Permissions
 from nadi.access.users import User, hash_password, is_password, read_users, write_users
 from nadi.cli.app import app

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.errors import DataFolderLockedError, DataFolderVersionError
-from nadi.segmentstore.datafolder import FORMAT, FolderLock, StoreFile, find, open_folder
+from nadi.segmentstore.data_dir import FORMAT, FolderLock, StoreFile, find, open_folder
 from tests.cli.test_check_and_repair import command, flip
 from tests.segmentstore.state_tables import recovered
 from tests.segmentstore.test_lost_state import base, contents, folder

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import nadi
-from nadi.engines.opening import open_engines
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
-from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
-from nadi.segmentstore.tier2.records import Records
+from nadi.segmentstore.chain.layout import ChainPosition, encode_seal, name_of
+from nadi.segmentstore.tier2.records import ContainerRecords
 from tests.support.waiting import until
 
 from .test_cluster import run
@@ -58,7 +58,7 @@ def until_snapshot(url: str, epoch: int) -> None:
     async def newest() -> int:
         engine, registry = await open_engines(url, REAL)
         try:
-            return (await Records(registry, REAL).read(0)).record.start.epoch
+            return (await ContainerRecords(registry, REAL).read(0)).record.start.epoch
         finally:
             await engine.close()
 
@@ -78,14 +78,14 @@ def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
     assert chunks
     # what deposed owners, failed snapshots and interrupted moves leave
     garbage = {
-        name_of(0, Place(1, 9_000)): b"f" * 500,
+        name_of(0, ChainPosition(1, 9_000)): b"f" * 500,
         f"{chunks[0].rpartition('/')[0]}/{'0' * 16}-{'a' * 32}": b"no description",
         f"snapshots/container-0/base-{0:016x}-{'b' * 32}-000000": b"s",
         "servers/0123456789abcdef": b"0" * 32 + b"{}",
         "proof/abc/alone": b"p",
     }
-    seal = name_of(1, Place(1, 9_001))
-    garbage[seal] = encode_seal(1, Place(1, 9_001), 5, 2, bytes(16))
+    seal = name_of(1, ChainPosition(1, 9_001))
+    garbage[seal] = encode_seal(1, ChainPosition(1, 9_001), 5, 2, bytes(16))
     for name, data in garbage.items():
         (store / name).parent.mkdir(parents=True, exist_ok=True)
         (store / name).write_bytes(data)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.engines.engine import Aged
-from nadi.engines.jetstream import engine as jetstream
-from nadi.engines.opening import open_log
+from nadi.object_log.engine import Aged
+from nadi.object_log.jetstream import engine as jetstream
+from nadi.object_log.opening import open_log
 from nadi.runtime import REAL
-from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
+from nadi.segmentstore.chain.layout import ChainPosition, encode_seal, name_of
 from tests.support.nats import nats_servers, url_of
 from tests.support.waiting import until
 
@@ -21,14 +21,16 @@ from .test_cluster import run
 from .test_cluster_clean import DAYS_S, events_of, killed_thrice
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]  # test_cluster_clean.py has the same rules over a folder
-GARBAGE = {name_of(0, Place(1, 9_000)): b"f" * 500, "proof/abc/alone": b"p"}
-SEAL = name_of(1, Place(1, 9_001))
+GARBAGE = {name_of(0, ChainPosition(1, 9_000)): b"f" * 500, "proof/abc/alone": b"p"}
+SEAL = name_of(1, ChainPosition(1, 9_001))
 
 
 async def planted(url: str, names: Collection[str]) -> None:
     engine = await open_log(url, REAL, make=False)
     for name in names:
-        assert await engine.create(name, [GARBAGE.get(name) or encode_seal(1, Place(1, 9_001), 5, 2, bytes(16))])
+        assert await engine.create(
+            name, [GARBAGE.get(name) or encode_seal(1, ChainPosition(1, 9_001), 5, 2, bytes(16))]
+        )
     await engine.close()
 
 

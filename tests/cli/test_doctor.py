@@ -115,7 +115,7 @@ def rest_of(health: dict[str, Any], ahead_s: float = 0, version: str = nadi.__ve
 
 
 def by_rest(health: dict[str, Any], **more: Any) -> dict[str, Finding]:
-    from nadi.cli.cluster.asking import RestClient
+    from nadi.cli.cluster.rest_client import RestClient
 
     with rest_of(health, **more) as rest:
         return {one.check: one for one in doctor.check_rest(RestClient(rest, None))}

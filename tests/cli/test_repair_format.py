@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.segmentstore.datafolder import stored_containers
+from nadi.segmentstore.data_dir import stored_containers
 from tests.cli.test_check_and_repair import command
 
 pytestmark = pytest.mark.slow

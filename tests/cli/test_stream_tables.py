@@ -101,7 +101,7 @@ def test_changes_are_written_to_a_stream(shell: Shell) -> None:
     told = shell.run("sql", "select meter, wh from latest('home.usage-changes') order by 1", "-o", "csv").stdout
     assert told == "meter,wh\nm0,3\nm1,4\nm2,5\n"
     refused = shell.run(*write, "tail", "--if-unknown", "perhaps", code=1).output
-    assert ("if_unknown is" in refused, "wrote" in refused) == (True, False)
+    assert ("on_unknown_commit is" in refused, "wrote" in refused) == (True, False)
     assert (
         "no stream table 'metres'" in shell.run("stream-table", "write-changes", "home", "metres", "x", code=1).output
     )

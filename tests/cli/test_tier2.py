@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from nadi.cli.app import app
 from nadi.errors import DataFolderError
-from nadi.segmentstore.datafolder import Tier2, has_chunks
-from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.data_dir import Tier2, has_chunks
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.write_freeze import Hold
 from nadi.wire import commands as wire
 from tests.engines.test_fake_s3 import KEYS, running
 from tests.segmentstore.harness import Peer

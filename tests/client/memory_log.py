@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from nadi.client.shared.revisioned_stream import Extent, Record, RevisionedStream
+from nadi.client.state_sync.revisioned_stream import RevisionedStream, RevisionRange, RevisionRecord
 from nadi.errors import ConditionFailedError, NadiError, TruncatedError
 
 
@@ -15,7 +15,7 @@ class Memory:
     """What a server would keep of one revisioned stream."""
 
     start: int = 0
-    records: list[Record] = field(default_factory=list)
+    records: list[RevisionRecord] = field(default_factory=list)
     mark: int | None = None
 
     @property
@@ -43,13 +43,13 @@ class MemoryLog(RevisionedStream):
         if self.gate is not None and not self.gate.done():
             self.gate.set_result(None)
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> RevisionRange:
         await self._wait()
-        found = Extent(self._memory.start, self._memory.end)
+        found = RevisionRange(self._memory.start, self._memory.end)
         await self._wait()
         return found
 
-    async def read(self, start: int, end: int) -> AsyncGenerator[Record, None]:
+    async def read(self, start: int, end: int) -> AsyncGenerator[RevisionRecord, None]:
         await self._wait()
         if start < self._memory.start:
             raise TruncatedError(self.name, start, self._memory.start)
@@ -64,7 +64,7 @@ class MemoryLog(RevisionedStream):
             await self._wait()
             raise ConditionFailedError("elsewhere")
         end = expected_end + 8 + len(data)
-        self._memory.records.append(Record(expected_end, end, data))
+        self._memory.records.append(RevisionRecord(expected_end, end, data))
         await self._wait()
         return end
 

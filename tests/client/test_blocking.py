@@ -133,7 +133,7 @@ def test_closing_ends_every_wait(uri: str) -> None:
 
 def test_a_call_that_comes_while_the_client_is_closed_ends_too(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = StreamManager(uri)
-    submit, closing = loop_thread._Run, threading.Thread(target=manager.close)
+    submit, closing = loop_thread._LoopCall, threading.Thread(target=manager.close)
 
     def after_the_other_thread(work: Any, loop: Any) -> Any:
         closing.start()

@@ -11,7 +11,7 @@ import pytest
 
 import nadi
 from nadi.client import CutOrder, StreamManager, aio
-from nadi.client.places import cuts as lookback
+from nadi.client.stream_cuts import cuts as lookback
 from nadi.errors import (
     AlreadyExistsError,
     BookmarkNotFoundError,

@@ -9,7 +9,7 @@ import pytest
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import segment_info
-from nadi.client.segments.stores import Session
+from nadi.client.segments.stores import OpenSession
 from nadi.errors import ConditionFailedError, RequestTimeoutError
 from nadi.model.framing import frame_events
 from nadi.naming import segment_name
@@ -49,7 +49,7 @@ async def test_large_pieces_of_which_several_are_under_way() -> None:
 async def test_sessions_are_replaced_while_appends_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when their tokens end soon: each byte and each event is stored once and in order."""
     chance = random.Random(6)
-    monkeypatch.setattr(Session, "is_due", property(lambda _: chance.random() < 0.3))
+    monkeypatch.setattr(OpenSession, "is_due", property(lambda _: chance.random() < 0.3))
     async with world() as here:
         pieces = [chance.randbytes(300_000) for _ in range(40)]
         async with await here.manager.create_byte_writer("sc", "st") as writer:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.catalog import Kind, Record
+from nadi.client.tables.catalog import CatalogRecord, RecordKind
 from nadi.client.tables.table import Table
 from nadi.errors import ContentionError, NotFoundError, UnavailableError
 
@@ -16,12 +16,12 @@ from .world import World, world
 KEY = b"count"
 
 
-def record(w: World, *, cls: type[Table] = Table) -> tuple[Record[int], Table]:
-    kind: Kind[int] = Kind(
+def record(w: World, *, cls: type[Table] = Table) -> tuple[CatalogRecord[int], Table]:
+    kind: RecordKind[int] = RecordKind(
         "the count", "sc", str, NotFoundError, lambda _, value: int(value), lambda count: str(count).encode(), key=KEY
     )
     table = cls(stores_of(w.manager), "sc", "counts")
-    return Record(table, kind, "n"), table
+    return CatalogRecord(table, kind, "n"), table
 
 
 async def one_more(held: int | None) -> int:

@@ -9,8 +9,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.client.places.cuts import StreamCuts
-from nadi.controller.state.history import History, first_epoch
+from nadi.client.stream_cuts.cuts import StreamCuts
+from nadi.controller.state.history import EpochHistory, first_epoch
 from nadi.errors import NotFoundError
 from nadi.model.cutorder import CutOrder
 from nadi.model.segments import SegmentRange, Successor
@@ -29,7 +29,7 @@ def cells(piece: Any) -> range:
 class FakeStream:
     """A stream sc/st with a history of scalings, as StreamCuts asks controller and stores for it."""
 
-    history: History
+    history: EpochHistory
     lengths: dict[int, int]
     chains: list[list[int]] = field(default_factory=list)  # the segments over each cell, in order
 
@@ -84,7 +84,7 @@ class FakeStream:
 @st.composite
 def streams(draw: st.DrawFn) -> FakeStream:
     """Up to five scalings, each a split or a merge."""
-    history = History([first_epoch(draw(st.sampled_from([1, 2, 4])), 0)])
+    history = EpochHistory([first_epoch(draw(st.sampled_from([1, 2, 4])), 0)])
     for epoch in range(draw(st.integers(0, 5))):
         active = history.epoch(epoch)
         at = draw(st.integers(0, len(active) - 1))

@@ -16,7 +16,7 @@ from nadi.client import StreamManager, TimeWindow, aio
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading import watermarks
 from nadi.client.serializers import Text
-from nadi.client.shared.revisioned_stream import open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import open_revisioned_stream
 from nadi.errors import ClosedError, InvalidArgumentError, StreamNotFoundError
 from nadi.limits import MAX_EVENT_BYTES, WATERMARKS_A_ROUND
 from nadi.model.keyspace import key_position

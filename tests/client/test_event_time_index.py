@@ -12,9 +12,9 @@ import pytest
 
 import nadi
 from nadi.client import CutOrder
-from nadi.client.places import event_index
 from nadi.client.segments.info import SegmentInfo, segment_info
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts import event_index
 from nadi.errors import InvalidArgumentError
 from nadi.model.event_time import EventTime
 
@@ -124,7 +124,7 @@ def test_a_reader_who_may_not_write_gets_a_cut_that_is_less_close(
         writer.write_batch([b'{"at": "2025-01-01T00:00Z"}'] * 5_000, ["k"] * 5_000)
     cuts = manager.cuts("grid", "closed")
     with monkeypatch.context() as patch:
-        patch.setattr(event_index._Segment, "index", refused)
+        patch.setattr(event_index._SegmentIndexer, "index", refused)
         assert cuts.compare(cuts.at_event_time(YEAR + HOUR), cuts.tail()) is CutOrder.BEFORE
         assert cuts.after_event_time(YEAR) == cuts.tail()
     assert cuts.at_event_time(YEAR + HOUR) == cuts.tail()
@@ -208,7 +208,7 @@ def test_an_error_of_one_segment_comes_as_it_is(manager: nadi.StreamManager, mon
     async def failed(*_: object) -> None:
         raise nadi.errors.UnavailableError("no")
 
-    monkeypatch.setattr(event_index._Segment, "index", failed)
+    monkeypatch.setattr(event_index._SegmentIndexer, "index", failed)
     with pytest.raises(nadi.errors.UnavailableError):
         manager.cuts("grid", "failing").at_event_time(YEAR)
 

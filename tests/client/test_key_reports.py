@@ -12,13 +12,13 @@ import pytest
 
 from nadi.client.segments import key_reports
 from nadi.client.segments.key_reports import KeySampler
-from nadi.client.writing.blocks import Batch, Blocks, Routes
+from nadi.client.writing.blocks import Blocks, EventBatch, Routes
 from nadi.errors import ProtocolError
 from nadi.model.keyspace import key_position
 from nadi.model.load import SegmentLoad
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
-from nadi.wire.loads import positions_of
+from nadi.wire.load_reports import positions_of
 
 from . import fake_server
 from .fake_server import FakeConnection
@@ -115,7 +115,7 @@ def test_what_passed_long_ago_is_not_reported() -> None:
 def test_keys_of_a_batch() -> None:
     """One by one, in blocks with a key each, in blocks with one key for all, and mixed."""
     routes = Routes([(0.0, 1.0, "only")])
-    batch = Batch()
+    batch = EventBatch()
     keys: list[str | None] = []
     for part in range(4):
         batch.add(b"", b"x", f"single-{part}")
@@ -151,7 +151,7 @@ async def reported(w: World, write: Callable[[int], Awaitable[object]]) -> Segme
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_reports, "REPORT_S", 0.1)
-    monkeypatch.setattr("nadi.segmentstore.counts._LEAST_S", 0.05)
+    monkeypatch.setattr("nadi.segmentstore.counters._LEAST_S", 0.05)
 
 
 KEYS = [f"key-{number}" for number in range(100)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nadi.client import StreamManager, aio
-from nadi.client.places.moments import moment_ms, moment_of
+from nadi.client.stream_cuts.timestamps import moment_ms, moment_of
 from nadi.errors import InvalidArgumentError, StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.testing.server import RestartableServer

@@ -13,7 +13,7 @@ from nadi.client import KeyValueTableConfiguration, Version
 from nadi.client.aio import StreamManager
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller, rpc_server
-from nadi.segmentstore.hosted import container_of
+from nadi.segmentstore.container_registry import container_of
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.two_stores import CONTAINERS, Stores, two_stores

@@ -1,4 +1,4 @@
-"""NumberedWriter: writers that end at any moment, others that begin again, streams that split and merge meanwhile."""
+"""IdempotentWriter: writers that end at any moment, others that begin again, streams that split and merge meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.connection import AppendSession
 from nadi.errors import ConflictError, EventTooLargeError, NadiError, RequestTimeoutError, StreamSealedError
@@ -57,7 +57,7 @@ async def test_each_event_is_stored_once_and_in_order(seed: int) -> None:
         while at < len(EVENTS):
             if writer is None:  # a new process: it begins where the last note was
                 shape = StreamShape(stores_of(here.manager), "sc", "st")
-                writer = NumberedWriter(shape, writer_id, since_epoch=since)
+                writer = IdempotentWriter(shape, writer_id, since_epoch=since)
                 at = kept_number
             until = at + chance.randrange(1, 150)
             work = asyncio.create_task(writer.write(EVENTS[at:until], 60))
@@ -85,7 +85,7 @@ async def test_two_at_a_time_lose_and_double_nothing() -> None:
 
         async def write(chance: random.Random) -> None:
             shape = StreamShape(stores_of(here.manager), "sc", "st")
-            writer, at = NumberedWriter(shape, writer_id, purpose=str(id(chance))), 0
+            writer, at = IdempotentWriter(shape, writer_id, purpose=str(id(chance))), 0
             while at < len(EVENTS):
                 until = at + chance.randrange(1, 100)
                 await writer.write(EVENTS[at:until], 60)
@@ -102,7 +102,7 @@ async def test_two_on_one_connection_lose_and_double_nothing(server: nadi.standa
         await manager.create_stream("two", "st", 1)
         for number in range(20):
             writer_id = uuid4().bytes
-            writers = [NumberedWriter(StreamShape(stores_of(manager), "two", "st"), writer_id) for _ in range(3)]
+            writers = [IdempotentWriter(StreamShape(stores_of(manager), "two", "st"), writer_id) for _ in range(3)]
             assert [await one.last_number(0.5) for one in writers] == [NO_VERSION] * 3
             events = [NumberedEvent(at, 0.5, b"%d %d" % (number, at)) for at in range(3)]
             await asyncio.gather(*(writer.write([event], 60) for event in events[:1] for writer in writers))
@@ -135,7 +135,7 @@ async def test_what_another_has_written_since_is_left_out() -> None:
     events = [NumberedEvent(number, 0.5, b"%d" % number) for number in range(100)]
     async with world() as here:
         one, other = (
-            NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id, purpose=purpose)
+            IdempotentWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id, purpose=purpose)
             for purpose in ("one", "other")
         )
         await one.write(events[:10], 60)
@@ -158,7 +158,7 @@ async def test_a_write_that_is_cancelled_as_its_answer_comes_is_not_stored_again
                 work.cancel()
 
         monkeypatch.setattr(SegmentAppender, "_on_reply", cancelling)
-        writer = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), uuid4().bytes)
+        writer = IdempotentWriter(StreamShape(stores_of(here.manager), "sc", "st"), uuid4().bytes)
         await writer.write(events[:10], 60)
         work = asyncio.create_task(writer.write(events[10:15], 60))
         with pytest.raises(asyncio.CancelledError):
@@ -174,7 +174,7 @@ async def test_any_number_on_one_connection_that_are_cancelled_lose_and_double_n
     async with world(segments=2, chaos=Chaos(seed=seed, before=0.01, after=0.01)) as here:
 
         async def write() -> None:
-            writer, at = NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id), 0
+            writer, at = IdempotentWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id), 0
             while at < len(events):
                 until = at + chance.randrange(1, 150)
                 work = asyncio.create_task(writer.write(events[at:until], 60))
@@ -196,9 +196,9 @@ async def test_one_number_for_all_is_stored_once_and_nothing_else_under_its_id()
     events = [NumberedEvent(77, event.position, event.data) for event in EVENTS[:100]]
     async with world(segments=3) as here:
 
-        def again(number: int = 77) -> NumberedWriter:
+        def again(number: int = 77) -> IdempotentWriter:
             shape = StreamShape(stores_of(here.manager), "sc", "st")
-            return NumberedWriter(shape, writer_id, only_number=number)
+            return IdempotentWriter(shape, writer_id, only_number=number)
 
         await again().write(events[:50], 60)  # of all segments
         await again().write(events[:50], 60)
@@ -219,8 +219,8 @@ async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_s
     writer_id = uuid4().bytes
     async with world() as here:
 
-        def opened() -> NumberedWriter:
-            return NumberedWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id)
+        def opened() -> IdempotentWriter:
+            return IdempotentWriter(StreamShape(stores_of(here.manager), "sc", "st"), writer_id)
 
         older = opened()
         await older.write([NumberedEvent(1, 0.5, b"first")], 60)
@@ -237,7 +237,7 @@ async def test_a_segment_that_others_follow_is_asked_for_its_number_once_it_is_s
 async def test_what_can_not_be_written() -> None:
     async with world() as here:
         shape = StreamShape(stores_of(here.manager), "sc", "st")
-        writer = NumberedWriter(shape, uuid4().bytes)
+        writer = IdempotentWriter(shape, uuid4().bytes)
         with pytest.raises(EventTooLargeError):
             await writer.write([NumberedEvent(1, 0.5, b"x" * (MAX_EVENT_BYTES + 1))], 60)
         here.store.silent = True

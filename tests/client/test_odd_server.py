@@ -11,7 +11,7 @@ import pytest
 from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.conditional_append import SegmentAppender
-from nadi.client.shared.revisioned_stream import open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import open_revisioned_stream
 from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.tables.table import Table
 from nadi.errors import ProtocolError

@@ -12,8 +12,8 @@ import pytest
 import nadi
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.writing import segment_output as pace
-from nadi.client.writing.blocks import Batch
-from nadi.client.writing.segment_output import SECOND_APPEND_BYTES, SLOW_S, Pace
+from nadi.client.writing.blocks import EventBatch
+from nadi.client.writing.segment_output import SECOND_APPEND_BYTES, SLOW_S, InFlightWindow
 from nadi.model.keyspace import key_position
 from tests.support.waiting import until, until_async
 
@@ -38,16 +38,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def batch(size: int = 100) -> Batch:
-    made = Batch()
+def batch(size: int = 100) -> EventBatch:
+    made = EventBatch()
     made.add(b"", bytes(size), None)
     return made
 
 
-def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> Pace:
+def paced(clock: Clock, took_s: float, in_flight: int = 1, *, size: int = 100, outputs: int = 1) -> InFlightWindow:
     """Of an output whose last acknowledgement took so long, with so many appends under way, sent just now."""
     under_way = deque(batch(size) for _ in range(in_flight))
-    made, before = Pace(deque(), under_way, range(outputs)), batch()
+    made, before = InFlightWindow(deque(), under_way, range(outputs)), batch()
     made.sent(before)
     clock.now += took_s
     made.acknowledged(before, clock.now)
@@ -73,7 +73,7 @@ def test_a_few_small_ones_are_where_they_are_slow_each_a_while_after_the_one_bef
     assert not slow.may_send(batch()), "a quarter of the time that the last one takes hasn't passed"
     clock.now += 0.002
     assert slow.may_send(batch())
-    assert not slow.may_send(Batch()), "nothing is no append"
+    assert not slow.may_send(EventBatch()), "nothing is no append"
 
 
 @pytest.mark.parametrize(
@@ -96,22 +96,22 @@ def test_there_is_a_limit_to_them(clock: Clock, in_flight: int, size: int, outpu
 
 def test_those_that_wait_already_follow_each_other_at_once(clock: Clock) -> None:
     under_way, waiting = deque([batch(), batch()]), deque([batch()])
-    made = Pace(waiting, under_way, range(1))
-    assert made.may_send(Batch())
+    made = InFlightWindow(waiting, under_way, range(1))
+    assert made.may_send(EventBatch())
     under_way += [batch() for _ in range(30)]
-    assert not made.may_send(Batch()), "so many are under way"
+    assert not made.may_send(EventBatch()), "so many are under way"
     under_way.clear()
     under_way += [batch(SECOND_APPEND_BYTES // 2)] * 2
-    assert not made.may_send(Batch()), "so much is"
+    assert not made.may_send(EventBatch()), "so much is"
     waiting[0] = batch(SECOND_APPEND_BYTES)
     under_way.pop()
-    assert made.may_send(Batch()), "there is a second in any case"
+    assert made.may_send(EventBatch()), "there is a second in any case"
 
 
 async def test_one_that_took_very_long_holds_nothing_back_once_others_do_not(clock: Clock) -> None:
     """As after an outage: it was sent before, and is acknowledged after it."""
     slow, sent = paced(clock, 600.0), asyncio.Event()
-    slow.next_notice(Batch(), sent.set)
+    slow.next_notice(EventBatch(), sent.set)
     before = batch()
     slow.sent(before)
     clock.now += 2 * SLOW_S

@@ -11,7 +11,7 @@ import pytest
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.manager.structures import open_byte_reader
-from nadi.client.shared.revisioned_stream import open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
 from nadi.limits import READ_REPLY_MAX_BYTES
 from nadi.model.streamcut import StreamCut

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.manager.streams import stores_of
-from nadi.client.shared.revisioned_stream import open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import open_revisioned_stream
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,

@@ -13,8 +13,8 @@ from nadi.client import KeyValueTableConfiguration, StreamManager
 from nadi.client.serializers import Json
 from nadi.errors import (
     InvalidStreamCutError,
-    KeyValueTableRemadeError,
-    StreamRemadeError,
+    KeyValueTableRecreatedError,
+    StreamRecreatedError,
     StreamSealedError,
     TransactionFailedError,
 )
@@ -132,7 +132,7 @@ def test_a_handle_whose_stream_was_recreated_raises(
     manager.create_stream("again", stream)
     use = opened(manager, stream)
     _recreate(manager, stream)
-    errors = StreamRemadeError, StreamSealedError, TransactionFailedError
+    errors = StreamRecreatedError, StreamSealedError, TransactionFailedError
     with pytest.raises(errors, match=rf"again/{stream} .*(recreated|takes no more events)"):
         use()  # who has seen the old stream sealed, or a transaction of it ended, says that
     info = manager.stream_info("again", stream)
@@ -173,7 +173,7 @@ def test_a_key_value_table_that_was_recreated_raises(manager: StreamManager) -> 
         lambda: list(table.entries()),
     ]
     for use in uses:
-        with pytest.raises(KeyValueTableRemadeError, match="again/table was deleted and recreated: open it again"):
+        with pytest.raises(KeyValueTableRecreatedError, match="again/table was deleted and recreated: open it again"):
             use()
     assert manager.key_value_table("again", "table").get(b"k") is None
 
@@ -189,7 +189,7 @@ async def test_an_asyncio_writer_whose_stream_was_recreated_raises(manager: Stre
             await writer.write(b"late", "k")
             await writer.flush()
 
-        with pytest.raises((StreamRemadeError, StreamSealedError), match="recreated"):
+        with pytest.raises((StreamRecreatedError, StreamSealedError), match="recreated"):
             await use()
 
 

@@ -207,7 +207,7 @@ def test_records_lie_as_pravegas_synchronizer_writes_them(manager: StreamManager
 def test_an_update_gives_up_when_others_are_always_faster(
     uri: str, manager: StreamManager, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.client.shared.state_synchronizer.STATE_UPDATE_ATTEMPTS", 3)
+    monkeypatch.setattr("nadi.client.state_sync.state_synchronizer.STATE_UPDATE_ATTEMPTS", 3)
 
     async def contend() -> None:
         async with aio.StreamManager(uri) as third:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from nadi.client.shared.shared_state import LeaderElection, SharedMap, election_kind, map_kind
-from nadi.client.shared.state_synchronizer import StateSynchronizer
+from nadi.client.state_sync.shared_state import LeaderElection, SharedMap, election_kind, map_kind
+from nadi.client.state_sync.state_synchronizer import StateSynchronizer
 
 from .memory_log import Memory, MemoryLog
 

@@ -14,11 +14,11 @@ from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
 from nadi.controller import event_time as making
 from nadi.controller.event_time import judge
-from nadi.controller.state.history import History, first_epoch
+from nadi.controller.state.history import EpochHistory, first_epoch
 from nadi.controller.state.records import Step, WriterMark
 from nadi.model.watermark import SegmentPosition, Watermark
 
-ONE = History([first_epoch(1, 0)])
+ONE = EpochHistory([first_epoch(1, 0)])
 PERIOD = 8  # steps between two rounds
 WRITERS = 3
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import nadi
 from nadi.client.serializers import Text
-from nadi.client.writing.blocks import NO_KEY, Blocks, Keys, Routes
+from nadi.client.writing.blocks import NO_KEY, BatchKeys, Blocks, Routes
 from nadi.client.writing.sender import EventSender
 from nadi.errors import ClosedError, EventTooLargeError, InvalidArgumentError, StreamSealedError, UnavailableError
 from nadi.limits import MIB, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
@@ -165,7 +165,7 @@ def test_keys_are_looked_up_again_by_another_table(data: st.DataObject, names: l
     before, after = Routes([(0.0, 1.0, "old")]), Routes([(0.0, 0.4, "low"), (0.4, 1.0, "high")])
     numbers = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=80)
     indices = np.array(data.draw(numbers), np.int64) if indexed else None
-    keys = Keys(names, before, indices)
+    keys = BatchKeys(names, before, indices)
     chosen = np.array(data.draw(st.lists(st.integers(0, len(keys) - 1), min_size=1)), np.int64)
     for routes in (before, after):
         expected = routes.codes([keys.of(event) for event in chosen.tolist()])

@@ -23,7 +23,7 @@ from nadi.errors import (
 )
 from nadi.naming import segment_id
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
+from nadi.wire.fields import WireTableEntry
 from tests.support.ports import free_port
 from tests.support.waiting import until_async
 
@@ -350,7 +350,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_of_it_on_the_connect
         segment = "sc/st/0.#epoch.0"
         connection = await stores_of(w.manager).connection(segment)
         wrong: Any = "text"
-        update = wire.UpdateTableEntries(0, segment, "", (TableEntry(b"k", 0, wrong),))
+        update = wire.UpdateTableEntries(0, segment, "", (WireTableEntry(b"k", 0, wrong),))
         with pytest.raises(TypeError, match="bytes-like"):
             await connection.ask(update, wire.TableEntriesUpdated, timeout_s=5)
         assert (await w.manager.segment_info(segment)).write_offset == 0  # not taken for the rest of that frame

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import grpc
 
-from nadi.access.gate import Gate
+from nadi.access.authentication import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.map import Address, Map
-from nadi.cluster.proxy.active import Addresses, ClusterKey
+from nadi.cluster.container_map import Address, Map
+from nadi.cluster.proxy.active import ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.access import ControllerAccess, with_token
@@ -26,9 +26,9 @@ from nadi.controller.grpc.server import rpc_server
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.state.segments import Exchange
-from nadi.observe.health import Status, leaf
-from nadi.segmentstore.hosted import CONTROLLER_CONTAINER, container_of
-from nadi.segmentstore.recovery.parts import LocalParts
+from nadi.observe.health import HealthStatus, leaf
+from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER, container_of
+from nadi.segmentstore.recovery.storage import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.rpc import controller_pb2 as pb
@@ -90,7 +90,7 @@ class ServerOfCluster:
             self.access,
             may_answer=lambda: self.is_leased,
         )
-        self.api = Api(lambda: leaf("nadi", Status.UP, {"server": name}), self.gate)
+        self.api = Api(lambda: leaf("nadi", HealthStatus.UP, {"server": name}), self.gate)
 
     async def start(self) -> None:
         tls = self.cluster.guards.tls
@@ -110,8 +110,8 @@ class ServerOfCluster:
         await self.rest.start()
 
     @property
-    def addresses(self) -> Addresses:
-        return Addresses(f"{HOST}:{self.rpc_address[1]}", self.rest.uri.partition("://")[2])
+    def addresses(self) -> ActiveAddresses:
+        return ActiveAddresses(f"{HOST}:{self.rpc_address[1]}", self.rest.uri.partition("://")[2])
 
     async def begin(self) -> None:
         """Run the controller."""

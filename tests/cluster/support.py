@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nadi.cluster.membership import Load, Membership
-from nadi.cluster.membership_view import Member, MembershipPace
+from nadi.cluster.membership_view import MembershipPace, ServerMember
 from nadi.runtime import Runtime
 from tests.simulation.machine.loop import SimulatedLoop
 from tests.simulation.machine.process import Process
@@ -57,7 +57,9 @@ class Node:
         self.faults = self.registry.faults
         self.changes = 0
         self.load = Load()
-        member = Member(id=name, store=f"{name}:12345", controller=f"{name}:9090", rest="", version="1", started_ms=0)
+        member = ServerMember(
+            id=name, store=f"{name}:12345", controller=f"{name}:9090", rest="", version="1", started_ms=0
+        )
         self.membership = Membership(
             self.registry, member, runtime=self.clock, load=lambda: self.load, on_change=self._on_change, **more
         )

@@ -14,23 +14,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.cluster.map import Map
-from nadi.cluster.membership_view import Member, Peer
-from nadi.cluster.placement import CROWDED_TIMES, Claim, Holding, Release, Server, View, _weight, decisions, placement
+from nadi.cluster.container_map import Map
+from nadi.cluster.membership_view import PeerServer, ServerMember
+from nadi.cluster.placement import (
+    CROWDED_TIMES,
+    ClaimContainer,
+    Holding,
+    ReleaseContainer,
+    ServerView,
+    View,
+    _weight,
+    decisions,
+    placement,
+)
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_ARRIVAL_S, CLUSTER_SETTLE_S, CLUSTER_STABLE_S, CLUSTER_TURN_S
 
 LONG_AGO, NOW = 100.0, 1_000.0
-LIVE = Server(LONG_AGO)
-DRAINING = Server(LONG_AGO, is_draining=True)
+LIVE = ServerView(LONG_AGO)
+DRAINING = ServerView(LONG_AGO, is_draining=True)
 FIRST, SECOND, THIRD = placement(["a", "b", "c"], 1)[0]  # in line for container 0
 
 
-def dead(since: float = LONG_AGO) -> Server:
-    return Server(since, is_alive=False)
+def dead(since: float = LONG_AGO) -> ServerView:
+    return ServerView(since, is_alive=False)
 
 
-def view(me: str, holdings: dict[int, Holding], servers: dict[str, Server] | None = None, **more: Any) -> View:
+def view(me: str, holdings: dict[int, Holding], servers: dict[str, ServerView] | None = None, **more: Any) -> View:
     every = {"a": LIVE, "b": LIVE, "c": LIVE} | (servers or {})
     settings = {"at": NOW, "containers": 1, "looked_at": NOW, "is_current": True, "stable_since": LONG_AGO} | more
     return View(me=me, servers=every, holdings=holdings, **settings)
@@ -40,7 +50,7 @@ def held(owner: str = "", released_to: str = "", *, epoch: int = 4, since: float
     return Holding(f"v{epoch}", epoch, since, owner, released_to)
 
 
-CLAIM = [Claim(0, 5, "v4")]
+CLAIM = [ClaimContainer(0, 5, "v4")]
 
 # --- claiming -------------------------------------------------------------------------------------------------------
 
@@ -66,7 +76,7 @@ def test_the_dead_one_is_not_in_line() -> None:
 
 
 @pytest.mark.parametrize("owner", [LIVE, DRAINING, None])
-def test_of_an_owner_who_is_alive_or_unknown_nothing_is_claimed(owner: Server | None) -> None:
+def test_of_an_owner_who_is_alive_or_unknown_nothing_is_claimed(owner: ServerView | None) -> None:
     servers = {"x": owner} if owner else {}
     assert decisions(view(FIRST, {0: held("x")}, servers)) == []
 
@@ -80,14 +90,14 @@ def test_nothing_is_claimed_by_what_was_seen_too_long_ago() -> None:
 
 def test_a_container_that_never_had_an_owner_waits_until_servers_have_come() -> None:
     never = {0: Holding(None, 0, LONG_AGO)}
-    assert decisions(view(FIRST, never, stable_since=NOW - CLUSTER_SETTLE_S)) == [Claim(0, 1, None)]
+    assert decisions(view(FIRST, never, stable_since=NOW - CLUSTER_SETTLE_S)) == [ClaimContainer(0, 1, None)]
     assert decisions(view(FIRST, never, stable_since=NOW - CLUSTER_SETTLE_S + 0.001)) == []
     assert decisions(view(SECOND, never, stable_since=NOW - CLUSTER_SETTLE_S - 0.9)) == []
-    assert decisions(view(SECOND, never, stable_since=NOW - CLUSTER_SETTLE_S - 1.0)) == [Claim(0, 1, None)]
+    assert decisions(view(SECOND, never, stable_since=NOW - CLUSTER_SETTLE_S - 1.0)) == [ClaimContainer(0, 1, None)]
 
 
-@pytest.mark.parametrize("target", [dead(NOW), Server(NOW, is_draining=True)])
-def test_what_was_released_to_one_who_cannot_take_it_is_for_all(target: Server) -> None:
+@pytest.mark.parametrize("target", [dead(NOW), ServerView(NOW, is_draining=True)])
+def test_what_was_released_to_one_who_cannot_take_it_is_for_all(target: ServerView) -> None:
     there = {0: held(THIRD, "x")}
     assert decisions(view(FIRST, there, {"x": target})) == CLAIM
     assert decisions(view(SECOND, there, {"x": target})) == []
@@ -95,7 +105,7 @@ def test_what_was_released_to_one_who_cannot_take_it_is_for_all(target: Server) 
 
 
 @pytest.mark.parametrize("servers", [{"x": LIVE}, {}])
-def test_what_does_not_arrive_is_for_all_in_the_end(servers: dict[str, Server]) -> None:
+def test_what_does_not_arrive_is_for_all_in_the_end(servers: dict[str, ServerView]) -> None:
     line = placement([*"abc", *servers], 1)[0]
     me = next(name for name in line if name != "x")
     wait = CLUSTER_ARRIVAL_S + line.index(me) * CLUSTER_TURN_S
@@ -132,11 +142,11 @@ def elsewhere(me: str) -> list[int]:
 def test_one_container_at_a_time_moves_for_balance() -> None:
     there = all_of("a")
     first, second = elsewhere("a")[:2]
-    assert decisions(view("a", there, containers=8)) == [Release(first, ORDER[first][0])]
+    assert decisions(view("a", there, containers=8)) == [ReleaseContainer(first, ORDER[first][0])]
     there[first] = held("a", ORDER[first][0], since=NOW)
     assert decisions(view("a", there, containers=8)) == []
     there[first] = held(ORDER[first][0])
-    assert decisions(view("a", there, containers=8)) == [Release(second, ORDER[second][0])]
+    assert decisions(view("a", there, containers=8)) == [ReleaseContainer(second, ORDER[second][0])]
 
 
 def test_nothing_moves_for_balance_while_servers_come_and_go() -> None:
@@ -154,11 +164,11 @@ def test_what_is_where_it_belongs_stays() -> None:
 def test_who_drains_gives_away_all_at_once() -> None:
     order = placement(["b", "c"], 8)
     there = all_of("a")
-    todo = view("a", there, {"a": Server(NOW, is_draining=True)}, containers=8, stable_since=NOW)
+    todo = view("a", there, {"a": ServerView(NOW, is_draining=True)}, containers=8, stable_since=NOW)
     given = decisions(todo)
-    assert {type(one) for one in given} == {Release}
+    assert {type(one) for one in given} == {ReleaseContainer}
     assert [one.container for one in given] == list(range(8))
-    assert all(isinstance(one, Release) and order[one.container][0] == one.target for one in given)
+    assert all(isinstance(one, ReleaseContainer) and order[one.container][0] == one.target for one in given)
     assert decisions(replace(todo, is_current=False)) == []
     on_its_way = {0: held("a", order[0][0])}
     assert [one.container for one in decisions(replace(todo, holdings=there | on_its_way))] == list(range(1, 8))
@@ -178,7 +188,7 @@ def test_the_last_server_keeps_what_it_has() -> None:
 
 
 servers_seen = st.fixed_dictionaries(
-    {name: st.builds(Server, st.floats(0.0, NOW), st.booleans(), st.booleans()) for name in ("a", "b", "c", "d")}
+    {name: st.builds(ServerView, st.floats(0.0, NOW), st.booleans(), st.booleans()) for name in ("a", "b", "c", "d")}
 )
 names = st.sampled_from(["", "a", "b", "c", "d", "unknown"])
 holdings_seen = st.dictionaries(
@@ -188,16 +198,16 @@ holdings_seen = st.dictionaries(
 
 @given(servers_seen, holdings_seen, st.floats(0.0, NOW), st.booleans())
 def test_whatever_is_seen(
-    servers: dict[str, Server], holdings: dict[int, Holding], stable_since: float, is_current: bool
+    servers: dict[str, ServerView], holdings: dict[int, Holding], stable_since: float, is_current: bool
 ) -> None:
     """Nobody takes what somebody alive has, nobody gives away what it doesn't have, or to one who can't take it."""
     servers = {name: replace(server, is_alive=server.is_alive or name == "a") for name, server in servers.items()}
     found = View("a", NOW, servers, holdings, 8, NOW, is_current, stable_since)
     for one in decisions(found):
         holding = holdings[one.container]
-        if isinstance(one, Claim):
+        if isinstance(one, ClaimContainer):
             assert not servers["a"].is_draining
-            assert one == Claim(one.container, 2, "v")
+            assert one == ClaimContainer(one.container, 2, "v")
             assert holding.released_to or not holding.owner or not servers[holding.owner].is_alive
         else:
             assert (holding.owner, holding.released_to) == ("a", "")
@@ -208,7 +218,7 @@ def test_whatever_is_seen(
 def test_an_operator_need_not_wait_for_a_quiet_time() -> None:
     holdings = {0: held(SECOND)}
     assert decisions(view(SECOND, holdings, stable_since=NOW)) == []
-    assert decisions(view(SECOND, holdings, stable_since=NOW, is_hasty=True)) == [Release(0, FIRST)]
+    assert decisions(view(SECOND, holdings, stable_since=NOW, is_hasty=True)) == [ReleaseContainer(0, FIRST)]
     # it changes nothing for who begins, nor for one that can't see the others
     assert decisions(view(FIRST, {0: held()}, stable_since=NOW, is_hasty=True)) == []
     assert decisions(view(SECOND, holdings, is_current=False, is_hasty=True)) == []
@@ -310,12 +320,12 @@ STORE = ("127.0.0.1", 9000)
 SEGMENT = "home/meters/0.#epoch.0"
 
 
-def peer(name: str, since: float, heard: float = 0.0, port: int = 9000, *, is_alive: bool = True) -> Peer:
-    member = Member(id=name, store=f"127.0.0.1:{port}", controller="c:1", rest="", version="", started_ms=0)
-    return Peer(name, member, is_alive, since, heard)
+def peer(name: str, since: float, heard: float = 0.0, port: int = 9000, *, is_alive: bool = True) -> PeerServer:
+    member = ServerMember(id=name, store=f"127.0.0.1:{port}", controller="c:1", rest="", version="", started_ms=0)
+    return PeerServer(name, member, is_alive, since, heard)
 
 
-def seen(*peers: Peer, owner: str = "a", is_leased: bool = True) -> Map:
+def seen(*peers: PeerServer, owner: str = "a", is_leased: bool = True) -> Map:
     found = Map(cast("Any", SimpleNamespace(owner=lambda number: owner)), 4)
     members = {one.id: one for one in peers}
     found.membership = cast("Any", SimpleNamespace(members=members, lease_is_valid=lambda: is_leased, beat_s=1.0))

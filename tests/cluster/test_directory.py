@@ -13,7 +13,7 @@ import pytest
 
 from nadi import limits
 from nadi.client.segments.connection import SegmentStoreConnection
-from nadi.cluster.map import Address, Map, takes_connections
+from nadi.cluster.container_map import Address, Map, takes_connections
 from nadi.cluster.proxy import segment_router as peers
 from nadi.cluster.proxy.segment_router import SegmentRouter, joined
 from nadi.controller.event_time import MarkStream
@@ -24,13 +24,13 @@ from nadi.model.load import SegmentLoad
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.hosted import container_of
-from nadi.segmentstore.recovery.parts import LocalParts
+from nadi.segmentstore.container_registry import container_of
+from nadi.segmentstore.recovery.storage import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.loads import packed_loads, unpacked_loads
+from nadi.wire.load_reports import packed_loads, unpacked_loads
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.segmentstore.harness import connect
 from tests.segmentstore.test_hosted import REQUESTS, sample

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.cluster.admin import janitor as garbage
-from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
+from nadi.segmentstore.chain.layout import HEADER_BYTES, ChainPosition, name_of
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshots import base_name, delta_name
-from nadi.segmentstore.tier2.chunks import Listed
-from nadi.segmentstore.tier2.records import ContainerRecord, Manifest, Part
+from nadi.segmentstore.tier2.chunks import ListedObject
+from nadi.segmentstore.tier2.records import ContainerRecord, SnapshotManifest, SnapshotPart
 
 CONTAINER = 3
 FRAME_BYTES = HEADER_BYTES + 1
@@ -23,9 +23,9 @@ class Chain:
     """A log, as owners left it. frames: by sequence, in the chain. behind: frames behind seals. later: in epochs that
     began after the record was written."""
 
-    frames: dict[int, Place] = field(default_factory=dict)
-    behind: list[Place] = field(default_factory=list)
-    seals: list[Place] = field(default_factory=list)
+    frames: dict[int, ChainPosition] = field(default_factory=dict)
+    behind: list[ChainPosition] = field(default_factory=list)
+    seals: list[ChainPosition] = field(default_factory=list)
     begun: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -50,9 +50,9 @@ def chain_of(described: list[tuple[int, bool, int, int]]) -> Chain:
             chain.begun.append((epoch, sequence + 1))
             for _ in range(frames):
                 number, sequence = number + 1, sequence + 1
-                chain.frames[sequence] = Place(epoch, number)
-        chain.seals.append(Place(epoch, number + 1))
-        chain.behind += [Place(epoch, number + 2 + more) for more in range(behind)]
+                chain.frames[sequence] = ChainPosition(epoch, number)
+        chain.seals.append(ChainPosition(epoch, number + 1))
+        chain.behind += [ChainPosition(epoch, number + 2 + more) for more in range(behind)]
     return chain
 
 
@@ -76,14 +76,14 @@ def test_no_frame_goes_that_anybody_reads(described: list[tuple[int, bool, int, 
     held_from = data.draw(st.integers(1, sequence + 1))
     record = record_of(chain, sequence, held_from)
     places = [*chain.frames.values(), *chain.behind]
-    listed = [Listed(name_of(CONTAINER, place), FRAME_BYTES, 0) for place in places]
-    listed += [Listed(name_of(CONTAINER, place), HEADER_BYTES, 0) for place in chain.seals]
+    listed = [ListedObject(name_of(CONTAINER, place), FRAME_BYTES, 0) for place in places]
+    listed += [ListedObject(name_of(CONTAINER, place), HEADER_BYTES, 0) for place in chain.seals]
     gone = set(garbage.frames(CONTAINER, record, listed))
     needed = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at >= held_from}
     assert not gone & needed
     assert not gone & {name_of(CONTAINER, place) for place in chain.seals}
     # and nothing stays of what is known to be garbage
-    start = Place(record.start.epoch, record.start.number)
+    start = ChainPosition(record.start.epoch, record.start.number)
     past = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at < held_from}
     behind = {name_of(CONTAINER, place) for place in chain.behind if place.epoch < start.epoch}
     assert past | behind == gone
@@ -92,12 +92,12 @@ def test_no_frame_goes_that_anybody_reads(described: list[tuple[int, bool, int, 
 def test_names_of_others_stay() -> None:
     chain = chain_of([(1, True, 5, 2), (1, True, 3, 0)])
     record = record_of(chain, 7, 7)
-    strange = ["log/3/x/y", "log/3/1/1", name_of(4, Place(1, 1)), "log/3", "mark"]
-    assert garbage.frames(CONTAINER, record, [Listed(name, FRAME_BYTES, 0) for name in strange]) == []
+    strange = ["log/3/x/y", "log/3/1/1", name_of(4, ChainPosition(1, 1)), "log/3", "mark"]
+    assert garbage.frames(CONTAINER, record, [ListedObject(name, FRAME_BYTES, 0) for name in strange]) == []
 
 
 def test_a_log_that_nobody_claimed_keeps_all() -> None:
-    listed = [Listed(name_of(CONTAINER, Place(0, 1)), FRAME_BYTES, 0)]
+    listed = [ListedObject(name_of(CONTAINER, ChainPosition(0, 1)), FRAME_BYTES, 0)]
     assert garbage.frames(CONTAINER, ContainerRecord(), listed) == []
 
 
@@ -109,17 +109,17 @@ sequences = st.integers(0, 20)
 def test_no_object_goes_that_a_snapshot_has_or_will_have(
     base: int, deltas: list[int], others: list[tuple[int, bool]]
 ) -> None:
-    named = [Part(f"{base_name(CONTAINER, base, UNIQUE)}-000000", 10, 0)]
-    changes = [Part(delta_name(CONTAINER, base + step, UNIQUE), 10, 0) for step in sorted(deltas)]
+    named = [SnapshotPart(f"{base_name(CONTAINER, base, UNIQUE)}-000000", 10, 0)]
+    changes = [SnapshotPart(delta_name(CONTAINER, base + step, UNIQUE), 10, 0) for step in sorted(deltas)]
     sequence = base + max(deltas, default=0)
-    record = ContainerRecord(snapshot=Manifest(CONTAINER, sequence, tuple(named), tuple(changes)))
+    record = ContainerRecord(snapshot=SnapshotManifest(CONTAINER, sequence, tuple(named), tuple(changes)))
     other = UNIQUE[::-1]
     names = [
         f"{base_name(CONTAINER, at, other)}-000001" if is_base else delta_name(CONTAINER, at, other)
         for at, is_base in others
     ]
     manifest = f"snapshots/container-{CONTAINER}/manifest-0000000000000001"
-    listed = [Listed(name, 10, 0) for name in [*(one.name for one in (*named, *changes)), *names, manifest]]
+    listed = [ListedObject(name, 10, 0) for name in [*(one.name for one in (*named, *changes)), *names, manifest]]
     gone = garbage.snapshot_objects(CONTAINER, record, listed)
     assert gone == [name for name, (at, _) in zip(names, others, strict=True) if at < sequence]
     assert garbage.snapshot_objects(CONTAINER, ContainerRecord(), listed) == []
@@ -127,7 +127,7 @@ def test_no_object_goes_that_a_snapshot_has_or_will_have(
 
 
 def test_a_chunk_goes_only_if_the_state_had_seen_its_plan() -> None:
-    record = ContainerRecord(snapshot=Manifest(CONTAINER, 100, (), ()))
+    record = ContainerRecord(snapshot=SnapshotManifest(CONTAINER, 100, (), ()))
     assert garbage.is_lost_chunk(record, {"b"}, "a", 100)
     assert not garbage.is_lost_chunk(record, {"b"}, "b", 100)
     assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame that the snapshot hasn't may refer to it

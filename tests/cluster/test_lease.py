@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nadi.cluster import membership_view as pace
-from nadi.cluster.membership import Lease
+from nadi.cluster.membership import ServerLease
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
 from nadi.runtime import Runtime
 from tests.simulation.machine.loop import SimulatedLoop, run
@@ -36,8 +36,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lease(clock: Clock) -> Lease:
-    return Lease(clock, 2.0)
+def lease(clock: Clock) -> ServerLease:
+    return ServerLease(clock, 2.0)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_a_lease_counts_from_when_the_beat_was_sent(clock: Clock, lease: Lease) -> None:
+def test_a_lease_counts_from_when_the_beat_was_sent(clock: Clock, lease: ServerLease) -> None:
     assert not lease.is_valid()
     clock.now = 11.0
     assert lease.extend(10.0)
@@ -58,7 +58,7 @@ def test_a_lease_counts_from_when_the_beat_was_sent(clock: Clock, lease: Lease) 
     assert not lease.is_valid()
 
 
-def test_an_older_beat_does_not_shorten_it(clock: Clock, lease: Lease) -> None:
+def test_an_older_beat_does_not_shorten_it(clock: Clock, lease: ServerLease) -> None:
     clock.now = 10.0
     lease.extend(10.0)
     assert not lease.extend(9.0)
@@ -66,13 +66,13 @@ def test_an_older_beat_does_not_shorten_it(clock: Clock, lease: Lease) -> None:
     assert lease.is_valid()
 
 
-def test_a_beat_that_took_longer_than_the_lease_is_of_no_use(clock: Clock, lease: Lease) -> None:
+def test_a_beat_that_took_longer_than_the_lease_is_of_no_use(clock: Clock, lease: ServerLease) -> None:
     clock.now = 12.0
     assert not lease.extend(10.0)
     assert lease.term == 0
 
 
-def test_a_lease_that_has_ended_begins_again_when_it_is_affirmed(clock: Clock, lease: Lease) -> None:
+def test_a_lease_that_has_ended_begins_again_when_it_is_affirmed(clock: Clock, lease: ServerLease) -> None:
     lease.extend(0.0)
     clock.now = 2.0
     assert lease.extend(1.5)
@@ -95,7 +95,7 @@ def test_a_lease_that_has_ended_begins_again_when_it_is_affirmed(clock: Clock, l
     assert not lease.is_valid(), "another term isn't meant"
 
 
-def test_one_that_was_ended_stays_so(clock: Clock, lease: Lease) -> None:
+def test_one_that_was_ended_stays_so(clock: Clock, lease: ServerLease) -> None:
     lease.extend(0.0)
     lease.end()
     assert not lease.is_valid()

@@ -18,10 +18,10 @@ import nadi
 from nadi import limits
 from nadi.cluster.admin.cluster_view import living, opened
 from nadi.cluster.membership import Load
-from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode, encode
-from nadi.engines.lines import line_of, value_of
+from nadi.cluster.membership_view import FOLDER, GCS_PACE, MembershipPace, ServerMember, decode, encode
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import CLUSTER_DEAD_KEPT
+from nadi.object_log.checksummed_lines import line_of, value_of
 from tests.simulation.machine.loop import run
 from tests.support.clocks import StandsStill
 from tests.support.waiting import until_async
@@ -509,8 +509,8 @@ def test_a_pace_that_cannot_work_is_refused(beat_s: float, lease_s: float, dead_
         MembershipPace(beat_s, lease_s, dead_s)
 
 
-def member(name: str) -> Member:
-    return Member(id=name, store="h:1", controller="h:2", rest="h:3", version="0.1.0", started_ms=1)
+def member(name: str) -> ServerMember:
+    return ServerMember(id=name, store="h:1", controller="h:2", rest="h:3", version="0.1.0", started_ms=1)
 
 
 def test_entries() -> None:

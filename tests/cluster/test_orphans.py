@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import RecordWatch
+from nadi.cluster.container_map import RecordWatch
 from nadi.cluster.membership import Membership
-from nadi.cluster.parts import ClusterParts
+from nadi.cluster.reconciler import Keeper
+from nadi.cluster.storage import ClusterParts
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.records import Records, Stored
+from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord
 from tests.cluster.support import Cluster, Node
 from tests.simulation.machine.loop import SimulatedLoop, simulated
 from tests.support.waiting import until_async
@@ -26,7 +26,7 @@ CONTAINERS = 12
 class Parts:
     """Of a container there is only its record."""
 
-    def __init__(self, number: int, seen: Stored, server: Server) -> None:
+    def __init__(self, number: int, seen: VersionedRecord, server: Server) -> None:
         self.number, self.claimed, self.epoch, self._server = number, seen, 0, server
 
     async def prepare(self) -> None:
@@ -62,7 +62,7 @@ class Server:
     def __init__(self, node: Node) -> None:
         self.node, self.store, self.opens = node, Store(), asyncio.Event()
         self.opens.set()
-        self.records = Records(node.registry, node.clock)
+        self.records = ContainerRecords(node.registry, node.clock)
         self.watch = RecordWatch(node.registry, self.records, CONTAINERS, node.clock)
         self.keeper = Keeper(
             node.name,

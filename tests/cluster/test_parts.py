@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.cluster.map import RecordWatch
-from nadi.cluster.parts import ClusterParts
+from nadi.cluster.container_map import RecordWatch
+from nadi.cluster.storage import ClusterParts
 from nadi.errors import (
     ClosedError,
     DamagedStateError,
@@ -22,7 +22,7 @@ from nadi.errors import (
 from nadi.runtime import REAL
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Records, name_of
+from nadi.segmentstore.tier2.records import ContainerRecords, name_of
 from nadi.standalone.clustered import emptied_cache
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
@@ -45,7 +45,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.engine, self.folder = SilentEngine(), folder
         self.registry = MemoryRegistry(MemoryRecords())
-        self.records = Records(self.registry, REAL)
+        self.records = ContainerRecords(self.registry, REAL)
         self.chunks = ChunkStore.from_url("memory:///")
 
     async def parts(self, server: str, number: int = 0) -> ClusterParts:
@@ -171,16 +171,16 @@ async def test_a_data_folder_is_no_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_claim_without_an_answer_is_known_to_be_ones_own(seed: int) -> None:
     stored = MemoryRecords()
-    records = Records(MemoryRegistry(stored, Faults(unanswered=0.25, lost=0.1), seed=seed), REAL)
-    claimed = await records.claim(0, "me", await Records(MemoryRegistry(stored), REAL).read(0))
+    records = ContainerRecords(MemoryRegistry(stored, Faults(unanswered=0.25, lost=0.1), seed=seed), REAL)
+    claimed = await records.claim(0, "me", await ContainerRecords(MemoryRegistry(stored), REAL).read(0))
     assert (claimed.record.epoch, claimed.record.owner) == (1, "me")
-    assert await Records(MemoryRegistry(stored), REAL).read(0) == claimed
+    assert await ContainerRecords(MemoryRegistry(stored), REAL).read(0) == claimed
 
 
 async def test_a_digit_that_is_another_is_noticed() -> None:
     """Of all bytes of a record: none can be taken for another place in the log, owner or snapshot."""
     stored = MemoryRecords()
-    records = Records(MemoryRegistry(stored), REAL)
+    records = ContainerRecords(MemoryRegistry(stored), REAL)
     claimed = await records.claim(0, "a", await records.read(0))
     whole = stored.values[name_of(0)].value
     for place in range(len(whole)):
@@ -196,7 +196,7 @@ async def test_one_that_is_damaged_stops_no_other(damaged: bytes, caplog: pytest
     """A look at all of them used to fail for one."""
     stored = MemoryRecords()
     registry = MemoryRegistry(stored)
-    records = Records(registry, REAL)
+    records = ContainerRecords(registry, REAL)
     await records.claim(0, "a", await records.read(0))
     stored.set(name_of(1), damaged)
     watch = RecordWatch(registry, records, 3, REAL)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from nadi.cluster.admin.cluster_view import Seen, cluster_report
+from nadi.cluster.admin.cluster_view import ClusterView, cluster_report
 from nadi.cluster.admin.metrics import BUCKETS_S, CountedEngine, Moves, samples
-from nadi.cluster.membership_view import Member
+from nadi.cluster.membership_view import ServerMember
 from nadi.errors import UnavailableError
 from nadi.observe.metrics import families
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.layout import Place, name_of
-from nadi.segmentstore.tier2.records import ContainerRecord, Manifest, Part
+from nadi.segmentstore.chain.layout import ChainPosition, name_of
+from nadi.segmentstore.tier2.records import ContainerRecord, SnapshotManifest, SnapshotPart
 
 
-def member(name: str, started_ms: int, *, is_draining: bool = False) -> Member:
-    return Member(
+def member(name: str, started_ms: int, *, is_draining: bool = False) -> ServerMember:
+    return ServerMember(
         id=name,
         store=f"{name}:1",
         controller=f"{name}:2",
@@ -32,8 +32,10 @@ def member(name: str, started_ms: int, *, is_draining: bool = False) -> Member:
 
 
 def test_states_of_servers_and_containers() -> None:
-    snapshot = Manifest(1, 40, (Part("a", 100, 0),), (Part("b", 10, 0), Part("c", 5, 0)))
-    seen = Seen(
+    snapshot = SnapshotManifest(
+        1, 40, (SnapshotPart("a", 100, 0),), (SnapshotPart("b", 10, 0), SnapshotPart("c", 5, 0))
+    )
+    seen = ClusterView(
         {"b": (member("b", 2), True), "a": (member("a", 1, is_draining=True), True), "c": (member("c", 3), False)},
         {
             0: ContainerRecord(epoch=3, owner="a"),
@@ -68,7 +70,7 @@ def test_states_of_servers_and_containers() -> None:
 )
 def test_nobody_has_the_controller(record: ContainerRecord) -> None:
     members = {"a": (member("a", 1), True), "c": (member("c", 3), False)}
-    assert cluster_report("x", "", Seen(members, {0: record})).controller == ""
+    assert cluster_report("x", "", ClusterView(members, {0: record})).controller == ""
 
 
 class Clock(Runtime):
@@ -112,7 +114,7 @@ async def test_what_the_log_takes_is_counted() -> None:
     clock = Clock()
     engine = Engine(clock)
     counted = CountedEngine(engine, clock)  # type: ignore[arg-type]
-    frame = name_of(0, Place(1, 1))
+    frame = name_of(0, ChainPosition(1, 1))
     for takes_s in (0.0005, 0.02, 0.02, 60.0):
         engine.takes_s = takes_s
         assert await counted.create(frame, [b"12", memoryview(b"345")])

@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.cluster.proxy.active import FORWARDED, Addresses, ClusterKey
+from nadi.cluster.proxy.active import FORWARDED, ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.request_proxy import RequestProxy
-from nadi.controller.grpc.server import Call, Refusal, add_answers, rpc_server
+from nadi.controller.grpc.server import ForwardedStatus, RpcCall, add_answers, rpc_server
 from nadi.errors import StreamNotSealedError, UnavailableError
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.wire.rpc import controller_pb2 as pb
@@ -239,7 +239,7 @@ async def test_calls_that_wait_for_a_silent_server_end_when_another_takes_over(t
     async with asyncio.timeout(90), cluster(tmp_path) as made:
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        made.other.proxy.follow(Addresses(f"127.0.0.1:{port}"))
+        made.other.proxy.follow(ActiveAddresses(f"127.0.0.1:{port}"))
         waiting = asyncio.create_task(call(made.other, "createScope", pb.ScopeInfo(scope="sc")))
         await came.wait()
         begun = asyncio.get_running_loop().time()
@@ -257,7 +257,7 @@ async def test_calls_that_wait_for_a_silent_server_end_when_another_takes_over(t
 
 HOST = "127.0.0.1"
 KEY = ClusterKey(SECRET)
-Answer = Callable[[Call], Awaitable[Any]]
+Answer = Callable[[RpcCall], Awaitable[Any]]
 
 
 @asynccontextmanager
@@ -280,7 +280,7 @@ async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Serve
             ports.append(server.add_insecure_port(f"{HOST}:0"))
             await server.start()
             parts.push_async_callback(server.stop, 0)
-        front.follow(Addresses(f"{HOST}:{ports[0]}"))
+        front.follow(ActiveAddresses(f"{HOST}:{ports[0]}"))
         parts.push_async_callback(front.close)
         yield f"{HOST}:{ports[1]}", active
 
@@ -293,7 +293,7 @@ def create_scope(channel: grpc.aio.Channel) -> Any:
 async def test_the_request_and_who_asks_are_passed_on() -> None:
     seen: list[tuple[bytes, dict[str, Any], float | None]] = []
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         seen.append((call.raw, dict(call.invocation_metadata() or ()), call.time_remaining()))  # gone with the call
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
 
@@ -316,7 +316,7 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
 async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
     peers: list[str] = []
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         peers.append(call.peer())
         return b""
 
@@ -337,7 +337,7 @@ async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
 async def test_large_answers_and_requests_pass() -> None:
     large = bytes(range(256)) * (40 << 10)  # 10 MiB
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         return large if len(call.raw) == 2_000_000 else b"small"
 
     async with asyncio.timeout(60), front_before(answer) as address:
@@ -349,7 +349,7 @@ async def test_large_answers_and_requests_pass() -> None:
 async def test_a_deadline_ends_the_call_there_too() -> None:
     came, ended = asyncio.Event(), asyncio.Event()
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         came.set()
         try:
             await asyncio.sleep(600)
@@ -375,7 +375,7 @@ async def test_a_deadline_ends_the_call_there_too() -> None:
 async def test_more_calls_than_one_connection_carries_are_passed_on() -> None:
     count, under_way, all_there = 2 * RPC_STREAMS_MAX + 50, 0, asyncio.Event()
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         nonlocal under_way
         under_way += 1
         if under_way == count:
@@ -396,7 +396,7 @@ async def test_more_calls_than_one_connection_carries_are_passed_on() -> None:
 async def test_each_reply_of_a_watch_is_passed_on_when_it_comes() -> None:
     more = asyncio.Event()
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         for active in (False, True):
             await call.write(scaler.IsActiveResponse(result=active))
             await more.wait()
@@ -413,7 +413,7 @@ async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> N
     """Whatever gRPC says of it: after UNKNOWN the Python client stalls, and others don't try again."""
     came = asyncio.Event()
 
-    async def answer(call: Call) -> Any:
+    async def answer(call: RpcCall) -> Any:
         came.set()
         await asyncio.sleep(60)
 
@@ -432,8 +432,8 @@ async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> N
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.NOT_FOUND])
 async def test_codes_of_broken_connections_are_not_passed_on(code: grpc.StatusCode) -> None:
-    async def answer(call: Call) -> Any:
-        raise Refusal(code, "so it is")
+    async def answer(call: RpcCall) -> Any:
+        raise ForwardedStatus(code, "so it is")
 
     expected = code if code is grpc.StatusCode.NOT_FOUND else grpc.StatusCode.UNAVAILABLE
     async with asyncio.timeout(60), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nadi.cluster.proxy.active import FORWARDED, Addresses
+from nadi.cluster.proxy.active import FORWARDED, ActiveAddresses
 from nadi.limits import REST_BODY_MAX_BYTES
 
 from .servers import Cluster, ServerOfCluster, cluster
@@ -116,9 +116,9 @@ async def test_without_a_controller_there_is_a_reason(tmp_path: Path) -> None:
     async with clients(tmp_path) as (made, _, other):
         made.other.proxy.follow(None)
         assert "no server is known" in (await other.get("/v1/scopes")).text
-        made.other.proxy.follow(Addresses("127.0.0.1:1"))
+        made.other.proxy.follow(ActiveAddresses("127.0.0.1:1"))
         assert "has no REST port" in (await other.get("/v1/scopes")).text
-        made.other.proxy.follow(Addresses("127.0.0.1:1", "127.0.0.1:1"))
+        made.other.proxy.follow(ActiveAddresses("127.0.0.1:1", "127.0.0.1:1"))
         told = await other.get("/v1/scopes")
         assert told.status_code == 503
         assert "the server at 127.0.0.1:1, which has the active controller, gave no answer" in told.text
@@ -150,7 +150,7 @@ async def before(made: Cluster, *answer: bytes) -> AsyncIterator[Upstream]:
     upstream = Upstream(*answer)
     listening = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    made.other.proxy.follow(Addresses(address, address))
+    made.other.proxy.follow(ActiveAddresses(address, address))
     yield upstream
     upstream.go_on.set()
     listening.close()

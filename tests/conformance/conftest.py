@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines.hdfs import files as client
+from nadi.object_log.hdfs import files as client
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.support.hdfs.fake import FakeHdfs
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import pytest
 
 from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError
-from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
+from nadi.segmentstore.chain.layout import HEADER_BYTES, ChainPosition, name_of
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import log_file_name
-from nadi.segmentstore.tier1.log import DurableLog, LogAddress, Part, PartRead
+from nadi.segmentstore.tier1.log import DurableLog, LogAddress, LogRange, PartRead
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 from tests.support.memory_engine import MemoryEngine
 from tests.support.replayed import replayed
@@ -79,7 +79,7 @@ class ChainLogs:
         self._start = start
 
     def flip(self, address: LogAddress, offset: int) -> None:
-        name = name_of(0, Place(address.file, address.offset))
+        name = name_of(0, ChainPosition(address.file, address.offset))
         stored = bytearray(self._engine.objects[name])
         stored[HEADER_BYTES + offset] ^= 0x55
         self._engine.objects[name] = bytes(stored)
@@ -297,26 +297,26 @@ async def test_parts_are_read_together_as_each_by_itself(open_log: Opener) -> No
         for n in range(60)
     ]
 
-    async def each(log: DurableLog, part: Part) -> PartRead:
+    async def each(log: DurableLog, part: LogRange) -> PartRead:
         try:
             return await log.read_at(*part)
         except (CorruptLogError, NotFoundError) as error:
             return error
 
-    async def check(log: DurableLog, parts: list[Part]) -> None:
+    async def check(log: DurableLog, parts: list[LogRange]) -> None:
         one_by_one = [await each(log, part) for part in parts]
         together = await log.read_parts(parts)
         assert [repr(found) for found in together] == [repr(found) for found in one_by_one]
         assert await log.read_parts([]) == []
 
     async with opened(open_log) as (log, _):
-        parts: list[Part] = []
+        parts: list[LogRange] = []
         data: list[bytes] = []
         for head, *rest in frames:
             address, checksums = await log.append([head, *rest])
             at = len(head)
             for number, one in enumerate(rest):
-                parts.append(Part(address, at, len(one), checksums[4 * number : 4 * number + 4]))
+                parts.append(LogRange(address, at, len(one), checksums[4 * number : 4 * number + 4]))
                 data.append(one)
                 at += len(one)
         assert await log.read_parts(parts) == data

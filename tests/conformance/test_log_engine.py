@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines.engine import LogEngine
 from nadi.errors import InvalidNameError
+from nadi.object_log.engine import LogEngine
 from nadi.runtime import REAL
 from nadi.wire.fields import Buffer
 from tests.support.engines import LOG_PARAMS, PARAMS, Opener, created, kind_named, known, late_writes

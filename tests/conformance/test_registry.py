@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines.engine import Registry
 from nadi.errors import InvalidNameError, UnavailableError
+from nadi.object_log.engine import Registry
 from nadi.runtime import REAL
 from tests.support.engines import PARAMS, Opener, kind_named, known, late_writes, was_set, written
 

@@ -15,8 +15,8 @@ from nadi.model.framing import frame_events
 from nadi.naming import LOAD_SEGMENT
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
-from nadi.wire.loads import unpacked_loads
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, WireTableEntry, WireTableKey
+from nadi.wire.load_reports import unpacked_loads
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 from tests.support.memory_store import MemoryStore
 
@@ -138,10 +138,10 @@ async def test_a_segment_is_created_once(ask: Exchange) -> None:
         wire.MergeSegmentsBatch(7, ABSENT, (S,), ""),
         wire.DeleteTableSegment(7, ABSENT, False, ""),
         wire.GetTableSegmentInfo(7, ABSENT, ""),
-        wire.ReadTable(7, ABSENT, "", (TableKey(b"k"),)),
+        wire.ReadTable(7, ABSENT, "", (WireTableKey(b"k"),)),
         wire.ReadTableEntries(7, ABSENT, "", 10, (b"", b"", b"")),
-        wire.UpdateTableEntries(7, ABSENT, "", (TableEntry(b"k", NO_VERSION, b"v"),)),
-        wire.RemoveTableKeys(7, ABSENT, "", (TableKey(b"k"),)),
+        wire.UpdateTableEntries(7, ABSENT, "", (WireTableEntry(b"k", NO_VERSION, b"v"),)),
+        wire.RemoveTableKeys(7, ABSENT, "", (WireTableKey(b"k"),)),
     ],
     ids=lambda command: type(command).__name__,
 )
@@ -346,16 +346,16 @@ async def test_an_append_to_a_sealed_segment_is_refused_with_its_number(wired: E
 async def table(ask: Exchange, **values: bytes) -> dict[str, int]:
     """A table with these; the versions of its keys."""
     assert await ask(wire.CreateTableSegment(1, TABLE, "")) == wire.SegmentCreated(1, TABLE)
-    entries = tuple(TableEntry(key.encode(), NOT_EXISTS, value) for key, value in values.items())
+    entries = tuple(WireTableEntry(key.encode(), NOT_EXISTS, value) for key, value in values.items())
     reply = await ask(wire.UpdateTableEntries(2, TABLE, "", entries))
     assert isinstance(reply, wire.TableEntriesUpdated)
     return dict(zip(values, reply.versions, strict=True))
 
 
-async def held(ask: Exchange, *keys: bytes) -> tuple[TableEntry, ...]:
-    reply = await ask(wire.ReadTable(3, TABLE, "", tuple(map(TableKey, keys))))
+async def held(ask: Exchange, *keys: bytes) -> tuple[WireTableEntry, ...]:
+    reply = await ask(wire.ReadTable(3, TABLE, "", tuple(map(WireTableKey, keys))))
     assert isinstance(reply, wire.TableRead), reply
-    return tuple(TableEntry(bytes(key), version, bytes(value)) for key, version, value in reply.entries)
+    return tuple(WireTableEntry(bytes(key), version, bytes(value)) for key, version, value in reply.entries)
 
 
 async def test_a_table_is_made_once_and_says_how_much_it_has(ask: Exchange) -> None:
@@ -367,18 +367,22 @@ async def test_a_table_is_made_once_and_says_how_much_it_has(ask: Exchange) -> N
 
 async def test_keys_are_read_in_the_order_they_are_asked_for(ask: Exchange) -> None:
     versions = await table(ask, a=b"1", b=b"22")
-    expected = (TableEntry(b"b", versions["b"], b"22"), TableEntry(b"z", NOT_EXISTS, b""), (b"a", versions["a"], b"1"))
+    expected = (
+        WireTableEntry(b"b", versions["b"], b"22"),
+        WireTableEntry(b"z", NOT_EXISTS, b""),
+        (b"a", versions["a"], b"1"),
+    )
     assert await held(ask, b"b", b"z", b"a") == expected
 
 
 async def test_each_update_gives_a_later_version(ask: Exchange) -> None:
     versions = await table(ask, a=b"1", b=b"2")
     assert versions["a"] < versions["b"]
-    reply = await ask(wire.UpdateTableEntries(4, TABLE, "", (TableEntry(b"a", versions["a"], b"new"),)))
+    reply = await ask(wire.UpdateTableEntries(4, TABLE, "", (WireTableEntry(b"a", versions["a"], b"new"),)))
     assert reply.versions[0] > versions["b"]
-    assert await held(ask, b"a") == (TableEntry(b"a", reply.versions[0], b"new"),)
-    reply = await ask(wire.UpdateTableEntries(5, TABLE, "", (TableEntry(b"a", NO_VERSION, b"newer"),)))
-    assert await held(ask, b"a") == (TableEntry(b"a", reply.versions[0], b"newer"),)
+    assert await held(ask, b"a") == (WireTableEntry(b"a", reply.versions[0], b"new"),)
+    reply = await ask(wire.UpdateTableEntries(5, TABLE, "", (WireTableEntry(b"a", NO_VERSION, b"newer"),)))
+    assert await held(ask, b"a") == (WireTableEntry(b"a", reply.versions[0], b"newer"),)
 
 
 @pytest.mark.parametrize(
@@ -394,21 +398,21 @@ async def test_a_condition_that_does_not_hold_changes_nothing(
     ask: Exchange, key: bytes, version: int, said: type[wire.Command]
 ) -> None:
     versions = await table(ask, a=b"1")
-    before = (TableEntry(b"a", versions["a"], b"1"), TableEntry(b"y", NOT_EXISTS, b""))
-    both = (TableEntry(b"y", NO_VERSION, b"other"), TableEntry(key, version, b"new"))
+    before = (WireTableEntry(b"a", versions["a"], b"1"), WireTableEntry(b"y", NOT_EXISTS, b""))
+    both = (WireTableEntry(b"y", NO_VERSION, b"other"), WireTableEntry(key, version, b"new"))
     assert await ask(wire.UpdateTableEntries(4, TABLE, "", both)) == said(4, TABLE)
     assert await held(ask, b"a", b"y") == before
     if version != NOT_EXISTS:
-        assert await ask(wire.RemoveTableKeys(5, TABLE, "", (TableKey(key, version),))) == said(5, TABLE)
+        assert await ask(wire.RemoveTableKeys(5, TABLE, "", (WireTableKey(key, version),))) == said(5, TABLE)
         assert await held(ask, b"a", b"y") == before
 
 
 async def test_keys_are_removed(ask: Exchange) -> None:
     versions = await table(ask, a=b"1", b=b"2")
-    keys = (TableKey(b"a", versions["a"]), TableKey(b"z", NO_VERSION))
+    keys = (WireTableKey(b"a", versions["a"]), WireTableKey(b"z", NO_VERSION))
     assert await ask(wire.RemoveTableKeys(4, TABLE, "", keys)) == wire.TableKeysRemoved(4, TABLE)
-    assert await held(ask, b"a") == (TableEntry(b"a", NOT_EXISTS, b""),)
-    again = await ask(wire.UpdateTableEntries(5, TABLE, "", (TableEntry(b"a", NOT_EXISTS, b"again"),)))
+    assert await held(ask, b"a") == (WireTableEntry(b"a", NOT_EXISTS, b""),)
+    again = await ask(wire.UpdateTableEntries(5, TABLE, "", (WireTableEntry(b"a", NOT_EXISTS, b"again"),)))
     assert again.versions[0] > versions["b"]
 
 
@@ -432,7 +436,7 @@ async def test_all_keys_are_listed_page_by_page_in_order(ask: Exchange, count: i
 async def test_a_table_that_must_be_empty_to_go(ask: Exchange) -> None:
     await table(ask, a=b"1")
     assert await ask(wire.DeleteTableSegment(4, TABLE, True, "")) == wire.TableSegmentNotEmpty(4, TABLE)
-    assert await ask(wire.RemoveTableKeys(5, TABLE, "", (TableKey(b"a"),))) == wire.TableKeysRemoved(5, TABLE)
+    assert await ask(wire.RemoveTableKeys(5, TABLE, "", (WireTableKey(b"a"),))) == wire.TableKeysRemoved(5, TABLE)
     assert await ask(wire.DeleteTableSegment(6, TABLE, True, "")) == wire.SegmentDeleted(6, TABLE)
     await table(ask, b=b"1")
     assert await ask(wire.DeleteTableSegment(7, TABLE, False, "")) == wire.SegmentDeleted(7, TABLE)
@@ -443,8 +447,8 @@ async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None
     await made(ask)
     for command in (
         wire.TruncateSegment(4, TABLE, 0, ""),
-        wire.ReadTable(4, S, "", (TableKey(b"k"),)),
-        wire.UpdateTableEntries(4, S, "", (TableEntry(b"k", NO_VERSION, b"v"),)),
+        wire.ReadTable(4, S, "", (WireTableKey(b"k"),)),
+        wire.UpdateTableEntries(4, S, "", (WireTableEntry(b"k", NO_VERSION, b"v"),)),
     ):
         reply = await ask(command)
         assert isinstance(reply, wire.ErrorMessage)

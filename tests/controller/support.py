@@ -11,7 +11,7 @@ from typing import Any
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.runtime import Runtime
 
 from .fake_store import FakeStore
@@ -96,7 +96,7 @@ async def with_stream(segments: int = 2, **more: Any) -> AsyncIterator[tuple[Con
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
-        await controller.create_stream(STREAM, Config(min_segments=segments, **more))
+        await controller.create_stream(STREAM, StreamConfigRecord(min_segments=segments, **more))
         yield controller, store, clock
 
 

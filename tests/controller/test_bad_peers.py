@@ -18,11 +18,11 @@ import pytest
 
 import nadi
 from nadi import limits
-from nadi.access.shares import LoopTurns
+from nadi.access.fair_shares import LoopTurns
 from nadi.client import StreamManager
 from nadi.controller.grpc import server, service
-from nadi.controller.grpc.server import Call, add_answers, add_controller, rpc_server
-from nadi.controller.state.records import Config
+from nadi.controller.grpc.server import RpcCall, add_answers, add_controller, rpc_server
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.standalone import EmbeddedServer
 from nadi.wire.rpc import controller_pb2 as pb
@@ -323,7 +323,7 @@ async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> No
     caplog.set_level(logging.INFO)
     answered = 0
 
-    async def answer(call: Call) -> pb.CreateScopeStatus:
+    async def answer(call: RpcCall) -> pb.CreateScopeStatus:
         nonlocal answered
         await asyncio.sleep(0.002)
         answered += 1
@@ -363,7 +363,9 @@ async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
         before = len(asyncio.all_tasks())
         async with controller._flow.lock(STREAM):  # as another workflow does, for as long as it takes
             callers = [
-                asyncio.create_task(controller.update_stream(STREAM, Config(min_segments=2, tags=(f"t{n}",))))
+                asyncio.create_task(
+                    controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=(f"t{n}",)))
+                )
                 for n in range(200)
             ]
             await settle()
@@ -376,12 +378,14 @@ async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
         await settle()
         assert not store.log
         assert not (await controller.stream(STREAM)).config.tags
-        await controller.update_stream(STREAM, Config(min_segments=2, tags=("mine",)))
+        await controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=("mine",)))
 
 
 async def test_what_has_begun_goes_on_when_its_caller_is_gone() -> None:
     async with with_stream() as (controller, store, _):
-        caller = asyncio.create_task(controller.update_stream(STREAM, Config(min_segments=2, tags=("mine",))))
+        caller = asyncio.create_task(
+            controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=("mine",)))
+        )
         store.log.clear()
         await until_async(lambda: bool(store.log))
         caller.cancel()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nadi.controller.event_time import Entry, MarkStream
-from nadi.controller.state.records import Config
+from nadi.controller.event_time import MarkEntry, MarkStream
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.controller.state.segments import ABSENT, RecordTable, Segments, Store, Versioned
 from nadi.errors import (
     ContentionError,
@@ -127,8 +127,8 @@ def table(segments: Segments) -> RecordTable[Any]:
 
 
 CALLS: dict[str, Act] = {
-    "CreateSegment": lambda s: s.create_segment(SEGMENT, Config()),
-    "UpdateSegmentPolicy": lambda s: s.update_policy(SEGMENT, Config()),
+    "CreateSegment": lambda s: s.create_segment(SEGMENT, StreamConfigRecord()),
+    "UpdateSegmentPolicy": lambda s: s.update_policy(SEGMENT, StreamConfigRecord()),
     "SealSegment": lambda s: s.seal(SEGMENT),
     "TruncateSegment": lambda s: s.truncate(SEGMENT, 8),
     "DeleteSegment": lambda s: s.delete(SEGMENT),
@@ -167,7 +167,7 @@ def test_an_odd_answer_of_a_mark_stream_is_named() -> None:
 
 
 def test_a_mark_stream_that_ends_before_what_was_known_of_it_is_named() -> None:
-    async def read(segments: Segments) -> list[Entry]:
+    async def read(segments: Segments) -> list[MarkEntry]:
         return [entry async for entry in MarkStream(segments, SEGMENT).entries(0, 10)]
 
     def nothing(command: Any) -> wire.Command:

@@ -16,10 +16,10 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import (
-    Config,
     GroupConfig,
     GroupRetention,
     ScopeState,
+    StreamConfigRecord,
     StreamState,
     TableConfig,
     TxnState,
@@ -57,7 +57,7 @@ async def nothing(controller: Controller, store: FakeStore) -> None:
 
 async def two_segments(controller: Controller, store: FakeStore) -> None:
     await controller.create_scope(STREAM.scope)
-    await controller.create_stream(STREAM, Config(min_segments=2, tags=("old", "kept")))
+    await controller.create_stream(STREAM, StreamConfigRecord(min_segments=2, tags=("old", "kept")))
     store.append(STREAM.segment(0), b"a" * 10)
     store.append(STREAM.segment(1), b"b" * 10)
 
@@ -93,7 +93,7 @@ def group_config(*streams: StreamName, refresh_ms: int = 3_000) -> GroupConfig:
 
 async def two_streams(controller: Controller, store: FakeStore) -> None:
     await two_segments(controller, store)
-    await controller.create_stream(OTHER, Config(min_segments=1))
+    await controller.create_stream(OTHER, StreamConfigRecord(min_segments=1))
 
 
 async def group_of_one(controller: Controller, store: FakeStore) -> None:
@@ -120,13 +120,13 @@ async def create_scope(controller: Controller, store: FakeStore) -> None:
 
 async def create(controller: Controller, store: FakeStore) -> None:
     with contextlib.suppress(AlreadyExistsError):
-        await controller.create_stream(OTHER, Config(min_segments=3, tags=("new",)))
+        await controller.create_stream(OTHER, StreamConfigRecord(min_segments=3, tags=("new",)))
     assert len(await controller.current_segments(OTHER)) == 3
     assert len(await controller.current_segments(OTHER.mark)) == 1
 
 
 async def update(controller: Controller, store: FakeStore) -> None:
-    await controller.update_stream(STREAM, Config(min_segments=4, tags=("kept", "new")))
+    await controller.update_stream(STREAM, StreamConfigRecord(min_segments=4, tags=("kept", "new")))
     assert len(await controller.current_segments(STREAM)) == 4
     assert (await controller.stream(STREAM)).epoch == 1
 
@@ -185,7 +185,7 @@ async def delete_scope_that_gets_a_stream(controller: Controller, store: FakeSto
         if isinstance(command, wire.UpdateTableToFreeRoom) and command.segment.endswith("/scopes"):
             store.before = None
             with contextlib.suppress(AlreadyExistsError):
-                await controller.create_stream(STREAM, Config(min_segments=1))
+                await controller.create_stream(STREAM, StreamConfigRecord(min_segments=1))
 
     store.before = at_the_mark
     with contextlib.suppress(ScopeNotFoundError):  # what died before the stream was recorded went on with the deletion
@@ -460,7 +460,7 @@ async def test_a_short_outage_is_waited_out() -> None:
     for at in range(12):
         name = StreamName("home", f"s{at}")
         store.die_at(at, lose_reply=at % 2 == 0)
-        creating = asyncio.ensure_future(controller.create_stream(name, Config()))
+        creating = asyncio.ensure_future(controller.create_stream(name, StreamConfigRecord()))
         await settle(50)
         store.revive()
         await drive(clock, creating)

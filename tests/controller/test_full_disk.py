@@ -8,7 +8,7 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, TxnState
+from nadi.controller.state.records import StreamConfigRecord, TxnState
 from nadi.errors import StorageFullError
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
@@ -25,7 +25,7 @@ async def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
         store.full = True
         for refused in (
             lambda: controller.create_scope("another"),
-            lambda: controller.create_stream(OTHER, Config(min_segments=2)),
+            lambda: controller.create_stream(OTHER, StreamConfigRecord(min_segments=2)),
             lambda: controller.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)]),
             lambda: controller.transactions.create(STREAM, 30_000),
         ):
@@ -49,7 +49,7 @@ async def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is
 
         store.before = fill
         with pytest.raises(StorageFullError):
-            await controller.create_stream(OTHER, Config(min_segments=2))
+            await controller.create_stream(OTHER, StreamConfigRecord(min_segments=2))
         for _ in range(2):  # whoever comes after it is told too, and what he asked for is not done later
             with pytest.raises(StorageFullError, match="unfinished work"):
                 await controller.seal_stream(OTHER)
@@ -68,7 +68,7 @@ async def stuck(controller: Controller, store: FakeStore) -> None:
 
     store.before = fill
     with pytest.raises(StorageFullError):
-        await controller.create_stream(OTHER, Config(min_segments=2))
+        await controller.create_stream(OTHER, StreamConfigRecord(min_segments=2))
     store.before = None
 
 
@@ -117,7 +117,7 @@ async def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
                 store.full = True
 
         store.before = fill
-        creating = asyncio.create_task(controller.create_stream(OTHER, Config(min_segments=2)))
+        creating = asyncio.create_task(controller.create_stream(OTHER, StreamConfigRecord(min_segments=2)))
         await settle()
         sealing = asyncio.create_task(controller.seal_stream(OTHER))
         await settle()

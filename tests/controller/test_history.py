@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import epochs
-from nadi.controller.state.history import Cut, History, PreconditionError, first_epoch
+from nadi.controller.state.history import Cut, EpochHistory, PreconditionError, first_epoch
 from nadi.controller.state.records import EpochChange, EpochSegment
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.keyspace import equal_ranges
@@ -23,10 +23,10 @@ from .plain_history import PlainHistory
 from .support import STREAM, scaled, settle, with_stream
 
 
-def random_history(seed: int, scales: int, first: int = 3) -> History:
+def random_history(seed: int, scales: int, first: int = 3) -> EpochHistory:
     """Splits, merges of neighbours, and now and then a rolling transaction."""
     rng = random.Random(seed)
-    history = History([first_epoch(first, 1_000)])
+    history = EpochHistory([first_epoch(first, 1_000)])
     while history.newest < scales:
         current = history.newest
         active = history.epoch(current)
@@ -52,7 +52,7 @@ def random_history(seed: int, scales: int, first: int = 3) -> History:
 histories = st.builds(random_history, st.integers(0, 1 << 30), st.integers(0, 12), st.integers(1, 5))
 
 
-def read_on(history: History, rng: random.Random, cut: dict[int, int], read: set[int]) -> dict[int, int]:
+def read_on(history: EpochHistory, rng: random.Random, cut: dict[int, int], read: set[int]) -> dict[int, int]:
     """The cut of a group of readers after they have read one present segment to its end."""
     present = [i for i, offset in cut.items() if offset >= 0 and i in history.sealed_in]
     if not present:
@@ -67,7 +67,7 @@ def read_on(history: History, rng: random.Random, cut: dict[int, int], read: set
 
 @given(histories, st.integers(0, 1 << 30))
 @settings(max_examples=120)
-def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: History, seed: int) -> None:
+def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: EpochHistory, seed: int) -> None:
     rng = random.Random(seed)
     cut = head = history.head_of_time()
     tail = {s.id: 5 for s in history.epoch(history.newest)}
@@ -91,7 +91,7 @@ def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: H
 
 
 @given(histories)
-def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: History) -> None:
+def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: EpochHistory) -> None:
     for epoch in range(history.newest + 1):
         cut = {s.id: 0 for s in history.epoch(epoch)}
         assert history.is_valid_cut(cut)
@@ -102,7 +102,7 @@ def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: History) -> None
 
 
 def test_a_cut_of_what_comes_before_and_after_a_merge_is_none() -> None:
-    history = History([first_epoch(2, 0)])
+    history = EpochHistory([first_epoch(2, 0)])
     for sealed, ranges in [([0, 1], [(0.0, 1.0)]), ([segment_id(2, 1)], [(0.0, 0.5), (0.5, 1.0)])]:
         history.add(history.plan_scale(history.newest, sealed, ranges, min_segments=1, time_ms=0))
     (merged,), (left, right) = [s.id for s in history.epoch(1)], [s.id for s in history.epoch(2)]
@@ -114,7 +114,7 @@ def test_a_cut_of_what_comes_before_and_after_a_merge_is_none() -> None:
 
 @given(histories, st.integers(0, 1 << 30))
 @settings(max_examples=120)
-def test_a_valid_cut_can_be_reached_by_reading(history: History, seed: int) -> None:
+def test_a_valid_cut_can_be_reached_by_reading(history: EpochHistory, seed: int) -> None:
     """Any mixture of two epochs is valid only if a group of readers can come to stand there."""
     rng = random.Random(seed)
     first, second = sorted(rng.randrange(history.newest + 1) for _ in range(2))
@@ -139,7 +139,7 @@ def test_a_valid_cut_can_be_reached_by_reading(history: History, seed: int) -> N
 
 
 def test_bad_scales_are_refused() -> None:
-    history = History([first_epoch(4, 0)])
+    history = EpochHistory([first_epoch(4, 0)])
 
     def plan(sealed: list[int], ranges: list[tuple[float, float]], least: int = 1) -> None:
         history.plan_scale(0, sealed, ranges, min_segments=least, time_ms=0)
@@ -187,7 +187,7 @@ class Twins:
     def __init__(self, seed: int, first: int) -> None:
         self.chance = random.Random(seed)
         self.plain = PlainHistory()
-        self.history = History([first_epoch(first, 1_000)])
+        self.history = EpochHistory([first_epoch(first, 1_000)])
         self.plain.add(self.history.change(0))
         self.head: dict[int, int] = self.history.head_of_time()
 
@@ -357,10 +357,10 @@ def test_a_view_stays_as_it_was(seed: int) -> None:
     assert view.between(then.head_of_time(), {}) == then.between(then.head_of_time(), tail)
 
 
-def long_history(count: int) -> History:
+def long_history(count: int) -> EpochHistory:
     """Random neighbours are split and merged, 4 to 16 segments at a time."""
     chance = random.Random(count)
-    history = History([first_epoch(4, 0)])
+    history = EpochHistory([first_epoch(4, 0)])
     for epoch in range(count):
         active = history.epoch(epoch)
         at = chance.randrange(len(active) - 1)
@@ -377,18 +377,18 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        change, find = History.change, History._find
+        change, find = EpochHistory.change, EpochHistory._find
 
-        def counted_change(history: History, epoch: int) -> EpochChange:
+        def counted_change(history: EpochHistory, epoch: int) -> EpochChange:
             self.count += 1
             return change(history, epoch)
 
-        def counted_find(history: History, segment: int) -> EpochSegment | None:
+        def counted_find(history: EpochHistory, segment: int) -> EpochSegment | None:
             self.count += 1
             return find(history, segment)
 
-        monkeypatch.setattr(History, "change", counted_change)
-        monkeypatch.setattr(History, "_find", counted_find)
+        monkeypatch.setattr(EpochHistory, "change", counted_change)
+        monkeypatch.setattr(EpochHistory, "_find", counted_find)
 
     def of(self, ask: Callable[[], object]) -> int:
         before = self.count
@@ -407,11 +407,11 @@ def test_what_a_question_costs_does_not_depend_on_how_many_epochs_there_are(monk
     assert looks.of(partial(long_history, 2_000)) < 30 * looks.of(partial(long_history, 100))
 
 
-def all_successors(history: History) -> list[object]:
+def all_successors(history: EpochHistory) -> list[object]:
     return [history.successors(segment) for segment in list(history.segments)]
 
 
-def _costs(history: History, looks: Looks) -> Iterator[tuple[str, int]]:
+def _costs(history: EpochHistory, looks: Looks) -> Iterator[tuple[str, int]]:
     chance, newest = random.Random(5), history.newest
     for epoch in chance.sample(range(newest - 3), 50):
         cut, near, tail = ({piece.id: 0 for piece in history.epoch(at)} for at in (epoch, epoch + 3, newest))

@@ -13,7 +13,7 @@ from nadi.controller.state.metadata import TableName
 from nadi.controller.state.records import EpochSegment, TableConfig
 from nadi.model.segments import tiles
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, TableEntry
+from nadi.wire.fields import NO_VERSION, WireTableEntry
 from nadi.wire.rpc import controller_pb2 as pb
 
 from .fake_store import FakeStore
@@ -108,7 +108,7 @@ async def test_delete_takes_the_entries_along_and_numbers_go_on() -> None:
         await call("createScope", SCOPE)
         await call("createKeyValueTable", table_config())
         segment = "home/prices_kvtable/0.#epoch.0"
-        entry = TableEntry(b"k" * 12, NO_VERSION, b"value")
+        entry = WireTableEntry(b"k" * 12, NO_VERSION, b"value")
         stored = await store.exchange(wire.UpdateTableEntries(1, segment, "", (entry,)))
         assert isinstance(stored, wire.TableEntriesUpdated)
         assert (await call("deleteKeyValueTable", info())).status == DELETED.SUCCESS

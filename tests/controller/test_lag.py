@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from nadi.controller import reports as lags
-from nadi.controller.rates import by_stream, event_size
-from nadi.controller.reports import Behind, _measured, bytes_behind, seconds_behind
-from nadi.controller.retention import past
-from nadi.controller.state.history import Cut, History, first_epoch
+from nadi.controller.reports import LagReport, _measured, bytes_behind, seconds_behind
+from nadi.controller.retention import cut_sizes
+from nadi.controller.state.history import Cut, EpochHistory, first_epoch
 from nadi.controller.state.metadata import GroupName
-from nadi.controller.state.records import Config, GroupConfig, GroupRetention
+from nadi.controller.state.records import GroupConfig, GroupRetention, StreamConfigRecord
+from nadi.controller.stream_rates import by_stream, event_size
 from nadi.limits import TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.load import SegmentLoad
 
@@ -27,7 +27,7 @@ HOUR_S = 3600
 
 async def behind(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
     flow = w.controller._flow
-    found = await bytes_behind(flow, await past.look(flow, STREAM), cut, end)
+    found = await bytes_behind(flow, await cut_sizes.look(flow, STREAM), cut, end)
     return found.size, await seconds_behind(flow, STREAM, found.unread)
 
 
@@ -108,14 +108,14 @@ async def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None
 
 
 def test_an_end_that_was_forgotten_lies_before_all_that_is_left() -> None:
-    history = History([first_epoch(1, 0)])
+    history = EpochHistory([first_epoch(1, 0)])
     for epoch in range(3):
         (segment,) = (piece.id for piece in history.epoch(epoch))
         history.add(history.plan_scale(epoch, [segment], [(0.0, 1.0)], min_segments=1, time_ms=epoch))
     (last,) = (piece.id for piece in history.epoch(3))
-    left = past.Past(history.forgetting(3), {last: 10}, {last: 100})
-    assert _measured(left, {0: 0}, None) == Behind(90, {last: 10})
-    assert _measured(left, {0: 0}, {0: 16}) == _measured(left, {last: 30}, {0: 16}) == Behind(0, {})
+    left = cut_sizes.Past(history.forgetting(3), {last: 10}, {last: 100})
+    assert _measured(left, {0: 0}, None) == LagReport(90, {last: 10})
+    assert _measured(left, {0: 0}, {0: 16}) == _measured(left, {last: 30}, {0: 16}) == LagReport(0, {})
 
 
 async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
@@ -143,7 +143,7 @@ async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
 async def test_groups_that_read_other_streams_are_left_out() -> None:
     async with with_stream(1) as (controller, _, _clock):
         other = STREAM._replace(stream="other")
-        await controller.create_stream(other, Config(min_segments=1))
+        await controller.create_stream(other, StreamConfigRecord(min_segments=1))
         config = GroupConfig(3000, 3000, 1, GroupRetention.NONE, {other.key: {}})
         await controller.create_reader_group(GroupName("home", "g"), config, "1" * 8 + "-2222-3333-4444-555555555555")
         assert (await lags.of_stream(controller._flow, STREAM, ""))[0] == []

@@ -15,9 +15,9 @@ from nadi.controller import metrics
 from nadi.controller import reports as lags
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import Figures
-from nadi.controller.retention import past
+from nadi.controller.retention import cut_sizes
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import Config, GroupConfig, GroupRetention
+from nadi.controller.state.records import GroupConfig, GroupRetention, StreamConfigRecord
 from nadi.errors import UnavailableError
 from nadi.model.load import SegmentLoad
 from nadi.model.readergroup import EndOf, GroupRecord, NamedRange, SegmentState
@@ -42,7 +42,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
     """Two streams, and groups that have published where they are in the first."""
     async with with_stream(2) as (controller, store, _):
-        await controller.create_stream(OTHER, Config(min_segments=1))
+        await controller.create_stream(OTHER, StreamConfigRecord(min_segments=1))
         store.append(STREAM.segment(0), b"a" * 100)
         for number in range(count):
             name = GroupName("home", f"g{number}")
@@ -81,15 +81,15 @@ async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = past.look
+    real = cut_sizes.look
 
-    async def look(flow: object, name: StreamName) -> past.Past:
+    async def look(flow: object, name: StreamName) -> cut_sizes.Past:
         if name == OTHER:
             await asyncio.Event().wait()
         return await real(flow, name)  # type: ignore[arg-type]
 
     async with with_groups() as controller:
-        monkeypatch.setattr(past, "look", look)
+        monkeypatch.setattr(cut_sizes, "look", look)
         monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete
@@ -100,7 +100,7 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_found_no_permit_in_time_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coroutine that nobody awaits warns when it is collected."""
 
-    async def standing(flow: object, name: GroupName, group: object) -> lags.Group:
+    async def standing(flow: object, name: GroupName, group: object) -> lags.GroupReport:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -118,7 +118,7 @@ async def test_what_found_no_permit_in_time_was_not_begun(monkeypatch: pytest.Mo
 async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     real = lags.standing
 
-    async def standing(flow: object, name: GroupName, group: object) -> lags.Group:
+    async def standing(flow: object, name: GroupName, group: object) -> lags.GroupReport:
         if name.group == "g1":
             raise UnavailableError("its segment moves")
         return await real(flow, name, group)  # type: ignore[arg-type]

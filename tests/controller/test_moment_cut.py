@@ -14,12 +14,12 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.history import Cut
-from nadi.controller.state.records import Config, ScaleType, StreamState, TxnState
+from nadi.controller.state.records import ScaleType, StreamConfigRecord, StreamState, TxnState
 from nadi.errors import StreamNotFoundError
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.framing import frame_events
 from nadi.naming import segment_number, transaction_segment_name
-from nadi.segmentstore.recovery import parts
+from nadi.segmentstore.recovery import storage
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
@@ -34,7 +34,7 @@ PATIENCE = 10_000_000  # rounds: the store waits for a real disk
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "FileLog", SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20)))
+    monkeypatch.setattr(storage, "FileLog", SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20)))
 
 
 @dataclass
@@ -111,8 +111,8 @@ async def world(folder: Path, segments: int = 2) -> AsyncIterator[World]:
     await controller.start()
     try:
         await controller.create_scope(STREAM.scope)
-        await controller.create_stream(STREAM, Config(min_segments=segments))
-        await controller.update_stream(STREAM, Config(ScaleType.EVENTS_PER_SECOND, 100, 2, 1))
+        await controller.create_stream(STREAM, StreamConfigRecord(min_segments=segments))
+        await controller.update_stream(STREAM, StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, 100, 2, 1))
         clock.jump(60_000)
         yield World(controller, store, peer, clock)
     finally:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from nadi.controller.grpc import server
 from nadi.controller.grpc.messages import with_all
 from nadi.controller.grpc.server import parsed
-from nadi.controller.state.history import History, ask, first_epoch
+from nadi.controller.state.history import EpochHistory, ask, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
 from nadi.runtime import REAL
@@ -147,10 +147,10 @@ def test_what_is_no_message_is_refused(end: bytes) -> None:
 
 async def test_large_cuts_are_compared_beside_the_loop() -> None:
     """Others have their turns meanwhile, and an epoch that comes meanwhile changes nothing."""
-    history = History([first_epoch(1_000, 0)])
+    history = EpochHistory([first_epoch(1_000, 0)])
     whole = {segment.id: 0 for segment in history.epoch(0)}
 
-    def compare(known: History) -> bool:
+    def compare(known: EpochHistory) -> bool:
         began.set()
         change = history.plan_scale(0, [0], [(0.0, 0.001)], min_segments=1, time_ms=1)
         history.add(change)
@@ -171,7 +171,7 @@ async def test_large_cuts_are_compared_beside_the_loop() -> None:
     counting.cancel()
     assert turns > 1
     assert history.newest == 1
-    small = History([first_epoch(2, 0)])
+    small = EpochHistory([first_epoch(2, 0)])
     assert await ask(REAL, small, lambda known: known is small)
 
 

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.retention.past import look
+from nadi.controller.retention.cut_sizes import look
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import Config, GroupConfig, GroupRetention, RetentionType
+from nadi.controller.state.records import GroupConfig, GroupRetention, RetentionType, StreamConfigRecord
 from nadi.limits import RETENTION_NAMES_MAX, RETENTION_PERIOD_S, RETENTION_SETTLE_S
 from nadi.model.framing import frame_events
-from nadi.model.place import Stored
+from nadi.model.named_records import StoredCuts
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
-from nadi.wire.fields import NO_VERSION, TableEntry
+from nadi.wire.fields import NO_VERSION, WireTableEntry
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, new_controller, running, scaled, settle
@@ -32,8 +32,8 @@ HOUR_MS = 3_600_000
 GROUP, ID = GroupName("home", "readers"), "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11"
 
 
-def by_size(least: int, most: int = 0, *, over_bookmarks: bool = False, segments: int = 1) -> Config:
-    return Config(
+def by_size(least: int, most: int = 0, *, over_bookmarks: bool = False, segments: int = 1) -> StreamConfigRecord:
+    return StreamConfigRecord(
         min_segments=segments,
         retention_type=RetentionType.SIZE,
         retention_param=least,
@@ -42,12 +42,12 @@ def by_size(least: int, most: int = 0, *, over_bookmarks: bool = False, segments
     )
 
 
-def by_time(least: int, *, segments: int = 1) -> Config:
-    return Config(min_segments=segments, retention_type=RetentionType.TIME, retention_param=least)
+def by_time(least: int, *, segments: int = 1) -> StreamConfigRecord:
+    return StreamConfigRecord(min_segments=segments, retention_type=RetentionType.TIME, retention_param=least)
 
 
 @asynccontextmanager
-async def limited(config: Config) -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
+async def limited(config: StreamConfigRecord) -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
     """A controller that has one stream, over a store that has its clock."""
     store, clock = FakeStore(), FakeClock()
     store.container._runtime = clock
@@ -93,14 +93,14 @@ async def publish(controller: Controller, cut: Cut) -> None:
 
 async def name(store: FakeStore, kind: str, called: str, *cuts: Cut) -> None:
     """As a client makes a bookmark or a slice."""
-    stored = Stored(STREAM.stream, [StreamCut(*STREAM, cut).as_text() for cut in cuts], 0)
+    stored = StoredCuts(STREAM.stream, [StreamCut(*STREAM, cut).as_text() for cut in cuts], 0)
     await put(store, f"{kind}/{called}", msgspec.json.encode(stored))
 
 
 async def put(store: FakeStore, key: str, value: bytes) -> None:
     table = segment_name(STREAM.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)
     store.answer(wire.CreateTableSegment(0, table, "", False, 0, 0))
-    reply = store.answer(wire.UpdateTableEntries(0, table, "", (TableEntry(key.encode(), NO_VERSION, value),)))
+    reply = store.answer(wire.UpdateTableEntries(0, table, "", (WireTableEntry(key.encode(), NO_VERSION, value),)))
     assert isinstance(reply, wire.TableEntriesUpdated)
 
 
@@ -117,7 +117,7 @@ async def test_by_size_the_newest_are_kept_to_the_event() -> None:
         await controller.update_stream(STREAM, by_size(1_050))
         await controller.retention.round()
         assert await kept(controller) == 1_100, "no event is cut in two"
-        await controller.update_stream(STREAM, Config(min_segments=1))
+        await controller.update_stream(STREAM, StreamConfigRecord(min_segments=1))
         write(store, 500)
         await controller.retention.round()
         assert await kept(controller) == 51_100, "retention was ended"
@@ -251,11 +251,13 @@ async def test_names_hold_back_and_are_stronger_than_the_maximum_unless_the_poli
         await name(store, "bookmark", "monday", {0: 300})
         await name(store, "slice", "first", {0: 200}, {0: 400})
         await put(store, "bookmark/nonsense", b"{")
-        await put(store, "slice/half", msgspec.json.encode(Stored("meters", [StreamCut(*STREAM, {0: 0}).as_text()], 0)))
+        await put(
+            store, "slice/half", msgspec.json.encode(StoredCuts("meters", [StreamCut(*STREAM, {0: 0}).as_text()], 0))
+        )
         await put(
             store,
             "bookmark/elsewhere",
-            msgspec.json.encode(Stored("meters", [StreamCut("a", "b", {0: 0}).as_text()], 0)),
+            msgspec.json.encode(StoredCuts("meters", [StreamCut("a", "b", {0: 0}).as_text()], 0)),
         )
         await name(store, "bookmark", "nowhere", {77: 0})
         await a_while(store, clock, 30)

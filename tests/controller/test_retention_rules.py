@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from nadi.controller.retention.past import MOMENTS_TRIED, Past, Search, look
-from nadi.controller.retention.rounds import Bounds, Named, Policy, check_policy, decide, protected
-from nadi.controller.state.records import Config, RetentionType
+from nadi.controller.retention.cut_sizes import MOMENTS_TRIED, CutSearch, Past, look
+from nadi.controller.retention.rounds import Bounds, NamedCut, RetentionRule, check_policy, decide, protected
+from nadi.controller.state.records import RetentionType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.model.frontier import Frontier
 from tests.model.random_stream import RandomStream, Written
@@ -66,7 +66,7 @@ class Dated(RandomStream):
     def after(self, cut: Cut) -> int:
         return sum(event.end - event.start for event in self.left() if not self.is_before(event, cut))
 
-    def search(self) -> Search:
+    def search(self) -> CutSearch:
         """One that counts what it asks, and is asked no more than it may."""
         asked = 0
 
@@ -80,7 +80,7 @@ class Dated(RandomStream):
             return min([e.end for e in self.segments[segment] if e.end >= offset] + [self.lengths[segment]])
 
         since_ms = self.chance.choice([0, 1_000_000, self.now_ms - 5_000])
-        return Search(self.past(), cut_at, locate, since_ms, self.now_ms + 1)
+        return CutSearch(self.past(), cut_at, locate, since_ms, self.now_ms + 1)
 
 
 def lived(seed: int) -> Dated:
@@ -123,7 +123,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
     chance, cuts, kept = stream.chance, stream.past(), stream.after(stream.head)
     published = {f"group-{i}": stream.somewhere() for i in range(chance.choice([0, 0, 1, 2, 3]))}
     named = [
-        Named("bookmark", f"bookmark-{i}", "meters", chance.choice([stream.somewhere(), stream.tail()]))
+        NamedCut("bookmark", f"bookmark-{i}", "meters", chance.choice([stream.somewhere(), stream.tail()]))
         for i in range(chance.choice([0, 0, 1, 3]))
     ]
     kind = chance.choice([RetentionType.TIME, RetentionType.SIZE])
@@ -137,7 +137,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
         if stream.after(most) < ages[0]:
             most = least
     has_most = chance.random() < 0.5
-    policy = Policy(kind, ages[0], ages[1] if has_most else None, False)
+    policy = RetentionRule(kind, ages[0], ages[1] if has_most else None, False)
     bounds = Bounds(least, most if has_most else None)
     cut, holders = decide(stream.history, stream.past(), policy, bounds, published, named)
 
@@ -181,16 +181,18 @@ def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
     cuts = stream.past()
     for place in places:
         is_whole = cuts.is_at_or_after(cuts.settled(place), cuts.start)
-        assert protected(cuts, Named("bookmark", "b", "meters", place)) == (place if is_whole else None)
-        rest = protected(cuts, Named("slice", "s", "meters", place, stream.tail()))
+        assert protected(cuts, NamedCut("bookmark", "b", "meters", place)) == (place if is_whole else None)
+        rest = protected(cuts, NamedCut("slice", "s", "meters", place, stream.tail()))
         if rest is None:
             assert cuts.is_at_or_after(cuts.start, cuts.settled(stream.tail()))
         elif is_whole:
             assert rest == place, "the segments that it names stay"
         else:
             assert cuts.is_at_or_after(cuts.settled(rest), cuts.start)
-        assert protected(cuts, Named("slice", "s", "meters", head, place)) is None or not is_whole or rest is not None
-    assert protected(cuts, Named("bookmark", "b", "meters", {1 << 40: 3})) is None
+        assert (
+            protected(cuts, NamedCut("slice", "s", "meters", head, place)) is None or not is_whole or rest is not None
+        )
+    assert protected(cuts, NamedCut("bookmark", "b", "meters", {1 << 40: 3})) is None
 
 
 def test_epochs_that_are_forgotten_protect_no_less() -> None:
@@ -210,7 +212,7 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
             assert now.is_of_stream(start) or now.is_forgotten(start)
             forgotten += now.is_forgotten(start)
             for end in (None, *places):
-                named = Named("slice" if end else "bookmark", "s", "meters", start, end)
+                named = NamedCut("slice" if end else "bookmark", "s", "meters", start, end)
                 before, after = protected(cuts, named), protected(now, named)
                 if before is None:
                     is_partly = end is not None and now.is_forgotten(start)
@@ -226,24 +228,30 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (Config(retention_type=RetentionType.TIME, retention_param=-1), "no negative milliseconds: -1"),
-        (Config(retention_type=RetentionType.SIZE, retention_param=1, retention_max=-5), "no negative bytes: -5"),
-        (Config(retention_type=RetentionType.SIZE), "keeps nothing"),
-        (Config(retention_type=RetentionType.TIME, retention_param=9, retention_max=8), "raise the maximum"),
-        (Config(retention_param=9), "set its type"),
-        (Config(retention_over_bookmarks=True), "set its type"),
+        (StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=-1), "no negative milliseconds: -1"),
+        (
+            StreamConfigRecord(retention_type=RetentionType.SIZE, retention_param=1, retention_max=-5),
+            "no negative bytes: -5",
+        ),
+        (StreamConfigRecord(retention_type=RetentionType.SIZE), "keeps nothing"),
+        (
+            StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=9, retention_max=8),
+            "raise the maximum",
+        ),
+        (StreamConfigRecord(retention_param=9), "set its type"),
+        (StreamConfigRecord(retention_over_bookmarks=True), "set its type"),
     ],
 )
-def test_each_bad_policy_has_an_error_of_its_own(config: Config, says: str) -> None:
+def test_each_bad_policy_has_an_error_of_its_own(config: StreamConfigRecord, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         check_policy(config)
 
 
 @pytest.mark.parametrize("most", [0, I64_MAX])
 def test_no_maximum_is_said_in_two_ways(most: int) -> None:
-    config = Config(retention_type=RetentionType.SIZE, retention_param=5, retention_max=most)
+    config = StreamConfigRecord(retention_type=RetentionType.SIZE, retention_param=5, retention_max=most)
     check_policy(config)
-    policy = Policy.of(config)
+    policy = RetentionRule.of(config)
     assert policy is not None
     assert policy.most is None
 

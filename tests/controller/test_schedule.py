@@ -10,7 +10,7 @@ import pytest
 
 from nadi.controller.engine.workflows import Convoy, Schedule, Tasks
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.throttled_log import Complaints, SeldomWarning
 from tests.controller.support import FakeClock
@@ -184,5 +184,5 @@ async def test_hundreds_of_streams_at_once() -> None:
     names = [StreamName("home", f"stream-{number}") for number in range(300)]
     async with running(FakeStore()) as controller:
         await controller.create_scope("home")
-        await asyncio.gather(*(controller.create_stream(name, Config()) for name in names))
+        await asyncio.gather(*(controller.create_stream(name, StreamConfigRecord()) for name in names))
         assert all([await controller.stream_exists(name) for name in names])

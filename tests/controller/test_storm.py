@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.records import Config, GroupRetention, ScaleType, TableConfig
+from nadi.controller.state.records import GroupRetention, ScaleType, StreamConfigRecord, TableConfig
 from nadi.errors import NadiError
 from nadi.model.keyspace import equal_ranges
 from nadi.naming import transaction_segment_name
@@ -56,7 +56,7 @@ class Storm:
 
     async def update(self, controller: Controller) -> None:
         await controller.update_stream(
-            STREAM, Config(ScaleType.EVENTS_PER_SECOND, 5, 2, 1, tags=self.random.choice(TAGS))
+            STREAM, StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, 5, 2, 1, tags=self.random.choice(TAGS))
         )
 
     async def other(self, controller: Controller) -> None:
@@ -64,7 +64,7 @@ class Storm:
             await controller.seal_stream(OTHER)
             await controller.delete_stream(OTHER)
         else:
-            await controller.create_stream(OTHER, Config(min_segments=2))
+            await controller.create_stream(OTHER, StreamConfigRecord(min_segments=2))
 
     async def group(self, controller: Controller) -> None:
         """Create, change or delete a reader group of one or both streams."""
@@ -95,7 +95,7 @@ class Storm:
         controller = new_controller(self.store, self.clock)
         await controller.start()
         await controller.create_scope(STREAM.scope)
-        await controller.create_stream(STREAM, Config(ScaleType.EVENTS_PER_SECOND, 5, 2, 1))
+        await controller.create_stream(STREAM, StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, 5, 2, 1))
         for _ in range(6):
             self.store.die_at(self.random.randrange(5, 80), lose_reply=self.random.random() < 0.5)
             tasks = [asyncio.ensure_future(self.attempt(controller)) for _ in range(6)]

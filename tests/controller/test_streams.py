@@ -13,7 +13,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import seal_and_measure
 from nadi.controller.state.history import PreconditionError
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, StreamState
+from nadi.controller.state.records import ScaleType, StreamConfigRecord, StreamState
 from nadi.controller.workflows import seal
 from nadi.errors import (
     AlreadyExistsError,
@@ -47,13 +47,13 @@ async def test_a_stream_is_ready_when_create_returns() -> None:
         assert sorted(names) == ["_MARKmeters", "meters"]
         assert (await controller.list_streams("home", token))[0] == []
         with pytest.raises(AlreadyExistsError):
-            await controller.create_stream(STREAM, Config())
+            await controller.create_stream(STREAM, StreamConfigRecord())
         with pytest.raises(ScopeNotFoundError):
-            await controller.create_stream(StreamName("nowhere", "x"), Config())
+            await controller.create_stream(StreamName("nowhere", "x"), StreamConfigRecord())
         with pytest.raises(InvalidNameError):
-            await controller.create_stream(StreamName("home", "a_b"), Config())
+            await controller.create_stream(StreamName("home", "a_b"), StreamConfigRecord())
         with pytest.raises(InvalidArgumentError):
-            await controller.create_stream(StreamName("home", "x"), Config(min_segments=0))
+            await controller.create_stream(StreamName("home", "x"), StreamConfigRecord(min_segments=0))
         with pytest.raises(NotEmptyError):
             await controller.delete_scope("home")
 
@@ -76,7 +76,7 @@ async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
     store = HoldingStore()
     async with running(store, FakeClock()) as controller:
         await controller.create_scope("home")
-        await controller.create_stream(STREAM, Config())
+        await controller.create_stream(STREAM, StreamConfigRecord())
         await controller.seal_stream(STREAM)
         await settle()
         store.held = asyncio.Event()
@@ -91,7 +91,7 @@ async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
 async def test_create_needs_few_commands() -> None:
     async with with_stream() as (controller, store, _):
         store.log.clear()
-        await controller.create_stream(StreamName("home", "other"), Config(min_segments=1))
+        await controller.create_stream(StreamName("home", "other"), StreamConfigRecord(min_segments=1))
         kinds = [type(command).__name__ for command in store.log]
         assert kinds.count("CreateSegment") == 2
         assert len(kinds) <= 9, kinds
@@ -101,8 +101,11 @@ async def test_many_creations_at_once() -> None:
     async with with_stream() as (controller, _, _clock):
         names = [StreamName("home", f"s{i}") for i in range(40)]
         results = await asyncio.gather(
-            *(controller.create_stream(n, Config(tags=("even",) if i % 2 == 0 else ())) for i, n in enumerate(names)),
-            *(controller.create_stream(n, Config()) for n in names),
+            *(
+                controller.create_stream(n, StreamConfigRecord(tags=("even",) if i % 2 == 0 else ()))
+                for i, n in enumerate(names)
+            ),
+            *(controller.create_stream(n, StreamConfigRecord()) for n in names),
             return_exceptions=True,
         )
         assert sum(r is None for r in results) == 40
@@ -154,17 +157,17 @@ async def test_successors_are_published_before_a_segment_is_sealed() -> None:
 
 async def test_update_replaces_the_whole_configuration_and_scales_a_fixed_stream() -> None:
     async with with_stream(2, tags=("a",)) as (controller, store, _):
-        await controller.update_stream(STREAM, Config(min_segments=5))
-        assert (await controller.stream(STREAM)).config == Config(min_segments=5)
+        await controller.update_stream(STREAM, StreamConfigRecord(min_segments=5))
+        assert (await controller.stream(STREAM)).config == StreamConfigRecord(min_segments=5)
         segments = await controller.current_segments(STREAM)
         assert len(segments) == 5
         assert tiles(segments)
-        by_rate = Config(ScaleType.EVENTS_PER_SECOND, 10, 2, 3)
+        by_rate = StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, 10, 2, 3)
         await controller.update_stream(STREAM, by_rate)
         assert len(await controller.current_segments(STREAM)) == 5
         assert all(store.segments[STREAM.segment(s.id)].target_rate == 10 for s in segments)
         with pytest.raises(StreamNotFoundError):
-            await controller.update_stream(StreamName("home", "none"), Config())
+            await controller.update_stream(StreamName("home", "none"), StreamConfigRecord())
 
 
 async def test_truncate_moves_the_head_and_deletes_what_lies_before() -> None:
@@ -199,7 +202,7 @@ async def test_seal_delete_and_create_again() -> None:
         assert await controller.head(STREAM) == {0: 0, 1: 0}
         assert all(s.sealed for n, s in store.segments.items() if "_MARK" not in n)
         for call in (
-            controller.update_stream(STREAM, Config()),
+            controller.update_stream(STREAM, StreamConfigRecord()),
             controller.truncate_stream(STREAM, {0: 0, 1: 0}),
         ):
             with pytest.raises(StreamSealedError):
@@ -210,7 +213,7 @@ async def test_seal_delete_and_create_again() -> None:
         with pytest.raises(StreamNotFoundError):
             await controller.delete_stream(STREAM)
         assert not await controller.stream_exists(STREAM.mark)
-        await controller.create_stream(STREAM, Config(min_segments=2))
+        await controller.create_stream(STREAM, StreamConfigRecord(min_segments=2))
         numbers = [segment_number(s.id) for s in await controller.current_segments(STREAM)]
         assert numbers == [4, 5]
 
@@ -229,7 +232,7 @@ async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch:
 
         monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
         with pytest.raises(ScopeNotFoundError):
-            await controller.create_stream(StreamName("home", "late"), Config())
+            await controller.create_stream(StreamName("home", "late"), StreamConfigRecord())
         assert controller.unfinished["workflows"] == 0
 
 
@@ -239,7 +242,7 @@ async def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
     async with running(FakeStore(), FakeClock()) as controller:
         await controller.create_scope("home")
         owner = StreamName("home", "gone")
-        await controller.create_stream(owner, Config())
+        await controller.create_stream(owner, StreamConfigRecord())
         await controller.seal_stream(owner)
         is_sealing, may_seal = asyncio.Event(), asyncio.Event()
 
@@ -293,10 +296,10 @@ async def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, froz
                     await controller.seal_stream(stream)
                     await controller.delete_stream(stream)
             elif name in streams:
-                await controller.update_stream(stream, Config(tags=tuple(tags)))
+                await controller.update_stream(stream, StreamConfigRecord(tags=tuple(tags)))
                 streams[name] = tags
             else:
-                await controller.create_stream(stream, Config(tags=tuple(tags)))
+                await controller.create_stream(stream, StreamConfigRecord(tags=tuple(tags)))
                 streams[name] = tags
         for tag in ("", "x", "x/", "x/y", "xa", "\0", "ä", "none"):
             assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
@@ -306,7 +309,7 @@ async def test_listing_by_tag_costs_what_it_finds() -> None:
     async with with_stream(1) as (controller, store, _):
         for number in range(60):
             tags = ("rare",) if number == 30 else ("common",)
-            await controller.create_stream(StreamName("home", f"s{number}"), Config(tags=tags))
+            await controller.create_stream(StreamName("home", f"s{number}"), StreamConfigRecord(tags=tags))
         store.log.clear()
         assert await listed(controller, "rare") == ["s30"]
         assert len(store.log) == 2
@@ -325,7 +328,7 @@ async def test_a_scope_under_deletion_is_taken() -> None:
         with pytest.raises(AlreadyExistsError):
             await controller.create_scope("home")
         with pytest.raises(ScopeNotFoundError):
-            await controller.create_stream(StreamName("home", "late"), Config())
+            await controller.create_stream(StreamName("home", "late"), StreamConfigRecord())
         while not deleting.done():
             await clock.advance(100)
         await deleting

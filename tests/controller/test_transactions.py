@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.records import Config, TxnState
+from nadi.controller.state.records import StreamConfigRecord, TxnState
 from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import (
     InvalidArgumentError,
@@ -225,7 +225,7 @@ async def test_a_transaction_that_begins_while_its_stream_is_made_anew_is_refuse
         await controller.seal_stream(STREAM)
         await controller.delete_stream(STREAM)
         await clock.advance(1_000)
-        await controller.create_stream(STREAM, Config(min_segments=2))
+        await controller.create_stream(STREAM, StreamConfigRecord(min_segments=2))
         goes_on.set()
         with pytest.raises(StreamNotFoundError):
             await beginning
@@ -385,7 +385,7 @@ async def test_a_controller_that_dies_at_any_command_has_committed_all_or_none()
         store = FakeStore()
         async with running(store) as controller:
             await controller.create_scope(STREAM.scope)
-            await controller.create_stream(STREAM, Config(min_segments=2))
+            await controller.create_stream(STREAM, StreamConfigRecord(min_segments=2))
             ids = await begun(controller, store, 3)
             store.die_at(number)  # and so right after the command before it
             dying = asyncio.create_task(controller.transactions.commit_together(STREAM, ids))

@@ -10,7 +10,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, Step
+from nadi.controller.state.records import Step, StreamConfigRecord
 from nadi.errors import UnavailableError
 from nadi.limits import (
     NOTED_STEPS_MAX,
@@ -241,7 +241,7 @@ async def test_a_deleted_stream_is_struck_off_and_a_new_one_of_its_name_begins_a
         await controller.delete_stream(STREAM)
         assert await timed(controller) == set()
         await controller.watermarks.round()
-        await controller.create_stream(STREAM, Config())
+        await controller.create_stream(STREAM, StreamConfigRecord())
         await controller.note_time(STREAM, "a", 3, {1: 8})
         await controller.watermarks.round()
         new = STREAM.mark.segment(1)
@@ -278,7 +278,7 @@ def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
 ) -> None:
     async def main() -> None:
         async with with_stream(1) as (controller, store, _):
-            await controller.create_stream(OTHER, Config())
+            await controller.create_stream(OTHER, StreamConfigRecord())
             store.append(MARK, b"no entry of any kind")
             for time in (10, 20, 30):
                 await controller.note_time(STREAM, "a", time, {0: 1})
@@ -297,7 +297,7 @@ async def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) ->
     async with with_stream(1) as (controller, store, _):
         names = [StreamName("home", f"s{number}") for number in range(10)]
         for name in names:
-            await controller.create_stream(name, Config())
+            await controller.create_stream(name, StreamConfigRecord())
             await controller.note_time(name, "a", 10, {0: 1})
 
         def made() -> int:
@@ -361,7 +361,7 @@ async def test_internal_streams_have_no_watermarks() -> None:
     async with with_stream(1) as (controller, _store, _):
         for name in (StreamName("home", "_RGgroup"), STREAM.mark):
             if name != STREAM.mark:
-                await controller.create_stream(name, Config())
+                await controller.create_stream(name, StreamConfigRecord())
             await controller.note_time(name, "a", 10, {0: 0})
         assert await timed(controller) == set()
 
@@ -411,11 +411,11 @@ async def test_a_store_that_doesnt_answer_holds_up_nobody_who_asks_another() -> 
     await controller.start()
     await controller.create_scope("home")
     names = [StreamName("home", f"{FAR}-{number}") for number in range(2 * SEGMENT_CALLS_AT_ONCE)]
-    far = asyncio.gather(*(controller.create_stream(name, Config()) for name in names))
+    far = asyncio.gather(*(controller.create_stream(name, StreamConfigRecord()) for name in names))
     await until_async(lambda: waiting == SEGMENT_CALLS_AT_ONCE)
     async with asyncio.timeout(60):
         for number in range(3):
-            await controller.create_stream(StreamName("home", f"near-{number}"), Config())
+            await controller.create_stream(StreamName("home", f"near-{number}"), StreamConfigRecord())
         await controller.list_streams("home", "")
     assert not far.done()
     answers.set()
@@ -442,7 +442,7 @@ async def test_it_keeps_no_others_from_their_watermarks_and_is_asked_once_a_roun
     await controller.create_scope("home")
     names = [StreamName("home", f"{kind}-{number}") for number in range(4) for kind in (FAR, "near")]
     for name in names:
-        await controller.create_stream(name, Config())
+        await controller.create_stream(name, StreamConfigRecord())
         await controller.note_time(name, "writer", 10, {0: 70})
 
     def are_made(kind: str) -> list[bool]:

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nadi.controller.event_time import Verdict, joined, judge
-from nadi.controller.state.history import Cut, History, first_epoch
+from nadi.controller.event_time import WatermarkDecision, joined, judge
+from nadi.controller.state.history import Cut, EpochHistory, first_epoch
 from nadi.controller.state.records import WriterMark
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import segment_epoch, segment_id
 
-ONE = History([first_epoch(1, 0)])
-TWO = History([first_epoch(2, 0)])
+ONE = EpochHistory([first_epoch(1, 0)])
+TWO = EpochHistory([first_epoch(2, 0)])
 
 
-def split(history: History, segment: int) -> None:
+def split(history: EpochHistory, segment: int) -> None:
     """Scale up: the segment's keys go to two new ones."""
     piece = history.segments[segment]
     middle = (piece.low + piece.high) / 2
@@ -28,7 +28,7 @@ def split(history: History, segment: int) -> None:
     history.add(history.plan_scale(history.newest, [segment], ranges, min_segments=1, time_ms=0))
 
 
-def merge(history: History, first: int, second: int) -> None:
+def merge(history: EpochHistory, first: int, second: int) -> None:
     """Scale down: two neighbours' keys go to one new segment."""
     low, high = history.segments[first].low, history.segments[second].high
     history.add(history.plan_scale(history.newest, [first, second], [(low, high)], min_segments=1, time_ms=0))
@@ -38,7 +38,7 @@ def stream_cut(positions: Cut) -> StreamCut:
     return StreamCut("sc", "st", positions)
 
 
-def is_at_or_before(first: Cut, second: Cut, history: History) -> bool:
+def is_at_or_before(first: Cut, second: Cut, history: EpochHistory) -> bool:
     ranges = {i: (s.low, s.high) for i, s in history.segments.items()}
     return cutorder.compare(stream_cut(first), stream_cut(second), ranges).is_at_or_before
 
@@ -49,7 +49,7 @@ def look(
     *,
     timeout_ms: int = 0,
     waited_ms: dict[str, int] | None = None,
-) -> Verdict:
+) -> WatermarkDecision:
     return judge(marks, previous, ONE, timeout_ms=timeout_ms, waited_ms=waited_ms or {})
 
 
@@ -59,26 +59,28 @@ def at(lower: int, upper: int, offset: int) -> Watermark:
 
 def test_the_slowest_writer_gives_the_lower_bound_and_the_furthest_the_cut() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30}, alive=False)}
-    assert look(marks) == Verdict((at(10, 50, 70),), (), ())
+    assert look(marks) == WatermarkDecision((at(10, 50, 70),), (), ())
 
 
 def test_a_writer_that_stands_still_is_dropped_at_once_by_default() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30})}
-    assert look(marks, at(10, 50, 70)) == Verdict((at(50, 50, 70),), ("a",), ())
-    assert look({"a": marks["a"]}, at(10, 50, 70)) == Verdict((), ("a",), ())
+    assert look(marks, at(10, 50, 70)) == WatermarkDecision((at(50, 50, 70),), ("a",), ())
+    assert look({"a": marks["a"]}, at(10, 50, 70)) == WatermarkDecision((), ("a",), ())
 
 
 def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
     previous = at(10, 50, 70)
-    assert look(marks, previous, timeout_ms=100) == Verdict((), (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == Verdict((), (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == Verdict((at(50, 50, 80),), ("a",), ())
+    assert look(marks, previous, timeout_ms=100) == WatermarkDecision((), (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == WatermarkDecision((), (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == WatermarkDecision(
+        (at(50, 50, 80),), ("a",), ()
+    )
 
 
 def test_a_removed_writer_is_waited_for_no_longer() -> None:
     marks = {"a": WriterMark(10, {0: 70}, alive=False), "b": WriterMark(50, {0: 80})}
-    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == Verdict(
+    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == WatermarkDecision(
         (at(50, 50, 80),), ("a",), ()
     )
 
@@ -90,7 +92,7 @@ def test_keys_that_no_position_has_are_taken_at_their_segments_begin() -> None:
 
 
 def test_what_was_replaced_lies_before_what_replaced_it() -> None:
-    history = History([first_epoch(2, 0)])
+    history = EpochHistory([first_epoch(2, 0)])
     split(history, 0)
     older, newer = {0: 100, 1: 7}, {segment_id(2, 1): 3, segment_id(3, 1): 0, 1: 5}
     for positions in ([older, newer], [newer, older]):
@@ -98,7 +100,7 @@ def test_what_was_replaced_lies_before_what_replaced_it() -> None:
 
 
 def test_segments_whose_keys_were_joined_in_between_are_not_mixed() -> None:
-    history = History([first_epoch(2, 0)])
+    history = EpochHistory([first_epoch(2, 0)])
     merge(history, 0, 1)
     split(history, segment_id(2, 1))
     last = segment_id(4, 2)
@@ -118,7 +120,7 @@ def scenes(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
 def test_whatever_happens_watermarks_only_move_on(
     segments: int, timeout_ms: int, whole: bool, scene: list[tuple[str, int, int, int]]
 ) -> None:
-    history = History([first_epoch(segments, 0)])
+    history = EpochHistory([first_epoch(segments, 0)])
     lengths = {piece.id: 0 for piece in history.epoch(0)}
     epoch_seen = [0] * 4  # of each writer: it needs not have noticed the newest
     marks: dict[str, WriterMark] = {}
@@ -161,7 +163,9 @@ def test_whatever_happens_watermarks_only_move_on(
             lengths.setdefault(piece.id, 0)
 
 
-def check(verdict: Verdict, marks: dict[str, WriterMark], previous: Watermark | None, history: History) -> None:
+def check(
+    verdict: WatermarkDecision, marks: dict[str, WriterMark], previous: Watermark | None, history: EpochHistory
+) -> None:
     assert all(previous is not None and marks[writer].time <= previous.lower for writer in verdict.dropped)
     assert not set(verdict.waited_for) & set(verdict.dropped)
     if not verdict.watermarks:

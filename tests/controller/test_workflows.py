@@ -13,7 +13,15 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import Tasks
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
-from nadi.controller.state.records import Config, DeleteScopeWork, Scope, ScopeState, StreamState, TableConfig, TxnState
+from nadi.controller.state.records import (
+    DeleteScopeWork,
+    Scope,
+    ScopeState,
+    StreamConfigRecord,
+    StreamState,
+    TableConfig,
+    TxnState,
+)
 from nadi.controller.state.segments import ANY_VERSION
 from nadi.errors import ConflictError, NotEmptyError, NotFoundError, ScopeNotFoundError, UnavailableError
 from nadi.limits import SEGMENT_CALL_ATTEMPTS
@@ -69,7 +77,7 @@ async def test_a_controller_without_its_lease_gives_no_command() -> None:
     a = over(stops, clock, lambda: is_leased)
     await a.start()
     await a.create_scope(STREAM.scope)
-    await a.create_stream(STREAM, Config())
+    await a.create_stream(STREAM, StreamConfigRecord())
     await a.create_reader_group(group, group_config(STREAM), ID)
     deletion = asyncio.ensure_future(a.delete_reader_group(group, ID))
     await stopped.wait()
@@ -95,7 +103,7 @@ async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
-        await controller.create_stream(STREAM, Config())
+        await controller.create_stream(STREAM, StreamConfigRecord())
         await settle()
 
         async def lose(command: Command) -> None:
@@ -107,7 +115,7 @@ async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work
                 raise UnavailableError("no answer")
 
         store.before = lose
-        update = asyncio.ensure_future(controller.update_stream(STREAM, Config(min_segments=3)))
+        update = asyncio.ensure_future(controller.update_stream(STREAM, StreamConfigRecord(min_segments=3)))
         seal = asyncio.ensure_future(controller.seal_stream(STREAM))
         for _ in range(5):  # all tries of the call fail
             await clock.advance(300)
@@ -139,11 +147,11 @@ async def test_a_scope_that_is_not_empty_stays_as_it_was() -> None:
         store.before = at_the_mark
         deleting = asyncio.ensure_future(controller.delete_scope(STREAM.scope))
         await is_marked.wait()
-        await controller.create_stream(STREAM, Config())
+        await controller.create_stream(STREAM, StreamConfigRecord())
         goes_on.set()
         with pytest.raises(NotEmptyError):
             await deleting
-        await controller.create_stream(StreamName(STREAM.scope, "another"), Config())
+        await controller.create_stream(StreamName(STREAM.scope, "another"), StreamConfigRecord())
         await settle()
         await check(controller, store)
 
@@ -157,7 +165,7 @@ async def test_a_marked_scope_takes_nothing_new_and_its_deletion_is_taken_up_at_
             "home", Scope(held.value.created_ms, ScopeState.DELETING), held.version
         )
         with pytest.raises(ScopeNotFoundError):
-            await first.create_stream(STREAM, Config())
+            await first.create_stream(STREAM, StreamConfigRecord())
         with pytest.raises(ScopeNotFoundError):
             await first.create_table(TableName("home", "t"), TableConfig(1, 8, 0))
         await first.metadata.work.put("home//scope", DeleteScopeWork(False, marked.version - 1), ANY_VERSION)
@@ -174,7 +182,7 @@ async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str
     async with running(store) as controller:
         away = StreamName("away", "meters")
         await controller.create_scope(away.scope)
-        await controller.create_stream(away, Config())
+        await controller.create_stream(away, StreamConfigRecord())
         await controller.create_scope("home")
         await settle()
         there = set(store.segments)
@@ -189,7 +197,7 @@ async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str
 
         store.before = mark_first
         create: dict[str, Callable[[], Awaitable[object]]] = {
-            "stream": lambda: controller.create_stream(STREAM, Config()),
+            "stream": lambda: controller.create_stream(STREAM, StreamConfigRecord()),
             "table": lambda: controller.create_table(TableName("home", "t"), TableConfig(1, 8, 0)),
             "group": lambda: controller.create_reader_group(GroupName("home", "readers"), group_config(away), ID),
         }
@@ -208,7 +216,7 @@ async def test_a_deletion_taken_up_late_leaves_a_new_scope_of_the_name() -> None
         version = (await first.metadata.scope("home")).version
         await first.delete_scope("home")
         await first.create_scope("home")
-        await first.create_stream(STREAM, Config())
+        await first.create_stream(STREAM, StreamConfigRecord())
         await settle()
         await first.metadata.work.put("home//scope", DeleteScopeWork(True, version), ANY_VERSION)
     async with running(store, clock) as second:
@@ -257,10 +265,10 @@ async def act(controller: Controller, chance: random.Random, story: Story) -> No
                 finally:
                     story.deleted[scope] = story.next()
             case 3:
-                await controller.create_stream(stream, Config(min_segments=2, tags=("a",)))
+                await controller.create_stream(stream, StreamConfigRecord(min_segments=2, tags=("a",)))
             case 4 | 5:
                 own = StreamName(scope, f"y{begun}")
-                await controller.create_stream(own, Config(tags=("a",)))
+                await controller.create_stream(own, StreamConfigRecord(tags=("a",)))
                 story.made[own] = begun
             case 6:
                 await controller.seal_stream(stream)
@@ -272,7 +280,7 @@ async def act(controller: Controller, chance: random.Random, story: Story) -> No
             case 9:
                 await controller.create_reader_group(group, group_config(stream), ID)
             case 10:
-                await controller.update_stream(stream, Config(min_segments=3, tags=("b",)))
+                await controller.update_stream(stream, StreamConfigRecord(min_segments=3, tags=("b",)))
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])

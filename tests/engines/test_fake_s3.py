@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from nadi.engines.opening import open_engines
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 
 ROOT = Path(__file__).resolve().parents[2]

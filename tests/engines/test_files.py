@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines import files as folders
-from nadi.engines.failures import RefusedError
-from nadi.engines.files import open_files
 from nadi.errors import StorageFullError, UnavailableError
+from nadi.object_log import files as folders
+from nadi.object_log.failures import RefusedError
+from nadi.object_log.files import open_files
 from nadi.runtime import REAL
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from nadi.engines.files import open_files
+from nadi.object_log.files import open_files
 from nadi.runtime import REAL
 
 async def main():
@@ -43,8 +43,8 @@ asyncio.run(main())
 COUNTER = """
 import asyncio, sys
 from pathlib import Path
-from nadi.engines import files as folder
-from nadi.engines.files import open_files
+from nadi.object_log import files as folder
+from nadi.object_log.files import open_files
 from nadi.runtime import REAL
 
 folder._LOCK_WAIT_S = 60.0  # for others on a disk that stands still

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from nadi.engines.failures import RefusedError
-from nadi.engines.hdfs import files
-from nadi.engines.hdfs.engine import HdfsRegistry, open_hdfs
-from nadi.engines.hdfs.files import Client, Files, told
-from nadi.engines.hdfs.where import where
-from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.limits import HDFS_CALLS_AT_ONCE
+from nadi.object_log.failures import RefusedError
+from nadi.object_log.hdfs import files
+from nadi.object_log.hdfs.engine import HdfsRegistry, open_hdfs
+from nadi.object_log.hdfs.files import Client, HdfsFiles, told
+from nadi.object_log.hdfs.location import where
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.support.hdfs.fake import FakeHdfs, FakeWriter, Node
@@ -34,8 +34,8 @@ def hdfs(monkeypatch: pytest.MonkeyPatch) -> FakeHdfs:
 
 
 @pytest.fixture
-def stored(hdfs: FakeHdfs) -> Files:
-    return Files(where(URL), REAL)
+def stored(hdfs: FakeHdfs) -> HdfsFiles:
+    return HdfsFiles(where(URL), REAL)
 
 
 def unfinished(hdfs: FakeHdfs) -> list[str]:
@@ -123,7 +123,7 @@ def test_errors_are_told_in_words(error: BaseException, kind: type[UnavailableEr
     assert "at org.apache" not in str(problem)
 
 
-async def test_each_call_maps_what_it_is_told(hdfs: FakeHdfs, stored: Files) -> None:
+async def test_each_call_maps_what_it_is_told(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     hdfs.error = RuntimeError(f'RPCError("{_SERVER}.SafeModeException", "Name node is in safe mode.")')
 
     async def listed() -> None:
@@ -142,7 +142,7 @@ async def test_each_call_maps_what_it_is_told(hdfs: FakeHdfs, stored: Files) -> 
 
 
 @pytest.mark.parametrize("at", ["create_file", "write", "hsync", "close", "rename"])
-async def test_a_put_that_fails_leaves_nothing(hdfs: FakeHdfs, stored: Files, at: str) -> None:
+async def test_a_put_that_fails_leaves_nothing(hdfs: FakeHdfs, stored: HdfsFiles, at: str) -> None:
     hdfs.error, hdfs.of = RuntimeError('RPCError("org.x.DSQuotaExceededException", "of /q")'), (at,)
     with pytest.raises(StorageFullError):
         await stored.put("a/b", [b"x"])
@@ -152,7 +152,7 @@ async def test_a_put_that_fails_leaves_nothing(hdfs: FakeHdfs, stored: Files, at
     assert await stored.put("a/b", [b"x"])
 
 
-async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdfs, stored: Files) -> None:
+async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     now_ms = time.time_ns() // 1_000_000
     hdfs.make_folder(UNFINISHED)
     hdfs.nodes[f"{UNFINISHED}/old"] = Node(b"x", now_ms - 2 * 3_600_000)
@@ -162,7 +162,7 @@ async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdf
     assert [file.name for file in stored.listed("")] == ["a"]
 
 
-async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs, stored: Files) -> None:
+async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     hdfs.make_folder("/a/folder/container-0/x")
     with pytest.raises(UnavailableError, match="a folder has that name"):
         await stored.read("container-0/x")
@@ -172,7 +172,7 @@ async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs,
 
 
 async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_connection(
-    hdfs: FakeHdfs, stored: Files
+    hdfs: FakeHdfs, stored: HdfsFiles
 ) -> None:
     await stored.put("a", [b"x"])
     before = stored._client
@@ -188,7 +188,7 @@ async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_con
 
 
 async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
-    hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, stored: HdfsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(writer: FakeWriter) -> None:
         await asyncio.Event().wait()
@@ -204,7 +204,7 @@ async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
 
 
 async def test_a_put_of_which_nobody_says_anything_ends_in_time(
-    hdfs: FakeHdfs, stored: Files, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, stored: HdfsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "HDFS_PUT_S", 0.1)
     monkeypatch.setattr(files, "_DROP_S", 0.1)
@@ -216,7 +216,7 @@ async def test_a_put_of_which_nobody_says_anything_ends_in_time(
 
 def test_calls_are_bounded_and_give_way(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "HDFS_CALLS_AT_ONCE", 3)
-    pool, release, running, most = Files(where(URL), REAL), threading.Event(), [0], [0]
+    pool, release, running, most = HdfsFiles(where(URL), REAL), threading.Event(), [0], [0]
 
     async def work(client: Client) -> int:
         running[0] += 1

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines.engine import LogEngine
-from nadi.engines.identity import DEFAULT_CONTAINERS, open_cluster, signing_key
-from nadi.engines.lines import line_of
-from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StoreError
+from nadi.object_log.checksummed_lines import line_of
+from nadi.object_log.engine import LogEngine
+from nadi.object_log.identity import DEFAULT_CONTAINERS, open_cluster, signing_key
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 from tests.support.engines import PARAMS, Opener, kind_named
 from tests.support.fake_s3 import FakeS3

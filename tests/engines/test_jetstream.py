@@ -15,16 +15,16 @@ import msgspec
 import pytest
 from nats import errors
 
-from nadi.engines import outcomes
-from nadi.engines.engine import OwnEngine
-from nadi.engines.identity import OwnLog, known_cluster, open_cluster
-from nadi.engines.jetstream.connection import Connection, Problem, told
-from nadi.engines.jetstream.engine import JetStreamEngine
-from nadi.engines.jetstream.where import where
-from nadi.engines.lines import value_of
-from nadi.engines.opening import open_engines, open_log
-from nadi.engines.proof import prove
 from nadi.errors import InvalidArgumentError, StorageFullError, StoreError, UnavailableError
+from nadi.object_log import outcomes
+from nadi.object_log.checksummed_lines import value_of
+from nadi.object_log.engine import OwnEngine
+from nadi.object_log.identity import OwnLog, known_cluster, open_cluster
+from nadi.object_log.jetstream.connection import JetStreamConnection, Problem, told
+from nadi.object_log.jetstream.engine import JetStreamEngine
+from nadi.object_log.jetstream.location import where
+from nadi.object_log.opening import open_engines, open_log
+from nadi.object_log.store_probe import prove
 from nadi.runtime import REAL
 from tests.access.support import certificate
 from tests.support.engines import created, known
@@ -37,8 +37,8 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "jetstream.md").read_text()
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stops for seconds is no server that doesn't answer."""
-    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 60.0)
-    monkeypatch.setattr("nadi.engines.jetstream.connection._CONNECT_S", 30)
+    monkeypatch.setattr("nadi.object_log.jetstream.connection.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("nadi.object_log.jetstream.connection._CONNECT_S", 30)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def engine(server: NatsServer) -> AsyncIterator[OwnEngine]:
 
 
 async def call(server: NatsServer, subject: str, request: object) -> object:
-    connection = Connection(where(url_of([server]), {}), 0)
+    connection = JetStreamConnection(where(url_of([server]), {}), 0)
     try:
         return await connection.call("test", subject, request, dict)
     finally:
@@ -200,7 +200,7 @@ async def test_passwords_and_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_is_forbidden_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("nadi.object_log.jetstream.connection.TIMEOUT_S", 0.5)
     guard = (
         'max_payload: 32MB\nauthorization { users: [{ user: "me", password: "p", '
         'permissions: { publish: { deny: "$JS.API.STREAM.CREATE.>" } } }] }'
@@ -362,7 +362,7 @@ class Answering:
     """A connection whose server gives answers of a size, and may break."""
 
     def __init__(self) -> None:
-        self.connection = Connection(where("nats://host/LOG", {}), 0)
+        self.connection = JetStreamConnection(where("nats://host/LOG", {}), 0)
         self.connection._connected = self._connected  # type: ignore[method-assign]
         self.is_connected, self.forbidden, self.last = True, "", "broke"
         self.size_bytes = self.under_way = self.most = 0
@@ -408,7 +408,7 @@ async def test_a_read_that_waits_for_room_ends_in_its_time(
     assert await created(engine, "a", b"x")
     assert await got(engine, "a") == b"x"
     server.pause()
-    monkeypatch.setattr("nadi.engines.jetstream.connection.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("nadi.object_log.jetstream.connection.TIMEOUT_S", 1.0)
     reads = [engine.get(f"log/0/1/{number}") for number in range(400)]
     async with asyncio.timeout(30):
         found = await asyncio.gather(*reads, return_exceptions=True)

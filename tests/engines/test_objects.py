@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.failures import RefusedError, told, without_secrets
-from nadi.engines.objects import ObjectEngine
-from nadi.engines.opening import open_engines
-from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, UnavailableError
+from nadi.object_log.engine import LogEngine, Registry
+from nadi.object_log.failures import RefusedError, told, without_secrets
+from nadi.object_log.objects import ObjectEngine
+from nadi.object_log.opening import open_engines
+from nadi.object_log.urls import folder_of, remote_store
 from nadi.runtime import REAL
 from tests.support.fake_s3 import FakeS3
 from tests.support.fake_s3.requests import Answer, Request

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nadi.engines import outcomes
-from nadi.engines.opening import open_engines
-from nadi.engines.proof import prove
 from nadi.errors import StoreError, UnavailableError
+from nadi.object_log import outcomes
+from nadi.object_log.opening import open_engines
+from nadi.object_log.store_probe import prove
 from nadi.runtime import REAL
 from tests.support.engines import PARAMS, kind_named, late_writes
 from tests.support.fake_s3 import FakeS3

@@ -10,7 +10,7 @@ from typing import Any
 
 from nadi.client.aio import StreamManager
 from nadi.functions import Function, serve
-from nadi.functions.progress import FunctionRecord, StoredProgress
+from nadi.functions.progress import FunctionProgressRecord, FunctionRecord
 
 HANDLERS = str(Path(__file__).with_name("handlers.py"))
 KEYS = 16
@@ -54,7 +54,7 @@ async def running(function: Function, manager: StreamManager) -> AsyncIterator[a
     """The function, until the end of the block: then it is stopped as by SIGTERM, and its error is raised."""
     stop = asyncio.Event()
     task = asyncio.create_task(serve(function, manager, stop=stop))
-    progress = StoredProgress(manager, function.scope, function.name)
+    progress = FunctionProgressRecord(manager, function.scope, function.name)
     while not task.done():
         if await progress.record.find() is not None and await progress.running():
             break
@@ -87,7 +87,7 @@ async def until_handled(
     manager: StreamManager, function: Function, count: int, timeout_s: float = 60.0
 ) -> FunctionRecord:
     """What others see once so many events were handled or set aside."""
-    progress = StoredProgress(manager, function.scope, function.name)
+    progress = FunctionProgressRecord(manager, function.scope, function.name)
     async with asyncio.timeout(timeout_s):
         while True:
             record = await progress.record.find()

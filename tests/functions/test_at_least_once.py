@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.errors import StreamRemadeError
+from nadi.errors import StreamRecreatedError
 from nadi.functions import FunctionError, FunctionStoppedError
 from nadi.process import DeadLetter
 
@@ -186,7 +186,7 @@ async def test_a_stream_that_was_handled_to_its_end_and_made_anew_is_not_taken_f
             await asyncio.wait_for(task, 60)
     await manager.delete_stream(nadi_scope, "in")
     await manager.create_stream(nadi_scope, "in", 1)
-    with pytest.raises(StreamRemadeError):
+    with pytest.raises(StreamRecreatedError):
         async with running(function, manager) as task:
             await asyncio.wait([task], timeout=60)
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from nadi.cli.app import app
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError, NadiError, StreamSealedError
-from nadi.functions import Event, Function, FunctionError, Reject, Target, function, serve
+from nadi.functions import Function, FunctionError, HandlerEvent, Reject, TargetAddress, function, serve
 from nadi.functions.definition import function_of
-from nadi.functions.progress import Counters, FunctionRecord, StoredProgress
+from nadi.functions.progress import Counters, FunctionProgressRecord, FunctionRecord
 from nadi.testing import RestartableServer
 
 from .command import nadi_command
@@ -40,7 +40,7 @@ def slow(event: Event) -> bytes:
 """
 
 
-def takes_too_much(event: Event, one: int, two: int, three: int) -> None: ...
+def takes_too_much(event: HandlerEvent, one: int, two: int, three: int) -> None: ...
 
 
 @contextmanager
@@ -150,12 +150,12 @@ def test_options_of_the_command_replace_those_of_the_decorator(tmp_path: Path) -
 
 
 def test_functions_that_make_no_sense_are_refused() -> None:
-    def local(event: Event) -> None: ...
+    def local(event: HandlerEvent) -> None: ...
 
     good = {"scope": "s", "stream": "t", "handler": "m:f"}
     for wrong, why in (
         ({"handler": None}, "a handler or a target"),
-        ({"target": Target("http://x")}, "a handler or a target"),
+        ({"target": TargetAddress("http://x")}, "a handler or a target"),
         ({"handler": local}, "at the top of a module"),
         ({"handler": lambda event: None}, "at the top of a module"),
         ({"min_workers": 5, "max_workers": 4}, "max_workers is from 5"),
@@ -166,14 +166,14 @@ def test_functions_that_make_no_sense_are_refused() -> None:
         ({"dead_letters": "s/t"}, "would never end"),
         ({"output": "a/b/c"}, "not a scope name"),
         ({"start": "middle"}, "at the head or at the tail"),
-        ({"handler": None, "target": Target("http://x"), "by_batch": True}, "about a handler"),
+        ({"handler": None, "target": TargetAddress("http://x"), "by_batch": True}, "about a handler"),
     ):
         with pytest.raises(InvalidArgumentError, match=why):
             Function(**{**good, **wrong})  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="can't be called with"):
         function("s", "t")(takes_too_much)
     with pytest.raises(InvalidArgumentError, match="it can't be called"):
-        Function(scope="s", stream="t", target=Target("http://x"))(None)
+        Function(scope="s", stream="t", target=TargetAddress("http://x"))(None)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ async def test_a_target_without_its_packages_says_what_to_install(
     monkeypatch.delitem(sys.modules, "nadi.functions.handlers.target", raising=False)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(FunctionError, match=r"pip install 'nadi\[functions\]'"):
-        await serve(Function(scope=nadi_scope, stream="in", target=Target("http://127.0.0.1:1")), manager)
+        await serve(Function(scope=nadi_scope, stream="in", target=TargetAddress("http://127.0.0.1:1")), manager)
 
 
 def test_handlers_know_nothing_of_the_client() -> None:
@@ -244,7 +244,7 @@ async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 50)
     function = a_function(nadi_scope, "echo", output="out")
-    progress = StoredProgress(manager, nadi_scope, function.name)
+    progress = FunctionProgressRecord(manager, nadi_scope, function.name)
     async with running(function, manager):
         await read(manager, nadi_scope, "out", 50)
     ended = await progress.record.find()

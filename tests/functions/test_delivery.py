@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.functions import Event, Function
+from nadi.functions import Function, HandlerEvent
 from nadi.functions.handlers.event import Failure, Outcome, Output
 from nadi.functions.progress import Counters
-from nadi.functions.worker import Delivery, Pieces, Stopping, Verdict
+from nadi.functions.worker import Delivery, FailureAction, Pieces, Stopping
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.process import DeadLetter
@@ -29,7 +29,7 @@ class Refusing:
 
     async def start(self) -> None: ...
 
-    async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
+    async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         self.calls += 1
         return Outcome(done=0, failure=FAILURE, together=len(events) if self.together else 1)
 
@@ -73,7 +73,7 @@ class Taking:
 
     async def start(self) -> None: ...
 
-    async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
+    async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         return Outcome(done=len(events))
 
     def begin(self, end: int) -> None: ...
@@ -126,7 +126,7 @@ def handle(
         if outcome.done and not lost:
             done += range(piece.first, at)
             pieces.done(outcome.done)
-        if pieces.failed(outcome, redo=lost) is Verdict.GIVE_UP:
+        if pieces.failed(outcome, redo=lost) is FailureAction.GIVE_UP:
             given_up.append(pieces.current.first if pieces.current else -1)
             assert pieces.skip() >= retries + 1
     return done, given_up, calls
@@ -154,8 +154,8 @@ def test_a_failed_event_is_tried_again_with_its_attempt_counted() -> None:
     for attempt in (1, 2):
         assert pieces.current is not None
         assert pieces.current.attempt == attempt
-        assert pieces.failed(Outcome(done=0, failure=FAILURE)) is Verdict.PAUSE
-    assert pieces.failed(Outcome(done=0, failure=FAILURE)) is Verdict.GIVE_UP
+        assert pieces.failed(Outcome(done=0, failure=FAILURE)) is FailureAction.PAUSE
+    assert pieces.failed(Outcome(done=0, failure=FAILURE)) is FailureAction.GIVE_UP
     assert pieces.skip() == 3
     assert pieces.current is not None
     assert (pieces.current.first, pieces.current.attempt) == (2, 1)
@@ -166,7 +166,7 @@ def test_what_is_final_is_given_up_at_once_and_what_is_busy_never() -> None:
     busy = Failure(kind="unavailable", error="HTTP 503", message="", is_busy=True)
     pieces = Pieces(4, retries=1)
     for _ in range(50):
-        assert pieces.failed(Outcome(done=0, failure=busy, together=4)) is Verdict.PAUSE
+        assert pieces.failed(Outcome(done=0, failure=busy, together=4)) is FailureAction.PAUSE
         assert pieces.current is not None
         assert len(pieces.current) == 4
-    assert pieces.failed(Outcome(done=0, failure=final)) is Verdict.GIVE_UP
+    assert pieces.failed(Outcome(done=0, failure=final)) is FailureAction.GIVE_UP

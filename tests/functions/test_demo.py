@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from nadi.client.aio import StreamManager
-from nadi.functions import Function, Target
+from nadi.functions import Function, TargetAddress
 from nadi.testing import RestartableServer
 
 from .service import Answer, Service, serving
@@ -50,7 +50,7 @@ class Demo:
 
 @asynccontextmanager
 async def demo(server: RestartableServer, scope: str, service: Service) -> AsyncIterator[Demo]:
-    shown = Demo(server, Function(scope=scope, stream="in", target=Target(service.url), name="demo"), [])
+    shown = Demo(server, Function(scope=scope, stream="in", target=TargetAddress(service.url), name="demo"), [])
     try:
         yield shown
     finally:

@@ -13,7 +13,7 @@ from nadi.client.aio import StreamManager
 from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
 from nadi.functions import FunctionError, serve
 from nadi.functions.definition import FunctionOptions
-from nadi.functions.progress import StoredProgress
+from nadi.functions.progress import FunctionProgressRecord
 from nadi.process import members
 from nadi.testing import RestartableServer
 
@@ -45,7 +45,7 @@ async def test_a_killed_one_is_known_to_be_dead_at_once(
     async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
         assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
     group = await manager.reader_group_manager(nadi_scope).get_reader_group("echo")
-    progress = StoredProgress(manager, nadi_scope, "echo")
+    progress = FunctionProgressRecord(manager, nadi_scope, "echo")
     left = set(await group.online_readers())
     assert left
     assert await progress.running() == []

@@ -13,9 +13,9 @@ from nadi.client.readergroup.updates import (
     ForgetOutput,
     Join,
     Leave,
+    PositionReport,
     RecordOutput,
     Release,
-    Report,
     Reset,
     UndoOutput,
 )
@@ -85,8 +85,8 @@ def test_a_state_stored_before_there_were_outputs_is_read() -> None:
 
 def test_readers_that_make_no_outputs_keep_those_of_others() -> None:
     state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
-    state = state.apply(Report("a", {SEGMENT: 100}), Release("a", SEGMENT, 100), Leave("a"), Join("b", "token"))
-    state = state.apply(Acquire("b", SEGMENT), Report("b", {SEGMENT: 140}), Leave("b"), Reset(owned().segments))
+    state = state.apply(PositionReport("a", {SEGMENT: 100}), Release("a", SEGMENT, 100), Leave("a"), Join("b", "token"))
+    state = state.apply(Acquire("b", SEGMENT), PositionReport("b", {SEGMENT: 140}), Leave("b"), Reset(owned().segments))
     assert state.outputs == {SEGMENT: FIRST}
 
 

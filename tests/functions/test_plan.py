@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nadi.functions.plan import Change, Ends, Work, WorkerPlan, workers_at_ease, workers_behind
+from nadi.functions.plan import Ends, WorkDone, WorkerChange, WorkerPlan, workers_at_ease, workers_behind
 
 IDLE_S = 60.0
 
@@ -34,7 +34,7 @@ class Made:
         self.handled = [0.0] * self.segments
         self.known = [0.0] * self.segments
         self.workers: list[list[str]] = [[] for _ in self.plans]
-        self.work = [Work() for _ in self.plans]
+        self.work = [WorkDone() for _ in self.plans]
         self.at = 0
 
     def run(self, seconds: int, rate: Callable[[int], Sequence[float] | float]) -> list[int]:
@@ -54,7 +54,7 @@ class Made:
             self.at += 1
         return self.counts[begins:]
 
-    def _follow(self, number: int, change: Change) -> None:
+    def _follow(self, number: int, change: WorkerChange) -> None:
         self.workers[number] = [name for name in self.workers[number] if name not in change.stop]
         self.workers[number] += [f"{number}-{self.at:05}-{i}" for i in range(change.start)]
         self.starts += change.start
@@ -72,7 +72,7 @@ class Made:
             did = self.per_worker - can
             busy_s = max(did / self.per_worker, self.batch_s if did else 0.0)
             now = self.work[number]
-            self.work[number] = Work(now.busy_s + busy_s, now.size_bytes + int(did))
+            self.work[number] = WorkDone(now.busy_s + busy_s, now.size_bytes + int(did))
         lags = (self.recorded_late * (now - had) for had, now in zip(before, self.handled, strict=True))
         self.known = [max(known, now - late) for known, now, late in zip(self.known, self.handled, lags, strict=True)]
 
@@ -176,19 +176,19 @@ def test_plan_slow_start_of_a_worker_is_waited_for() -> None:
     plan = WorkerPlan(0, 8, IDLE_S)
     waiting = {str(i): Ends(0, 1_000_000) for i in range(8)}
     for second in range(30):
-        assert plan.change(second, waiting, Work(), ["a"], [], is_starting=True) == Change()
-    assert [plan.change(30 + s, waiting, Work(), ["a"], []).start for s in range(5)][-1] == 7
+        assert plan.change(second, waiting, WorkDone(), ["a"], [], is_starting=True) == WorkerChange()
+    assert [plan.change(30 + s, waiting, WorkDone(), ["a"], []).start for s in range(5)][-1] == 7
 
 
 def test_plan_handler_that_returns_nothing_for_long_counts_as_behind() -> None:
     plan = WorkerPlan(0, 4, IDLE_S)
     waiting = {str(i): Ends(0, 1_000) for i in range(8)}
-    assert [plan.change(s, waiting, Work(float(s)), ["a"], []).start for s in range(6)][-1] == 3
+    assert [plan.change(s, waiting, WorkDone(float(s)), ["a"], []).start for s in range(6)][-1] == 3
 
 
 def test_plan_too_many_workers_end_at_once() -> None:
     plan = WorkerPlan(0, 2, IDLE_S)
-    assert plan.change(0, {"0": Ends(0, 9)}, Work(), ["c", "d"], ["a", "b"]) == Change(stop=("c", "d"))
+    assert plan.change(0, {"0": Ends(0, 9)}, WorkDone(), ["c", "d"], ["a", "b"]) == WorkerChange(stop=("c", "d"))
 
 
 def test_plans_of_two_instances_end_the_same_spare_workers() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nadi.functions import Event
+from nadi.functions import HandlerEvent
 from nadi.functions.handlers.event import Outcome
 from nadi.functions.handlers.process import HandlerProcess
 
@@ -33,7 +33,7 @@ async def handler_process(name: str, **options: Any) -> AsyncIterator[HandlerPro
 
 
 async def call(process: HandlerProcess, *data: str) -> Outcome:
-    events = [Event(text.encode(), "s/in/0.#epoch.0", at) for at, text in enumerate(data)]
+    events = [HandlerEvent(text.encode(), "s/in/0.#epoch.0", at) for at, text in enumerate(data)]
     return await asyncio.wait_for(process.call(events, 1), 50)
 
 

@@ -17,7 +17,7 @@ from cloudevents.core.base import BaseCloudEvent
 
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError
-from nadi.functions import Event, Function, FunctionError, FunctionStoppedError, Target
+from nadi.functions import Function, FunctionError, FunctionStoppedError, HandlerEvent, TargetAddress
 from nadi.functions.handlers.event import Output
 from nadi.functions.handlers.target import (
     BadReplyError,
@@ -42,7 +42,9 @@ QUICK: dict[str, Any] = {"retry_first_s": 0.01, "retry_longest_s": 0.05, "idle_s
 
 
 def to(service: Service, scope: str, target: dict[str, Any] | None = None, **options: Any) -> Function:
-    return Function(scope=scope, stream="in", target=Target(service.url, **(target or {})), **{**QUICK, **options})
+    return Function(
+        scope=scope, stream="in", target=TargetAddress(service.url, **(target or {})), **{**QUICK, **options}
+    )
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured", "batched"])
@@ -201,12 +203,12 @@ def test_targets_that_make_no_sense_are_refused() -> None:
         ({"url": "http://x", "event_type": 7}, "event_type is a text"),
     ):
         with pytest.raises(InvalidArgumentError, match=why):
-            Target(**wrong)
+            TargetAddress(**wrong)
 
 
 async def test_an_address_that_the_client_of_http_refuses_is_said_at_the_start() -> None:
     with pytest.raises(FunctionError, match="is no address"):
-        await HttpTarget(Target("http://ex\u00e4mple..com/"), 1.0, wants_outputs=False).start()
+        await HttpTarget(TargetAddress("http://ex\u00e4mple..com/"), 1.0, wants_outputs=False).start()
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -221,7 +223,7 @@ def test_what_says_it_is_json_and_is_not_is_sent_as_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"null", b"1.50", b"1e999", b'{"a": 1, "a": 2}', b" [1] "])
 def test_json_is_sent_as_it_is_to_the_byte(data: bytes) -> None:
-    event = cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
+    event = cloud_event(HandlerEvent(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
     assert b'"data": ' + data + b"}" in structured(event).body
     for document in documents_of(data):
         assert "data_base64" not in document
@@ -229,13 +231,13 @@ def test_json_is_sent_as_it_is_to_the_byte(data: bytes) -> None:
 
 
 def documents_of(data: bytes) -> list[dict[str, Any]]:
-    event = cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
+    event = cloud_event(HandlerEvent(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
     return [json.loads(structured(event).body), *json.loads(batched([event, event]).body)]
 
 
 def test_an_event_without_a_key_is_partitioned_by_its_segment() -> None:
     for key in (None, ""):
-        event = cloud_event(Event(b"", "s/t/0.#epoch.0", 0, key), "t", "text/plain", datetime.now(UTC))
+        event = cloud_event(HandlerEvent(b"", "s/t/0.#epoch.0", 0, key), "t", "text/plain", datetime.now(UTC))
         assert binary(event).headers["ce-partitionkey"] == "s/t/0.#epoch.0"
 
 
@@ -244,9 +246,9 @@ async def test_target_that_compresses_its_answer_fails_the_event_and_was_asked_n
     headers = {**IN_HEADERS, "content-encoding": "gzip"}
     answers = [Answer(200, headers, gzip.compress(b"one") + gzip.compress(b"two")), Answer(200, IN_HEADERS, b"one")]
     with serving(Service(lambda events, count: answers[count])) as service:
-        target = HttpTarget(Target(service.url), 30, wants_outputs=True)
+        target = HttpTarget(TargetAddress(service.url), 30, wants_outputs=True)
         await target.start()
-        packed, plain = [await target.call([Event(b"x", "s/t/0.#epoch.0", 0)], 1) for _ in answers]
+        packed, plain = [await target.call([HandlerEvent(b"x", "s/t/0.#epoch.0", 0)], 1) for _ in answers]
         await target.close()
     assert packed.failure is not None
     assert (packed.done, packed.failure.error) == (0, "AnswerCompressed")

@@ -35,8 +35,8 @@ def _data(chance: random.Random) -> bytes:
     return framed if chance.random() < 0.8 else noise(chance, 100)
 
 
-def _entry(chance: random.Random) -> f.TableEntry:
-    return f.TableEntry(b"k" + noise(chance, 6), integer(chance, 64), noise(chance, 20))
+def _entry(chance: random.Random) -> f.WireTableEntry:
+    return f.WireTableEntry(b"k" + noise(chance, 6), integer(chance, 64), noise(chance, 20))
 
 
 def _several(chance: random.Random, make: Callable[[random.Random], Any]) -> tuple[Any, ...]:
@@ -55,7 +55,7 @@ _MAKERS: dict[Any, Callable[[random.Random], Any]] = {
     f.Rest: _data,
     f.Strs: lambda c: _several(c, _text),
     f.I64s: lambda c: _several(c, lambda d: integer(d, 64)),
-    f.Keys: lambda c: _several(c, lambda d: f.TableKey(b"k" + noise(d, 6), integer(d, 64))),
+    f.Keys: lambda c: _several(c, lambda d: f.WireTableKey(b"k" + noise(d, 6), integer(d, 64))),
     f.Entries: lambda c: _several(c, _entry),
     f.Merged: lambda c: _several(c, lambda d: (_text(d), integer(d, 64))),
     f.Updates: lambda c: _several(

@@ -7,12 +7,12 @@ from collections.abc import Awaitable
 
 import pytest
 
-from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.hdfs import files as client
-from nadi.engines.hdfs.engine import open_hdfs
-from nadi.engines.hdfs.files import Client, told
-from nadi.engines.hdfs.where import where
-from nadi.engines.proof import prove
+from nadi.object_log.engine import LogEngine, Registry
+from nadi.object_log.hdfs import files as client
+from nadi.object_log.hdfs.engine import open_hdfs
+from nadi.object_log.hdfs.files import Client, told
+from nadi.object_log.hdfs.location import where
+from nadi.object_log.store_probe import prove
 from nadi.runtime import REAL
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.conformance import test_chunk_store, test_log_engine, test_registry

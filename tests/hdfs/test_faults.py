@@ -12,10 +12,10 @@ import pytest
 
 from nadi.cli.admin.migrate import _Shown
 from nadi.errors import DataFolderError, InvalidArgumentError, StorageFullError, StoreError, UnavailableError
-from nadi.migration.moving import Migration
+from nadi.migration.migrate import Migration
 from nadi.migration.sources import StoppedFolder
 from nadi.migration.targets import NewFolder
-from nadi.segmentstore.datafolder import Tier2
+from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2 import claim

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.spark.connections import Client
+from nadi.spark.connections import TaskClient
 from nadi.standalone.embedded import EmbeddedServer, embedded
 from nadi.testing import fill_stream, read_stream
 from tests.segmentstore.tier2.test_processes import EVENTS, LIMITS
@@ -59,7 +59,7 @@ def test_history_is_read_without_the_server(tmp_path: Path, url: str, asked: lis
         with nadi.StreamManager(server.controller_uri) as manager:
             manager.create_scope("home")
             manager.create_stream("home", "events")
-        world = World(server, Client(Connection(server.controller_uri)), [])
+        world = World(server, TaskClient(ConnectionSettings(server.controller_uri)), [])
         world.write(3_000)
         in_tier2 = world.settled()
         assert world.read() == world.events

@@ -334,7 +334,7 @@ def tell(folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, w
 
 def has_spark() -> bool:
     """Whether Spark is there, and reads lakes."""
-    return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.united") is not None
+    return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.union") is not None
 
 
 def _compare(who: str, found: Mapping[str, object], expected: Mapping[str, object]) -> None:

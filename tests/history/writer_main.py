@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from nadi.client.aio import StreamManager
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.model.keyspace import key_position
 from tests.cluster.processes.client import put
 from tests.history.readings import Readings
@@ -39,7 +39,7 @@ async def main(uri: str, folder: Path, seed: int, rate: float) -> None:
     readings, at = Readings(seed), progress_in(folder).stored
     file, hold, encode = folder / "progress", folder / "hold", msgspec.json.Encoder().encode
     async with StreamManager(uri) as manager:
-        writer = NumberedWriter(StreamShape(stores_of(manager), SCOPE, STREAM), _ID)
+        writer = IdempotentWriter(StreamShape(stores_of(manager), SCOPE, STREAM), _ID)
         while True:
             if hold.exists():
                 put(file, Progress(at, at, is_held=True))

@@ -13,7 +13,7 @@ from nadi.controller.autoscaler import Trigger, trigger
 from nadi.controller.controller import Controller
 from nadi.controller.engine.workflows import Shared
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import Config, GroupConfig, GroupRetention
+from nadi.controller.state.records import GroupConfig, GroupRetention, StreamConfigRecord
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError
 from nadi.model.framing import frame_events
 from nadi.naming import segment_id
@@ -36,7 +36,7 @@ async def metered() -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
     store.container.load.__init__(clock.monotonic)  # type: ignore[misc]
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
-        await controller.create_stream(STREAM, Config(min_segments=1))
+        await controller.create_stream(STREAM, StreamConfigRecord(min_segments=1))
         yield controller, store, clock
 
 
@@ -187,7 +187,7 @@ async def test_why_a_lag_is_not_known() -> None:
         with pytest.raises(ConflictError, match="none of this stream: it was deleted and made anew"):
             await controller.demand.value(LAG)
         gas = STREAM._replace(stream="gas")
-        await controller.create_stream(gas, Config(min_segments=1))
+        await controller.create_stream(gas, StreamConfigRecord(min_segments=1))
         with pytest.raises(ConflictError, match="doesn't read home/gas"):
             await controller.demand.value(
                 trigger({**METERS, "stream": "gas", "metric": "lag", "readerGroup": "readers"})

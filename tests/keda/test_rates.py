@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nadi.controller.rates import is_flowing, rate
+from nadi.controller.stream_rates import is_flowing, rate
 from nadi.model.load import WINDOWS_S, SegmentLoad
 
 

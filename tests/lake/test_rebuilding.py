@@ -67,7 +67,7 @@ def test_a_kill_is_gone_on_from(meters: Meters) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        meters.rebuild("again", told=kill)
+        meters.rebuild("again", on_progress=kill)
     meters.write(600, 610)
     meters.catch_up(lake)  # another snapshot: the stream is made of the one that it was begun with
     done = meters.rebuild("again")

@@ -12,7 +12,7 @@ import nadi.lake
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.lake import LakeStoppedError
 from nadi.lake.table.catalogs import catalog_properties, open_catalog
-from nadi.lake.table.reaching import CATALOG, plain_secret, reaching, resolved, without_secrets
+from nadi.lake.table.error_mapping import CATALOG, plain_secret, reaching, resolved, without_secrets
 from nadi.testing import RestartableServer
 
 from .test_command import command

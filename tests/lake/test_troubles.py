@@ -14,8 +14,8 @@ import pytest
 import nadi
 import nadi.lake
 from nadi.client.blocking.face import inside
-from nadi.errors import InvalidArgumentError, NadiError, StreamRemadeError, UnavailableError
-from nadi.lake import LakeDefinition, LakeStoppedError, LakeWriter, running
+from nadi.errors import InvalidArgumentError, NadiError, StreamRecreatedError, UnavailableError
+from nadi.lake import LakeDefinition, LakeStoppedError, LakeWriter, runner
 from nadi.lake import writer as lake_writer
 from nadi.lake.definition import StoredLake
 from nadi.lake.table.files import data_file_name, new_attempt
@@ -161,7 +161,7 @@ def test_a_catalog_that_cannot_be_one_ends_the_writer_at_once(meters: Meters) ->
 def test_one_that_is_away_is_not_waited_for_without_end_by_a_writer_that_is_to_end(
     meters: Meters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "LAKE_ONCE_TRIES_S", 0.5)
+    monkeypatch.setattr(runner, "LAKE_ONCE_TRIES_S", 0.5)
     lake = meters.lake(catalog={**catalog_in(meters.folder), "uri": f"sqlite:///{meters.folder}/no/c.db"})
     with pytest.raises(UnavailableError, match="unable to open database file"):
         meters.run(lake)
@@ -203,13 +203,13 @@ def test_whoever_has_the_lake_of_a_stream_that_was_made_anew_is_told_to_forget_i
         lambda: LakeWriter(meters.manager, lake).commit(),
         lambda: meters.union(),
     ):
-        with pytest.raises(StreamRemadeError, match=advice):
+        with pytest.raises(StreamRecreatedError, match=advice):
             deed()
     assert "Delete the lake" in meters.status().trouble
     nadi.lake.forget(meters.manager, meters.scope, lake.name)
     same = meters.lake()
     for deed in (lambda: LakeWriter(meters.manager, same).commit(), lambda: meters.union()):
-        with pytest.raises(StreamRemadeError, match=advice):
+        with pytest.raises(StreamRecreatedError, match=advice):
             deed()
     nadi.lake.forget(meters.manager, meters.scope, lake.name)
     anew = meters.lake(table=f"{meters.scope}.meters-2")

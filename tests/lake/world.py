@@ -11,7 +11,7 @@ import pyarrow as pa
 import nadi
 import nadi.lake
 from nadi.lake import LakeDefinition, LakeWriter
-from nadi.lake.running import LakeStatus
+from nadi.lake.runner import LakeStatus
 from nadi.lake.table.catalogs import load_table, open_catalog
 from nadi.naming import parse_segment_name
 from nadi.process import DeadLetter

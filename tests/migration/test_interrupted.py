@@ -13,10 +13,10 @@ import nadi
 from nadi.cli.admin.migrate import _Shown
 from nadi.client import StreamManager
 from nadi.errors import DamagedDataError, DataFolderError, StoreError
-from nadi.migration.moving import Migration
+from nadi.migration.migrate import Migration
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
-from nadi.segmentstore.datafolder import Tier2, check_stays, find
+from nadi.segmentstore.data_dir import Tier2, check_stays, find
 from tests.migration.support import LIMITS, Store, Written, begin, migrate, store_of
 from tests.support.waiting import until
 

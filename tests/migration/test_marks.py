@@ -11,7 +11,7 @@ import pytest
 import nadi
 from nadi.cli.admin.migrate import _Shown
 from nadi.errors import DataFolderError, StoreError
-from nadi.migration.moving import Migration
+from nadi.migration.migrate import Migration
 from nadi.migration.planning import take_back_folder
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder

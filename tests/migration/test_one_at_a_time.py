@@ -14,17 +14,17 @@ from typing import Any, cast
 import pytest
 
 import nadi
-from nadi.engines.engine import Registry
-from nadi.engines.files import open_files
-from nadi.engines.opening import open_engines
 from nadi.errors import ConflictError, FencedError
 from nadi.migration import migration_lock
 from nadi.migration.migration_lock import Turn, has_ended
 from nadi.migration.planning import take_back_cluster, take_back_folder
 from nadi.migration.sources import ClusterStore, StoppedFolder
 from nadi.migration.targets import NewCluster, NewFolder
+from nadi.object_log.engine import Registry
+from nadi.object_log.files import open_files
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
-from nadi.segmentstore.tier2.records import MovedAway, Records
+from nadi.segmentstore.tier2.records import ContainerRecords, MovedAway
 from tests.migration.support import LIMITS, Store, begin, migrate, refused
 from tests.support.clocks import StandsStill
 from tests.support.fake_s3 import FakeS3
@@ -72,13 +72,13 @@ async def under_way(undo: Coroutine[Any, Any, str], monkeypatch: pytest.MonkeyPa
     """One that is being taken back, and doesn't get on meanwhile."""
     at_it, goes_on = asyncio.Event(), asyncio.Event()
 
-    async def waits(records: Records, number: int, epoch: int) -> None:
+    async def waits(records: ContainerRecords, number: int, epoch: int) -> None:
         at_it.set()
         await goes_on.wait()
         await really(records, number, epoch)
 
-    really = Records.take_back
-    monkeypatch.setattr(Records, "take_back", waits)
+    really = ContainerRecords.take_back
+    monkeypatch.setattr(ContainerRecords, "take_back", waits)
     task = asyncio.create_task(undo)
     await at_it.wait()
     yield
@@ -265,7 +265,7 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
     """A migration that stood still in the midst of leaving, while another process took it back."""
     async with ClusterStore(store.url, {}) as source:
         await source.settle()
-        records = Records(source._shared.registry, REAL)
+        records = ContainerRecords(source._shared.registry, REAL)
         owner = (await records.read(0)).record.epoch
         await records.move_away(0, owner, MovedAway((tmp_path / "gone").as_uri(), "m"))
         source.turn._beats.cancel()
@@ -280,7 +280,7 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
 
 async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(store: Store, tmp_path: Path) -> None:
     from nadi.cli.admin.migrate import _Shown
-    from nadi.migration.moving import Migration
+    from nadi.migration.migrate import Migration
 
     target, back = NewFolder(tmp_path / "back", 1), tmp_path / "back"
     async with ClusterStore(store.url, {}) as source, target:

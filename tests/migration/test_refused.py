@@ -12,7 +12,7 @@ import nadi
 from nadi.cli.admin.migrate import _ask_at, _Shown
 from nadi.client import StreamManager
 from nadi.errors import ConflictError, DataFolderError, NadiError, StoreError
-from nadi.migration.moving import Migration
+from nadi.migration.migrate import Migration
 from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
 from tests.migration.support import LIMITS, PATIENT, Store, Written, files, migrate, refused

@@ -16,7 +16,7 @@ from nadi.cluster.admin import cluster_view as looking
 from nadi.cluster.membership_view import MembershipPace
 from nadi.errors import DataFolderError, StoreError
 from nadi.limits import MIGRATION_LEFT_BYTES
-from nadi.migration.moving import Migration
+from nadi.migration.migrate import Migration
 from nadi.migration.sources import ServedFolder
 from nadi.migration.targets import NewCluster
 from tests.migration.support import KEYS, LIMITS, Written, event, migrate, refused, run, store_of

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nadi.controller.state.history import History, first_epoch
+from nadi.controller.state.history import EpochHistory, first_epoch
 from nadi.controller.state.records import EpochChange
 from nadi.model.keyspace import equal_ranges
 from nadi.model.segments import SegmentRange
@@ -38,7 +38,7 @@ class RandomStream:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.keys = sorted({chance.random() for _ in range(chance.randint(1, 12))} | {0.0})
-        self.history = History([first_epoch(chance.choice([1, 1, 2, 3, 4]), 0)])
+        self.history = EpochHistory([first_epoch(chance.choice([1, 1, 2, 3, 4]), 0)])
         self.segments: dict[int, list[Written]] = {}
         self.lengths: dict[int, int] = {}
         self.starts: dict[int, int] = {}

@@ -18,8 +18,8 @@ from nadi.client.readergroup.updates import (
     CreateCheckpoint,
     Join,
     Pass,
+    PositionReport,
     Release,
-    Report,
     Reset,
 )
 from nadi.errors import InvalidStreamCutError
@@ -169,7 +169,7 @@ class Group:
         ready = [e for e in self.stream.segments[segment] if e.start >= at and (end is None or e.end <= end)]
         if ready:
             self.given.append(ready[0])
-            self.apply(Report(reader, {name: ready[0].end}))
+            self.apply(PositionReport(reader, {name: ready[0].end}))
             if self.stream.chance.random() < 0.1:
                 self.apply(Release(reader, name, ready[0].end))
         elif end is not None and at >= end:

@@ -19,10 +19,10 @@ import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
-from nadi.errors import InvalidArgumentError, InvalidNameError, NotFoundError, StreamNotFoundError, StreamRemadeError
-from nadi.process import DeadLetter, Event, Processor, ProcessorStoppedError, delete, serve, status
-from nadi.process.following import OvertakenError, Reach
+from nadi.errors import InvalidArgumentError, InvalidNameError, NotFoundError, StreamNotFoundError, StreamRecreatedError
+from nadi.process import DeadLetter, Processor, ProcessorStoppedError, StreamEvent, delete, serve, status
 from nadi.process.processor import Positions
+from nadi.process.segment_follower import PositionConflictError, SegmentProgress
 from nadi.standalone import EmbeddedServer
 from tests.functions.command import nadi_command
 
@@ -73,7 +73,7 @@ async def running(processor: Processor, manager: StreamManager) -> AsyncIterator
         await task
 
 
-def echo(event: Event) -> list[tuple[str, bytes]]:
+def echo(event: StreamEvent) -> list[tuple[str, bytes]]:
     return [(event.data.decode(), event.data)]
 
 
@@ -90,7 +90,7 @@ async def test_each_event_of_a_sealed_stream_is_handled_once_by_two_workers(mana
 async def test_events_of_a_key_are_in_order_through_a_split(manager: StreamManager, scope: str) -> None:
     seen: list[bytes] = []
 
-    async def handle(event: Event) -> None:
+    async def handle(event: StreamEvent) -> None:
         seen.append(event.data)
 
     async with running(Processor(scope, "in", "order", handle), manager):
@@ -117,7 +117,7 @@ async def until(is_so: object, limit_s: float = 60.0) -> None:
 async def test_an_event_that_fails_is_tried_again_and_then_set_aside(manager: StreamManager, scope: str) -> None:
     tries: Counter[bytes] = Counter()
 
-    def handle(event: Event) -> list[tuple[str, bytes]]:
+    def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
         tries[event.data] += 1
         if event.data == b"bad" or (event.data == b"flaky" and tries[event.data] < 3):
             raise ValueError("no number")
@@ -139,7 +139,7 @@ async def test_an_event_that_fails_is_tried_again_and_then_set_aside(manager: St
 async def test_without_dead_letters_it_stops_there_and_goes_on_there(manager: StreamManager, scope: str) -> None:
     is_mended = False
 
-    def handle(event: Event) -> list[tuple[str, bytes]]:
+    def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
         if event.data == b"bad" and not is_mended:
             raise ValueError("no number")
         return echo(event)
@@ -155,7 +155,7 @@ async def test_without_dead_letters_it_stops_there_and_goes_on_there(manager: St
 
 
 async def test_what_came_before_an_event_that_stops_it_is_recorded(manager: StreamManager, scope: str) -> None:
-    def handle(event: Event) -> list[tuple[str, bytes]]:
+    def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
         return [("k", b"%d" % (10 // int(event.data)))]
 
     await write(manager, scope, [b"1", b"2", b"0", b"5"], keys=1)
@@ -177,7 +177,7 @@ async def test_begun_anew_it_writes_all_outputs_again(manager: StreamManager, sc
 
 
 async def test_a_slow_handler_is_recorded_each_second_and_as_it_ends(manager: StreamManager, scope: str) -> None:
-    def slow(event: Event) -> list[tuple[str, bytes]]:
+    def slow(event: StreamEvent) -> list[tuple[str, bytes]]:
         time.sleep(0.02)  # what a database takes
         return [("k", event.data)]
 
@@ -277,7 +277,7 @@ async def test_positions_in_a_stream_that_was_made_anew_are_refused(manager: Str
     await serve(processor, manager)
     await manager.delete_stream(scope, "in")
     await manager.create_stream(scope, "in", 2)
-    with pytest.raises(StreamRemadeError, match=r"nadi\.process\.delete"):
+    with pytest.raises(StreamRecreatedError, match=r"nadi\.process\.delete"):
         await serve(processor, manager)
 
 
@@ -297,10 +297,10 @@ async def test_wrong_use_is_refused(manager: StreamManager, scope: str) -> None:
 
 
 def test_positions_have_one_owner() -> None:
-    one = Positions({0: Reach(0, 0.0, 1.0)}).advanced([(0, 0, 10)], 1, 0)
-    with pytest.raises(OvertakenError):
+    one = Positions({0: SegmentProgress(0, 0.0, 1.0)}).advanced([(0, 0, 10)], 1, 0)
+    with pytest.raises(PositionConflictError):
         one.advanced([(0, 0, 10)], 1, 0)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(PositionConflictError):
         one.completed(0, 5, [])
     assert one.passed(0, 10, 20).gaps == 1
 

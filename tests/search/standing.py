@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from nadi.client.tables.catalog import Record
+from nadi.client.tables.catalog import CatalogRecord
 from nadi.errors import TruncatedError
 from nadi.search import serve_matcher
-from nadi.search.standing.catalog import StandingQueries
-from nadi.search.standing.records import Progress, Records
+from nadi.search.percolate.catalog import StandingQueries
+from nadi.search.percolate.records import MatcherProgress, MatcherRecords
 from tests.search.support import Indexed, crash_at, event
 
 FIELDS = "message:text,level:keyword,ms:long"
@@ -84,13 +84,13 @@ class Standing:
         """The names of all queries that are kept, listed or not."""
         return [one.name for one in await (await self.records()).queries()]
 
-    async def records(self) -> Records:
-        return Records(self.queries._definitions, await self.queries.get("logs"))
+    async def records(self) -> MatcherRecords:
+        return MatcherRecords(self.queries._definitions, await self.queries.get("logs"))
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> MatcherProgress:
         return await (await self.changes()).get()
 
-    async def changes(self) -> Record[Progress]:
+    async def changes(self) -> CatalogRecord[MatcherProgress]:
         return (await self.records()).progress()
 
     async def hits(self) -> list[dict[str, Any]]:

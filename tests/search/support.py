@@ -13,8 +13,8 @@ import pytest
 
 from nadi.client.aio import StreamManager
 from nadi.search import serve
-from nadi.search.asking.searching import Hit, Search
-from nadi.search.catalog import Indexes, Status
+from nadi.search.catalog import Indexes, IndexStatus
+from nadi.search.searching.index_search import Hit, Search
 from tests.cli.test_streams import Shell
 
 FIELDS = "message:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:facet"
@@ -121,7 +121,7 @@ class Indexed:
         await found.wait("tail", 60.0)
         return found
 
-    async def status(self) -> Status:
+    async def status(self) -> IndexStatus:
         return await self.indexes.status("logs")
 
     async def until_shards(self, least: int, most: int) -> None:

@@ -18,11 +18,11 @@ import nadi
 from nadi.errors import InvalidArgumentError, RequestTimeoutError
 from nadi.model.streamcut import StreamCut
 from nadi.search import indexes
-from nadi.search.asking.pages import After
-from nadi.search.asking.searching import Excerpt, Words
 from nadi.search.fields import UnfitError, fields_of, reader_of
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
+from nadi.search.searching.index_search import Excerpt, Words
+from nadi.search.searching.pages import After
 from tests.search.support import Indexed, all_hits, event, numbers
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -375,7 +375,7 @@ async def test_the_best_of_what_is_left(logs: Indexed) -> None:
 
 
 async def test_a_page_has_so_many_bytes(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.search.asking.pages.SEARCH_PAGE_BYTES", 10_000)
+    monkeypatch.setattr("nadi.search.searching.pages.SEARCH_PAGE_BYTES", 10_000)
     search = await logs.indexed(event(number, message="x" * (20_000 if number == 7 else 900)) for number in range(30))
     for order in ("newest", "oldest", "best"):
         page = await search.query("", order=order, limit=30)

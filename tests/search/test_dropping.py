@@ -13,7 +13,7 @@ import pytest
 from nadi.errors import AlreadyExistsError, ConflictError, NotFoundError, ProtocolError, StoreError, UnavailableError
 from nadi.search import IndexNotFoundError, serve_matcher
 from nadi.search.objects import Shards
-from nadi.search.standing.catalog import StandingQueries
+from nadi.search.percolate.catalog import StandingQueries
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 
 pytest.importorskip("tantivy", reason="search needs tantivy")

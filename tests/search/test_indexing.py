@@ -19,15 +19,15 @@ import pytest
 
 import nadi
 from nadi.client.aio import StreamManager
-from nadi.client.places.arrivals import came_by
 from nadi.client.segments.stores import SegmentStores
-from nadi.engines.files import FileEngine
-from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRemadeError, UnavailableError
+from nadi.client.stream_cuts.arrival_times import came_by
+from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRecreatedError, UnavailableError
+from nadi.object_log.files import FileEngine
 from nadi.process.members import Members
 from nadi.search import IndexNotFoundError, past_parts, serve
 from nadi.search.shards.building import clean_work_folders, work_folder
 from nadi.testing import RestartableServer
-from nadi.wire.moments import Numbers
+from nadi.wire.time_index import Numbers
 from tests.search.support import FIELDS, Indexed, all_hits, event, numbers
 from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import until_async
@@ -217,9 +217,9 @@ async def test_a_stream_that_is_made_anew_under_its_name(logs: Indexed, is_index
         lambda: search.query(wait_for="tail"),
         lambda: logs.start()[1],
     ):
-        with pytest.raises(StreamRemadeError, match="nadi search delete"):
+        with pytest.raises(StreamRecreatedError, match="nadi search delete"):
             await asyncio.wait_for(ask(), 60)
-    with nadi.StreamManager(logs.uri) as client, pytest.raises(StreamRemadeError):
+    with nadi.StreamManager(logs.uri) as client, pytest.raises(StreamRecreatedError):
         await asyncio.to_thread(past_parts, client, logs.scope, "logs")
     await logs.indexes.drop("logs")
     await logs.create()
@@ -287,7 +287,7 @@ async def test_one_whose_server_is_away_for_longer_than_it_waits(
 async def test_one_that_is_told_to_end_while_the_server_is_away(
     logs: Indexed, nadi_server: RestartableServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.process.running.PROCESS_END_S", 0.2)
+    monkeypatch.setattr("nadi.process.runner.PROCESS_END_S", 0.2)
     await logs.create()
     await logs.write(map(event, range(100)))
     stop, task = logs.start()

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from nadi.search.standing.catalog import StandingQueries
+from nadi.search.percolate.catalog import StandingQueries
 from tests.search.support import Indexed, all_hits, event, numbers
 from tests.support.waiting import until_async
 

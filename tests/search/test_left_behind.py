@@ -14,7 +14,7 @@ import pytest
 import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
-from nadi.process.following import check_same
+from nadi.process.segment_follower import check_same
 from nadi.search import objects as labelling
 from nadi.search import past_parts
 from nadi.search.objects import LABELS, Label

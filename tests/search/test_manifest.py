@@ -10,39 +10,43 @@ import pytest
 
 from nadi.errors import EpochGoneError, SegmentGoneError, TruncatedError
 from nadi.model.segments import SegmentRange
-from nadi.process.following import OvertakenError, Reach, gap_end
-from nadi.search.shards.manifest import Manifest, Shard, Step, has_all, joined, to_merge
-from nadi.search.standing.matching import Counts
-from nadi.search.standing.records import Batch, Begun, HeldError, Progress
+from nadi.process.segment_follower import PositionConflictError, SegmentProgress, gap_end
+from nadi.search.percolate.query_index import MatchCounts
+from nadi.search.percolate.records import BegunBatch, HeldError, MatcherProgress, SegmentSpan
+from nadi.search.shards.manifest import IndexedRange, Shard, ShardManifest, has_all, joined, to_merge
 
 
 def shard(name: str, *spans: tuple[int, int, int], docs: int = 1) -> Shard:
     return Shard(name, docs, 100, list(spans))
 
 
-A, B = Reach(0, 0.0, 0.5), Reach(1, 0.5, 1.0)
+A, B = SegmentProgress(0, 0.0, 0.5), SegmentProgress(1, 0.5, 1.0)
 BOTH = SegmentRange(1 << 32, 0.0, 1.0)
 
 
 def test_a_step_is_made_once() -> None:
-    one = Manifest.started([A, B]).advanced(
-        [Step(0, 0, 10, 1), Step(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3
+    one = ShardManifest.started([A, B]).advanced(
+        [IndexedRange(0, 0, 10, 1), IndexedRange(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3
     )
     assert (one.segments[0].reached, one.segments[1].reached, one.indexed) == (10, 5, 3)
-    for wrong in ([Step(0, 0, 10, 1)], [Step(0, 10, 20, 1), Step(1, 0, 5, 1)], [Step(7, 0, 5, 1)]):
-        with pytest.raises(OvertakenError):
+    for wrong in (
+        [IndexedRange(0, 0, 10, 1)],
+        [IndexedRange(0, 10, 20, 1), IndexedRange(1, 0, 5, 1)],
+        [IndexedRange(7, 0, 5, 1)],
+    ):
+        with pytest.raises(PositionConflictError):
             one.advanced(wrong, shard("b"))
-    with pytest.raises(OvertakenError):
+    with pytest.raises(PositionConflictError):
         one.completed(0, 5, [])
     done = one.completed(0, 10, [BOTH])
-    with pytest.raises(OvertakenError):
+    with pytest.raises(PositionConflictError):
         done.completed(0, 10, [BOTH])
 
 
 def test_what_follows_two_segments_is_followed_once() -> None:
-    one = Manifest.started([A, B]).completed(0, 0, [BOTH])
+    one = ShardManifest.started([A, B]).completed(0, 0, [BOTH])
     assert one.positions() == {1: 0, BOTH.segment_id: -1}
-    one = one.advanced([Step(BOTH.segment_id, 0, 50, 1)], shard("a", (BOTH.segment_id, 0, 50)))
+    one = one.advanced([IndexedRange(BOTH.segment_id, 0, 50, 1)], shard("a", (BOTH.segment_id, 0, 50)))
     after = SegmentRange(2 << 32, 0.0, 1.0)
     one = one.completed(BOTH.segment_id, 50, [after])
     assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the one after waits for both
@@ -55,7 +59,7 @@ def test_what_follows_two_segments_is_followed_once() -> None:
 
 
 def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
-    one = Manifest.started([A, B]).advanced([Step(0, 0, 10, 1)], shard("a", (0, 0, 10)))
+    one = ShardManifest.started([A, B]).advanced([IndexedRange(0, 0, 10, 1)], shard("a", (0, 0, 10)))
     one = one.completed(0, 10, [BOTH]).completed(1, 0, [BOTH])
     assert set(one.segments) == {0, BOTH.segment_id}  # the first has a shard
     gone = one.truncated({0: None}, 5)
@@ -66,12 +70,12 @@ def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
 
 
 def test_the_past_is_indexed_by_many() -> None:
-    one = Manifest.started([A]).divided([(0, 0, 10), (0, 10, 20)], [Reach(0, 0.0, 0.5, 20)])
+    one = ShardManifest.started([A]).divided([(0, 0, 10), (0, 10, 20)], [SegmentProgress(0, 0.0, 0.5, 20)])
     assert one.positions() == {0: 0}
     assert not has_all(one, {0: 5})
-    one = one.advanced([Step(0, 20, 30, 1)], shard("new", (0, 20, 30)))
+    one = one.advanced([IndexedRange(0, 20, 30, 1)], shard("new", (0, 20, 30)))
     one = one.filled((0, 0, 10), shard("a", (0, 0, 10)), indexed=1, unfit=0)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(PositionConflictError):
         one.filled((0, 0, 10), shard("b", (0, 0, 10)), indexed=1, unfit=0)
     assert one.positions() == {0: 10}
     one = one.filled((0, 10, 20), None, indexed=0, unfit=1)
@@ -80,19 +84,19 @@ def test_the_past_is_indexed_by_many() -> None:
 
 
 def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided() -> None:
-    one = Manifest.started([A, B]).advanced([Step(0, 0, 10, 1)], None)
-    said = one.lettered([Step(0, 10, 25, 1)]).lettered([Step(0, 10, 20, 1)])
-    past = said.divided([(0, 10, 25), (0, 25, 40)], [Reach(0, 0.0, 0.5, 40), B])
+    one = ShardManifest.started([A, B]).advanced([IndexedRange(0, 0, 10, 1)], None)
+    said = one.lettered([IndexedRange(0, 10, 25, 1)]).lettered([IndexedRange(0, 10, 20, 1)])
+    past = said.divided([(0, 10, 25), (0, 25, 40)], [SegmentProgress(0, 0.0, 0.5, 40), B])
     assert [past.letters_of(span) for span in past.past] == [0, None]
-    with pytest.raises(OvertakenError):
-        past.lettered([Step(0, 10, 25, 1)])
-    later = past.lettered([Step(0, 40, 60, 1)])
+    with pytest.raises(PositionConflictError):
+        past.lettered([IndexedRange(0, 10, 25, 1)])
+    later = past.lettered([IndexedRange(0, 40, 60, 1)])
     assert later.letters_of((0, 10, 25)) == 0
     assert later.segments[0].origin == 40
     later = later.filled((0, 10, 25), None, indexed=0, unfit=1)
     assert [(left.origin, left.end) for left in later.lettering] == [(40, 60)]
-    assert later.advanced([Step(0, 40, 50, 1)], None).lettering == later.lettering
-    assert later.advanced([Step(0, 40, 60, 1)], None).lettering == []
+    assert later.advanced([IndexedRange(0, 40, 50, 1)], None).lettering == later.lettering
+    assert later.advanced([IndexedRange(0, 40, 60, 1)], None).lettering == []
 
 
 def test_which_shards_are_merged() -> None:
@@ -116,7 +120,7 @@ def test_indexers_that_know_too_little(seed: int) -> None:
         1: [BOTH],
         1 << 32: [SegmentRange((2 << 32) | 5, 0.0, 0.4), SegmentRange((2 << 32) | 6, 0.4, 1.0)],
     }
-    newest = Manifest.started([A, B])
+    newest = ShardManifest.started([A, B])
     known = [newest] * 3
     for number in range(10_000):
         if not newest.followed:
@@ -130,11 +134,11 @@ def test_indexers_that_know_too_little(seed: int) -> None:
         segment, at = reach.segment_id, reach.reached
         try:
             if at == lengths[segment]:
-                made: Manifest = newest.completed(segment, at, following.get(segment, []))
+                made: ShardManifest = newest.completed(segment, at, following.get(segment, []))
             else:
                 end = min(at + chance.randrange(1, 30), lengths[segment])
-                made = newest.advanced([Step(segment, at, end, number)], shard(str(number), (segment, at, end)))
-        except OvertakenError:
+                made = newest.advanced([IndexedRange(segment, at, end, number)], shard(str(number), (segment, at, end)))
+        except PositionConflictError:
             continue
         newest = known[who] = made
         if chance.random() < 0.2 and len(newest.shards) > 3:
@@ -155,27 +159,27 @@ def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
         gap_end(EpochGoneError("epoch 0 of home/logs is forgotten"))
 
 
-START = Progress.started([A, B])
+START = MatcherProgress.started([A, B])
 
 
 def test_a_batch_is_begun_and_done_once() -> None:
-    one = START.stepped([], [Batch(0, 0, 10)])
-    assert (one.begun, one.positions()) == ({0: Begun(0, 0)}, {0: 10, 1: 0})
-    wrong: list[tuple[list[Batch], list[Batch]]] = [
-        ([Batch(0, 0, 9)], []),
-        ([], [Batch(0, 0, 10)]),
-        ([], [Batch(0, 10, 20)]),
-        ([], [Batch(7, 0, 1)]),
+    one = START.stepped([], [SegmentSpan(0, 0, 10)])
+    assert (one.begun, one.positions()) == ({0: BegunBatch(0, 0)}, {0: 10, 1: 0})
+    wrong: list[tuple[list[SegmentSpan], list[SegmentSpan]]] = [
+        ([SegmentSpan(0, 0, 9)], []),
+        ([], [SegmentSpan(0, 0, 10)]),
+        ([], [SegmentSpan(0, 10, 20)]),
+        ([], [SegmentSpan(7, 0, 1)]),
     ]
     for done, begun in wrong:
-        with pytest.raises(OvertakenError):
+        with pytest.raises(PositionConflictError):
             one.stepped(done, begun)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(PositionConflictError):
         one.completed(0, 10, [])
-    two = one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20), Batch(1, 0, 5)], Counts(3, 1, 0))
+    two = one.stepped([SegmentSpan(0, 0, 10)], [SegmentSpan(0, 10, 20), SegmentSpan(1, 0, 5)], MatchCounts(3, 1, 0))
     assert (two.begun[0].start, two.segments[0].reached, two.events, two.hits) == (10, 20, 3, 1)
-    with pytest.raises(OvertakenError):
-        two.stepped([Batch(0, 0, 10)], [])
+    with pytest.raises(PositionConflictError):
+        two.stepped([SegmentSpan(0, 0, 10)], [])
 
 
 def test_a_segment_waits_for_those_before_it() -> None:
@@ -188,22 +192,22 @@ def test_a_segment_waits_for_those_before_it() -> None:
 
 
 def test_a_version_counts_from_what_is_begun_with_it() -> None:
-    one = START.stepped([], [Batch(0, 0, 10)]).joined("g", is_held=False)
+    one = START.stepped([], [SegmentSpan(0, 0, 10)]).joined("g", is_held=False)
     assert (one.version, one.groups) == (1, {"g": 1})
-    one = one.stepped([], [Batch(1, 0, 5)])
+    one = one.stepped([], [SegmentSpan(1, 0, 5)])
     assert [one.begun[segment].version for segment in (0, 1)] == [0, 1]
-    one = one.stepped([Batch(0, 0, 10)], [])
+    one = one.stepped([SegmentSpan(0, 0, 10)], [])
     one = one.without(["q"])
     assert (one.removed, one.begun[1].version) == ({"q": 2}, 1)
-    one = one.stepped([Batch(1, 0, 5)], [])
-    assert one.forgotten(["q"], ["g"]) == Progress(one.segments, version=2)
+    one = one.stepped([SegmentSpan(1, 0, 5)], [])
+    assert one.forgotten(["q"], ["g"]) == MatcherProgress(one.segments, version=2)
 
 
 def test_nothing_is_begun_while_a_past_is_left() -> None:
-    one = START.stepped([], [Batch(0, 0, 10)]).joined("g", is_held=True)
+    one = START.stepped([], [SegmentSpan(0, 0, 10)]).joined("g", is_held=True)
     with pytest.raises(HeldError):
-        one.stepped([Batch(0, 0, 10)], [Batch(0, 10, 20)])
-    one = one.stepped([Batch(0, 0, 10)], [])
+        one.stepped([SegmentSpan(0, 0, 10)], [SegmentSpan(0, 10, 20)])
+    one = one.stepped([SegmentSpan(0, 0, 10)], [])
     with pytest.raises(HeldError):
         one.passed(0, 10, 20)
     released = one.released("g", 2)
@@ -224,6 +228,6 @@ def test_a_group_is_added_and_led_and_held() -> None:
 
 
 def test_done_is_what_is_written() -> None:
-    one = START.stepped([], [Batch(0, 0, 10)])
+    one = START.stepped([], [SegmentSpan(0, 0, 10)])
     assert (one.positions(), one.done_positions()) == ({0: 10, 1: 0}, {0: 0, 1: 0})
-    assert one.stepped([Batch(0, 0, 10)], [], gaps=2).gaps == 2
+    assert one.stepped([SegmentSpan(0, 0, 10)], [], gaps=2).gaps == 2

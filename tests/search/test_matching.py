@@ -11,10 +11,10 @@ import pytest
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.search.fields import OFFSET, UnfitError, fields_of, prepared
+from nadi.search.percolate.query_index import Matcher, Query, counted
 from nadi.search.query.bound import bind, translated
 from nadi.search.query.parser import parse
-from nadi.search.shards.building import META, Stretch, build, make_empty, unpack, work_folder, write_meta
-from nadi.search.standing.matching import Matcher, Query, counted
+from nadi.search.shards.building import META, EventRun, build, make_empty, unpack, work_folder, write_meta
 from tests.search.support import FIELDS
 
 tantivy = pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -75,7 +75,7 @@ def test_queries_fit_what_is_found(seed: int) -> None:
     chance = random.Random(seed)
     events = [some_event(chance) for _ in range(300)]
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
-    built = build([Stretch(0, [block], np.arange(len(events)))], "json", ALL)
+    built = build([EventRun(0, [block], np.arange(len(events)))], "json", ALL)
     assert built.unfit == []
     assert built.parts is not None
     texts = {f"q{number}": some_query(chance) for number in range(150)}

@@ -15,14 +15,14 @@ from nadi.errors import (
     ConflictError,
     DamagedDataError,
     NotFoundError,
-    StreamRemadeError,
+    StreamRecreatedError,
     UnavailableError,
 )
 from nadi.naming import segment_name
 from nadi.process.members import Members
-from nadi.search.standing import matcher, matching
-from nadi.search.standing import records as adding
-from nadi.search.standing.records import Records, StandingQuery
+from nadi.search.percolate import matcher, query_index
+from nadi.search.percolate import records as adding
+from nadi.search.percolate.records import MatcherRecords, StandingQuery
 from tests.search.standing import Standing, check, until_so, write
 from tests.support.waiting import until_async
 
@@ -39,7 +39,7 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
     logs = watched.logs
     monkeypatch.setattr(Members, "mine", lambda _, segments: list(segments))
     reached, go_on, calls = threading.Event(), threading.Event(), 0
-    match = matching.Matcher.match
+    match = query_index.Matcher.match
 
     def slow_at_first(*args: Any) -> Any:
         nonlocal calls
@@ -49,7 +49,7 @@ async def test_two_lead_a_query_through_the_past(watched: Standing, monkeypatch:
             assert go_on.wait(LIMIT_S)
         return match(*args)
 
-    monkeypatch.setattr(matching.Matcher, "match", slow_at_first)
+    monkeypatch.setattr(query_index.Matcher, "match", slow_at_first)
     await write(logs, 0, 100)
     await watched.create()
     await watched.queries.add("logs", {"head": "*"}, since="head")
@@ -135,9 +135,9 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
     records, changes = await watched.records(), await watched.changes()
     (one, _) = await watched.queries.list("logs")
     await changes.change(lambda newest: newest.without([one.id]))
-    forget, is_first = Records.forget, True
+    forget, is_first = MatcherRecords.forget, True
 
-    async def slow_at_first(self: Records, what: Any) -> None:
+    async def slow_at_first(self: MatcherRecords, what: Any) -> None:
         nonlocal is_first
         if is_first:
             is_first = False
@@ -147,7 +147,7 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
 
     others = await watched.changes()
     await others.get()
-    monkeypatch.setattr(Records, "forget", slow_at_first)
+    monkeypatch.setattr(MatcherRecords, "forget", slow_at_first)
     await adding.sweep(records, changes)
     assert [query.text for query in await watched.queries.list("logs")] == ["*", "*"]
     async with watched.running():
@@ -159,7 +159,7 @@ async def test_a_slow_sweep_leaves_what_came_in_its_place(watched: Standing, mon
 async def test_a_name_is_free_while_a_batch_needs_what_had_it(
     watched: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nadi.search.standing.catalog._SWEEP_S", 0.0)
+    monkeypatch.setattr("nadi.search.percolate.catalog._SWEEP_S", 0.0)
     await watched.create({"one": "group3"})
     await write(watched.logs, 0, 50)
     await watched.crash("begun")
@@ -187,14 +187,14 @@ async def _is_stored_alone(watched: Standing, name: str) -> bool:
 
 async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
-    put = Records.put
+    put = MatcherRecords.put
     with monkeypatch.context() as patched:
 
-        async def put_and_die(self: Records, queries: Sequence[StandingQuery]) -> None:
+        async def put_and_die(self: MatcherRecords, queries: Sequence[StandingQuery]) -> None:
             await put(self, queries)
             raise Killed
 
-        patched.setattr(Records, "put", put_and_die)
+        patched.setattr(MatcherRecords, "put", put_and_die)
         for since in (None, "head"):
             with pytest.raises(Killed):
                 await watched.queries.add("logs", {f"q{since}": "*"}, since=since)
@@ -217,16 +217,16 @@ async def test_who_adds_is_killed(watched: Standing, monkeypatch: pytest.MonkeyP
 async def test_of_two_who_add_a_name_one_does(watched: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     await watched.create()
     monkeypatch.setattr(adding, "SEARCH_RECORDS_AT_ONCE", 2)
-    put, calls = Records.put, 0
+    put, calls = MatcherRecords.put, 0
 
-    async def other_before_second(self: Records, queries: Sequence[StandingQuery]) -> None:
+    async def other_before_second(self: MatcherRecords, queries: Sequence[StandingQuery]) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
             await watched.queries.add("logs", {"c": "*"})
         await put(self, queries)
 
-    monkeypatch.setattr(Records, "put", other_before_second)
+    monkeypatch.setattr(MatcherRecords, "put", other_before_second)
     with pytest.raises(AlreadyExistsError, match="a standing query c"):
         await watched.queries.add("logs", dict.fromkeys("abcd", "group3"))
     assert await watched.stored() == ["c"]
@@ -260,9 +260,9 @@ async def test_one_who_adds_for_too_long_is_told(
 ) -> None:
     """Whether what it stored is gone by then, or about to go."""
     await watched.create()
-    put, sweep = Records.put, adding.sweep
+    put, sweep = MatcherRecords.put, adding.sweep
 
-    async def slow(self: Records, queries: Sequence[StandingQuery]) -> None:
+    async def slow(self: MatcherRecords, queries: Sequence[StandingQuery]) -> None:
         await put(self, queries[:1])
         monkeypatch.setattr(adding, "_ABANDONED_S", -60.0)
         monkeypatch.setattr(adding, "sweep", sweep if is_swept else later)
@@ -272,7 +272,7 @@ async def test_one_who_adds_for_too_long_is_told(
 
     async def later(*args: Any) -> None: ...
 
-    monkeypatch.setattr(Records, "put", slow)
+    monkeypatch.setattr(MatcherRecords, "put", slow)
     with pytest.raises(ConflictError, match="add them again"):
         await watched.queries.add("logs", {"a": "group3", "b": "group3"})
     assert await watched.queries.list("logs") == []
@@ -346,9 +346,9 @@ async def test_a_group_that_fails_holds_up_no_other(
     await watched.create()
     await watched.queries.add("logs", {"bad": "*"}, since="head")
     (bad,) = (await watched.progress()).led
-    of, failed = Records.past, 0
+    of, failed = MatcherRecords.past, 0
 
-    def failing(self: Records, group: str) -> Any:
+    def failing(self: MatcherRecords, group: str) -> Any:
         nonlocal failed
         if group == bad:
             failed += 1
@@ -356,7 +356,7 @@ async def test_a_group_that_fails_holds_up_no_other(
         return of(self, group)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Records, "past", failing)
+        patched.setattr(MatcherRecords, "past", failing)
         async with watched.running():
             await watched.queries.add("logs", {"good": "*"}, since="head")
             await watched.until_hits(20)
@@ -429,7 +429,7 @@ async def test_a_stream_that_was_made_anew(watched: Standing) -> None:
     await manager.create_stream(scope, "logs", 2)
     await write(logs, 20, 40)
     for refused in (watched.start()[1], watched.queries.status("logs"), watched.queries.add("logs", {"more": "*"})):
-        with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
+        with pytest.raises(StreamRecreatedError, match="nadi search standing delete"):
             await asyncio.wait_for(refused, LIMIT_S)
     await watched.queries.drop("logs")
     await watched.queries.create("logs", "hits", fields="ms:long", start="head")
@@ -453,7 +453,7 @@ async def test_a_stream_that_is_made_anew_under_a_matcher(watched: Standing, mon
         await logs.remake()
 
     monkeypatch.setattr(matcher.LiveMatcher, "_say", say_and_lose)
-    with pytest.raises(StreamRemadeError, match="nadi search standing delete"):
+    with pytest.raises(StreamRecreatedError, match="nadi search standing delete"):
         await asyncio.wait_for(watched.start()[1], LIMIT_S)
 
 

@@ -14,10 +14,10 @@ import pytest
 import nadi
 from nadi.errors import ClosedError, ProtocolError, StoreError, StreamNotFoundError
 from nadi.search import IndexNotFoundError, indexes, run
-from nadi.search.asking.local import Cached
 from nadi.search.definition import Definitions
+from nadi.search.searching.shard_cache import Cached
 from nadi.search.shards.manifest import folder_of_index, new_index, new_name
-from nadi.web.searching import _forget, _Kept
+from nadi.web.searching import _CachedSearch, _forget
 from tests.search.support import Indexed, event, numbers
 from tests.web.support import error_of
 
@@ -220,7 +220,7 @@ def test_an_index_is_closed_once_nobody_asks_it() -> None:
         def close(self) -> None:
             closed.append(self)
 
-    busy, idle = _Kept(Asked(), 1), _Kept(Asked())  # type: ignore[arg-type]
+    busy, idle = _CachedSearch(Asked(), 1), _CachedSearch(Asked())  # type: ignore[arg-type]
     known = OrderedDict({("home", "busy"): busy, ("home", "idle"): idle})
     _forget(known, "home", "busy")
     _forget(known, "home", "idle")

@@ -12,7 +12,7 @@ from pathlib import Path
 from nadi.segmentstore.repair.skipped_frames import repair_container
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Records
+from nadi.segmentstore.tier2.records import ContainerRecords
 
 DIED = 77
 
@@ -35,7 +35,7 @@ def main(folder: Path, step: int) -> None:
         (os, "fdatasync"),
         (disk, "sync_folder"),
         (ChunkStore, "put"),
-        (Records, "set_snapshot"),
+        (ContainerRecords, "set_snapshot"),
     ):
         setattr(place, name, counted(getattr(place, name)))
     asyncio.run(repair_container(folder / "container-0", 0, ChunkStore.in_folder(folder / "tier2")))

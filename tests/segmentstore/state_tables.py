@@ -11,11 +11,11 @@ from unittest import mock
 
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.recovery import parts
-from nadi.segmentstore.recovery.parts import LocalParts
+from nadi.segmentstore.recovery import storage
 from nadi.segmentstore.recovery.snapshots import restored
+from nadi.segmentstore.recovery.storage import LocalParts
 from nadi.segmentstore.state.commit import singles
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.stored import CRC_BYTES, TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord
@@ -23,7 +23,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord
 Records = dict[str, dict[bytes, bytes]]
 
 
-def records_of(metadata: Metadata) -> Records:
+def records_of(metadata: ContainerMetadata) -> Records:
     """All records of an open state, checksums and all."""
     found: Records = {}
     for name in TABLES:
@@ -61,8 +61,10 @@ def snapshot_records(folder: Path, number: int = 0) -> Records:
     return asyncio.run(read())
 
 
-async def _as_it_was_left(chunks: Any, number: int, snapshot: object, folder: Path) -> tuple[Metadata, list[str]]:
-    return Metadata(folder, number), []
+async def _as_it_was_left(
+    chunks: Any, number: int, snapshot: object, folder: Path
+) -> tuple[ContainerMetadata, list[str]]:
+    return ContainerMetadata(folder, number), []
 
 
 def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
@@ -82,7 +84,7 @@ def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
         await container.stop()
         return records
 
-    with mock.patch.object(parts, "restored", _as_it_was_left if from_state else restored):
+    with mock.patch.object(storage, "restored", _as_it_was_left if from_state else restored):
         return [asyncio.run(recover(number)) for number in range(len(list(folder.glob("container-*"))))]
 
 

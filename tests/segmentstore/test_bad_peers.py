@@ -49,7 +49,7 @@ from nadi.segmentstore.state.records import Extent, SegmentRecord, Waiters
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import WRITER, Peer, connect, open_segment, open_store
 from tests.support.turns import MostInATurn
 from tests.support.waiting import until_async
@@ -385,7 +385,7 @@ async def test_who_showed_no_token_sends_small_frames_only(tmp_path: Path) -> No
 
 async def test_a_large_first_command_shows_its_token_in_its_head(tmp_path: Path) -> None:
     key = TokenKey(b"k" * 64, 600)
-    entries = tuple(TableEntry(b"key %d" % n, NO_VERSION, bytes(500 * KIB)) for n in range(8))
+    entries = tuple(WireTableEntry(b"key %d" % n, NO_VERSION, bytes(500 * KIB)) for n in range(8))
 
     async with open_store(tmp_path, 1, key) as (store, peer):
         assert isinstance(await peer.ask(wire.CreateTableSegment(1, TABLE, key.master())), wire.SegmentCreated)
@@ -555,10 +555,10 @@ async def test_a_reply_of_many_large_values_is_refused_before_it_is_built(tmp_pa
         await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
         value = bytes(1000 * KIB)
         assert isinstance(
-            await peer.ask(wire.UpdateTableEntries(1, TABLE, "", (TableEntry(b"k", NO_VERSION, value),))),
+            await peer.ask(wire.UpdateTableEntries(1, TABLE, "", (WireTableEntry(b"k", NO_VERSION, value),))),
             wire.TableEntriesUpdated,
         )
-        one, many = (TableKey(b"k", NO_VERSION),), (TableKey(b"k", NO_VERSION),) * 1000
+        one, many = (WireTableKey(b"k", NO_VERSION),), (WireTableKey(b"k", NO_VERSION),) * 1000
         assert isinstance(await peer.ask(wire.ReadTable(2, TABLE, "", one)), wire.TableRead)
         reply = await peer.ask(wire.ReadTable(3, TABLE, "", many))
         assert isinstance(reply, wire.ErrorMessage)

@@ -14,13 +14,13 @@ import pytest
 from nadi import limits
 from nadi.errors import DamagedStateError
 from nadi.model.framing import frame_events
-from nadi.segmentstore.recovery.parts import Opened
+from nadi.segmentstore.recovery.storage import OpenStorage
 from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.log import Frame
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, AttributeUpdate, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import connect, open_store
 from tests.support.waiting import until_async
 
@@ -81,7 +81,7 @@ async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: py
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
         for number in range(40):
-            entries = tuple(TableEntry(b"%d-%d" % (number, n), NO_VERSION, bytes(1000)) for n in range(100))
+            entries = tuple(WireTableEntry(b"%d-%d" % (number, n), NO_VERSION, bytes(1000)) for n in range(100))
             reply = await peer.ask(wire.UpdateTableEntries(2, T, "", entries))
             assert isinstance(reply, wire.TableEntriesUpdated)
         assert store.containers[0].failure is None
@@ -89,7 +89,7 @@ async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: py
     async with open_store(tmp_path, 1) as (_, peer):
         info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
         assert info.entry_count == 4000
-        read = await peer.ask(wire.ReadTable(4, T, "", (TableKey(b"39-99"), TableKey(b"0-0"))))
+        read = await peer.ask(wire.ReadTable(4, T, "", (WireTableKey(b"39-99"), WireTableKey(b"0-0"))))
         assert [len(entry.value) for entry in read.entries] == [1000, 1000]
 
 
@@ -125,7 +125,7 @@ async def test_a_state_without_room_is_written_later_with_all_that_changed(
         await peer.append([b"1" * 100], 1)
         await checkpoint()
         await peer.append([b"2" * 100], 2)
-        await peer.ask(wire.UpdateTableEntries(2, T, "", (TableEntry(b"a", NO_VERSION, b"1"),)))
+        await peer.ask(wire.UpdateTableEntries(2, T, "", (WireTableEntry(b"a", NO_VERSION, b"1"),)))
         await checkpoint()
         await tier2.flush_once(everything=True)
         await peer.setup(part, other)
@@ -135,7 +135,7 @@ async def test_a_state_without_room_is_written_later_with_all_that_changed(
         assert isinstance(merged, wire.SegmentsMerged), merged
         await checkpoint()
         await peer.ask(wire.DeleteSegment(4, gone, ""))
-        await peer.ask(wire.UpdateTableEntries(5, T, "", (TableEntry(b"b", NO_VERSION, b"2"),)))
+        await peer.ask(wire.UpdateTableEntries(5, T, "", (WireTableEntry(b"b", NO_VERSION, b"2"),)))
         await peer.ask(wire.TruncateSegment(6, S, 108, ""))
         await checkpoint()
         assert failures == 8, "each was tried once more, with the room that is kept aside"
@@ -152,7 +152,7 @@ async def test_a_state_without_room_is_written_later_with_all_that_changed(
         assert await peer.read_all(S, 108) == whole
         assert len(whole) == 216
         assert (await peer.setup(S), await peer.setup(S, other)) == (2, 7)
-        read = await peer.ask(wire.ReadTable(7, T, "", (TableKey(b"a"), TableKey(b"b"))))
+        read = await peer.ask(wire.ReadTable(7, T, "", (WireTableKey(b"a"), WireTableKey(b"b"))))
         assert [bytes(entry.value) for entry in read.entries] == [b"1", b"2"]
         for name in (part, gone):
             assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(8, name, "")), wire.NoSuchSegment)
@@ -195,7 +195,7 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
         opened = asyncio.Event()
         follow = container.checkpoints.follow
 
-        def noted(parts: Opened) -> None:
+        def noted(parts: OpenStorage) -> None:
             follow(parts)
             opened.set()
 

@@ -16,7 +16,7 @@ from nadi.model.framing import frame_events
 from nadi.throttled_log import SeldomWarning
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import WRITER, Peer, connect, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
@@ -28,12 +28,12 @@ TXN = S + "#transaction." + "0" * 31 + "1"
 OTHER = b"other writer 123"
 
 
-async def put(peer: Peer, *entries: TableEntry, length: int = -1) -> wire.Command:
+async def put(peer: Peer, *entries: WireTableEntry, length: int = -1) -> wire.Command:
     reply: wire.Command = await peer.ask(wire.UpdateTableEntries(1, T, "", entries, length))
     return reply
 
 
-async def remove(peer: Peer, *keys: TableKey, length: int = -1) -> wire.Command:
+async def remove(peer: Peer, *keys: WireTableKey, length: int = -1) -> wire.Command:
     reply: wire.Command = await peer.ask(wire.RemoveTableKeys(2, T, "", keys, length))
     return reply
 
@@ -41,26 +41,26 @@ async def remove(peer: Peer, *keys: TableKey, length: int = -1) -> wire.Command:
 async def test_conditions_of_removals(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
-        await put(peer, TableEntry(b"k", NO_VERSION, b"v"))
-        assert isinstance(await remove(peer, TableKey(b"none", NOT_EXISTS)), wire.TableKeysRemoved)
-        assert isinstance(await remove(peer, TableKey(b"k", NOT_EXISTS)), wire.TableKeyBadVersion)
-        assert isinstance(await remove(peer, TableKey(b"k", 7)), wire.TableKeyBadVersion)
-        assert isinstance(await remove(peer, TableKey(b"none", 7)), wire.TableKeyDoesNotExist)
-        both = (TableKey(b"k", 0), TableKey(b"none", 7))
+        await put(peer, WireTableEntry(b"k", NO_VERSION, b"v"))
+        assert isinstance(await remove(peer, WireTableKey(b"none", NOT_EXISTS)), wire.TableKeysRemoved)
+        assert isinstance(await remove(peer, WireTableKey(b"k", NOT_EXISTS)), wire.TableKeyBadVersion)
+        assert isinstance(await remove(peer, WireTableKey(b"k", 7)), wire.TableKeyBadVersion)
+        assert isinstance(await remove(peer, WireTableKey(b"none", 7)), wire.TableKeyDoesNotExist)
+        both = (WireTableKey(b"k", 0), WireTableKey(b"none", 7))
         assert isinstance(await remove(peer, *both), wire.TableKeyDoesNotExist)
-        assert await remove(peer, TableKey(b"k", 0), length=5) == wire.SegmentIsTruncated(2, T, 19)
-        assert isinstance(await remove(peer, TableKey(b"k", 0), length=19), wire.TableKeysRemoved)
+        assert await remove(peer, WireTableKey(b"k", 0), length=5) == wire.SegmentIsTruncated(2, T, 19)
+        assert isinstance(await remove(peer, WireTableKey(b"k", 0), length=19), wire.TableKeysRemoved)
         info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
         assert (info.length, info.entry_count) == (37, 0)
-        assert isinstance(await put(peer, TableEntry(b"k", NOT_EXISTS, b"w"), length=19), wire.SegmentIsTruncated)
-        assert await put(peer, TableEntry(b"k", NOT_EXISTS, b"w"), length=37) == wire.TableEntriesUpdated(1, (37,))
+        assert isinstance(await put(peer, WireTableEntry(b"k", NOT_EXISTS, b"w"), length=19), wire.SegmentIsTruncated)
+        assert await put(peer, WireTableEntry(b"k", NOT_EXISTS, b"w"), length=37) == wire.TableEntriesUpdated(1, (37,))
 
 
 async def test_a_table_of_fixed_keys_is_read_by_ranges(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, T, "", False, 2))
-        await put(peer, *(TableEntry(bytes([a, b]), NO_VERSION, b"v") for a in (3, 1, 2) for b in (255, 0)))
-        wrong = await put(peer, TableEntry(b"abc", NO_VERSION, b""))
+        await put(peer, *(WireTableEntry(bytes([a, b]), NO_VERSION, b"v") for a in (3, 1, 2) for b in (255, 0)))
+        wrong = await put(peer, WireTableEntry(b"abc", NO_VERSION, b""))
         assert isinstance(wrong, wire.ErrorMessage)
         assert wrong.error_code == 0
 
@@ -97,7 +97,7 @@ async def test_long_keys_with_one_head_are_all_listed(
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
         for name in names:
-            await put(peer, TableEntry(name, NOT_EXISTS, b""))
+            await put(peer, WireTableEntry(name, NOT_EXISTS, b""))
         if not written:
             assert await listed(peer) == names
     async with open_store(tmp_path, 1) as (_, peer):
@@ -107,10 +107,10 @@ async def test_long_keys_with_one_head_are_all_listed(
 async def test_a_sealed_table_takes_nothing(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
-        await put(peer, TableEntry(b"k", NO_VERSION, b"v"))
+        await put(peer, WireTableEntry(b"k", NO_VERSION, b"v"))
         await peer.ask(wire.SealSegment(2, T, ""))
-        assert isinstance(await put(peer, TableEntry(b"k", NO_VERSION, b"w")), wire.SegmentIsSealed)
-        assert isinstance(await remove(peer, TableKey(b"k")), wire.SegmentIsSealed)
+        assert isinstance(await put(peer, WireTableEntry(b"k", NO_VERSION, b"w")), wire.SegmentIsSealed)
+        assert isinstance(await remove(peer, WireTableKey(b"k")), wire.SegmentIsSealed)
 
 
 async def test_kinds_of_segments_are_not_mixed(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_kinds_of_segments_are_not_mixed(tmp_path: Path) -> None:
         await peer.append([b"kept"], 1)
         for command in (
             wire.ReadSegment(T, 0, 100, "", 2),
-            wire.ReadTable(3, S, "", (TableKey(b"k"),)),
+            wire.ReadTable(3, S, "", (WireTableKey(b"k"),)),
             wire.TruncateSegment(9, T, 0, ""),
             wire.LocateOffset(10, T, 0, ""),
             wire.LocateMoment(13, T, 1, 0, ""),
@@ -243,13 +243,13 @@ async def test_merges_that_would_lose_data(tmp_path: Path) -> None:
                 assert isinstance(reply, wire.ErrorMessage), (command, reply)
         assert len(await peer.read_all(S)) == 32
         assert isinstance(
-            await peer.ask(wire.UpdateTableEntries(1, T, "", (TableEntry(b"k", -1, b"v"),))),
+            await peer.ask(wire.UpdateTableEntries(1, T, "", (WireTableEntry(b"k", -1, b"v"),))),
             wire.TableEntriesUpdated,
         )
 
 
 async def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
-    whole = encode(wire.ReadTable(1, T, "", (TableKey(b"k", -1),)))
+    whole = encode(wire.ReadTable(1, T, "", (WireTableKey(b"k", -1),)))
     key_size = struct.pack(">ii", 12, 0)  # which no encoder writes
     payload = whole[8:].replace(struct.pack(">ii", 13, 1) + b"k", key_size)
 

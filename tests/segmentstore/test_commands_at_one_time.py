@@ -15,11 +15,11 @@ from nadi.errors import ProtocolError
 from nadi.limits import LIST_MAX_ENTRIES, TABLE_READ_KEYS
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import Peer, connect, open_store
 from tests.support.decoder import Decoder
 from tests.support.waiting import until_async
@@ -108,9 +108,9 @@ async def test_those_on_one_segment_keep_their_order(tmp_path: Path) -> None:
             commands += [created(number, name), wire.DeleteSegment(number + 1, name, "")]
         commands.append(wire.CreateTableSegment(100, T, ""))
         for number in range(101, 201):
-            entry = TableEntry(b"key", NO_VERSION, b"%d" % number)
+            entry = WireTableEntry(b"key", NO_VERSION, b"%d" % number)
             commands.append(wire.UpdateTableEntries(number, T, "", (entry,)))
-        commands.append(wire.ReadTable(201, T, "", (TableKey(b"key"),)))
+        commands.append(wire.ReadTable(201, T, "", (WireTableKey(b"key"),)))
         commands += [wire.SealSegment(202, T, ""), wire.DeleteTableSegment(203, T, False, "")]
         peer.send(*commands)
         found = await replies(peer, len(commands))
@@ -195,9 +195,9 @@ def test_many_keys_are_read_some_in_a_turn_and_answered_in_order(
     async def main() -> None:
         async with open_store(tmp_path) as (_, peer):
             await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
-            odd = tuple(TableEntry(key, NO_VERSION, key) for key in keys[1::2])
+            odd = tuple(WireTableEntry(key, NO_VERSION, key) for key in keys[1::2])
             assert isinstance(await peer.ask(wire.UpdateTableEntries(2, TABLE, "", odd)), wire.TableEntriesUpdated)
-            reply = await peer.ask(wire.ReadTable(3, TABLE, "", tuple(map(TableKey, keys))))
+            reply = await peer.ask(wire.ReadTable(3, TABLE, "", tuple(map(WireTableKey, keys))))
             assert [entry.key for entry in reply.entries] == keys
             assert [bytes(entry.value) for entry in reply.entries[1::2]] == keys[1::2]
             assert {entry.version for entry in reply.entries[::2]} == {NOT_EXISTS}
@@ -213,7 +213,7 @@ async def test_an_answer_that_no_frame_holds_is_refused_also_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_FRAME_SENT_BYTES", 100_000)
-    keys = tuple(TableKey(b"%05d" % number) for number in range(3 * TABLE_READ_KEYS))
+    keys = tuple(WireTableKey(b"%05d" % number) for number in range(3 * TABLE_READ_KEYS))
 
     async with open_store(tmp_path) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
@@ -223,12 +223,12 @@ async def test_an_answer_that_no_frame_holds_is_refused_also_over_several_turns(
 
 
 def test_a_list_has_a_most() -> None:
-    keys = tuple(TableKey(b"%05d" % number) for number in range(LIST_MAX_ENTRIES))
+    keys = tuple(WireTableKey(b"%05d" % number) for number in range(LIST_MAX_ENTRIES))
     (found,) = Decoder().receive(encode(wire.ReadTable(1, TABLE, "", keys)))
     assert isinstance(found, wire.ReadTable)
     assert len(found.keys) == LIST_MAX_ENTRIES >= 20_000, "as many as two epochs of a stream have segments"
     with pytest.raises(ProtocolError, match="exceeds"):
-        Decoder().receive(encode(wire.ReadTable(1, TABLE, "", (*keys, TableKey(b"one more")))))
+        Decoder().receive(encode(wire.ReadTable(1, TABLE, "", (*keys, WireTableKey(b"one more")))))
 
 
 async def test_a_command_looks_at_what_is_stored_once_or_twice_however_many_keys_it_has(
@@ -246,12 +246,12 @@ async def test_a_command_looks_at_what_is_stored_once_or_twice_however_many_keys
         return look
 
     for name in ("entry", "versions"):
-        monkeypatch.setattr(Metadata, name, counted(getattr(Metadata, name)), raising=False)
+        monkeypatch.setattr(ContainerMetadata, name, counted(getattr(ContainerMetadata, name)), raising=False)
 
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
-        entries = tuple(TableEntry(b"k%d" % n, NOT_EXISTS, b"v") for n in range(500))
-        keys = tuple(TableKey(b"k%d" % n, NO_VERSION) for n in range(700))
+        entries = tuple(WireTableEntry(b"k%d" % n, NOT_EXISTS, b"v") for n in range(500))
+        keys = tuple(WireTableKey(b"k%d" % n, NO_VERSION) for n in range(700))
         for command, reply in (
             (wire.UpdateTableEntries(2, TABLE, "", entries), wire.TableEntriesUpdated),
             (wire.UpdateTableEntries(3, TABLE, "", entries), wire.TableKeyBadVersion),

@@ -32,14 +32,14 @@ from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.container.container import Container, KnownDamage
 from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.operations import ChunksDropped
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord
 from nadi.segmentstore.state.stored import ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableKey
+from nadi.wire.fields import WireTableKey
 from tests.support.waiting import until_async
 
 from .harness import connect, open_store
@@ -175,7 +175,7 @@ def test_a_state_that_has_no_room_says_where(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(lmdb, "open", refuse)
     with pytest.raises(StorageFullError, match="free space") as raised:
-        metadata.Metadata(tmp_path / "state")
+        metadata.ContainerMetadata(tmp_path / "state")
     assert str(tmp_path / "state") in str(raised.value)
 
 
@@ -205,9 +205,9 @@ async def test_state_that_cannot_be_read_ends_requests_in_time(tmp_path: Path, m
         await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
     async with open_store(tmp_path, 1) as (store, _):
         address = await store.listen("127.0.0.1", 0)
-        monkeypatch.setattr(Metadata, "_get", refuse)
+        monkeypatch.setattr(ContainerMetadata, "_get", refuse)
         for command in (
-            wire.ReadTable(2, TABLE, "", (TableKey(b"k"),)),
+            wire.ReadTable(2, TABLE, "", (WireTableKey(b"k"),)),
             wire.ReadSegment(SEGMENT, 0, 100, "", 3),
             wire.GetStreamSegmentInfo(4, SEGMENT, ""),
         ):
@@ -234,11 +234,11 @@ async def test_state_that_cannot_be_read_ends_requests_in_time(tmp_path: Path, m
 
 def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None:
     frames = {n: FrameRef(n, LogAddress(n, 1, 4096 * n), 0.0) for n in (5, 7, 9)}
-    metadata = Metadata(tmp_path)
+    metadata = ContainerMetadata(tmp_path)
     changes = [state_change(ContainerState(sequence=9, next_segment=3))]
     extents = []
     for segment, numbers in ((1, (5, 9)), (2, (7,))):
-        record = SegmentRecord(segment, f"scope/stream/{segment}", Kind.STREAM, 0)
+        record = SegmentRecord(segment, f"scope/stream/{segment}", SegmentKind.STREAM, 0)
         for number in numbers:
             record.extents.append(Extent(record.length, 10, frames[number], 0))
             record.changed_extents[record.length] = record.extents[-1]

@@ -18,7 +18,7 @@ from nadi import StreamManager
 from nadi.cli.app import app
 from nadi.config import ServerConfig
 from nadi.errors import DamagedStateError, DataFolderError, DataFolderTakenError, InvalidArgumentError
-from nadi.segmentstore.datafolder import Found, StoreFile, find, make_private, open_folder
+from nadi.segmentstore.data_dir import StoreFile, StoreLocation, find, make_private, open_folder
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.assembly import serve
 from nadi.standalone.server import Server
@@ -65,7 +65,7 @@ def test_what_says_which_store_it_is_is_healed_from_the_other(tmp_path: Path, wh
                 shutil.copy(tmp_path / "lock", path)
         assert opened(tmp_path) == said
         assert path.read_bytes() == whole or which != "store.json"
-        assert find(tmp_path) == Found(said)
+        assert find(tmp_path) == StoreLocation(said)
 
 
 def test_without_either_the_start_is_refused(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from nadi.errors import DamagedStateError
 from nadi.segmentstore.state import commit
-from nadi.segmentstore.state.commit import Commit, singles
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.commit import StateCommit, singles
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord
 from nadi.segmentstore.state.stored import PAIR, TABLES, ContainerState, pack_extent, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
 
@@ -23,10 +23,10 @@ Extents = dict[int, Extent]
 
 
 @pytest.fixture
-def metadata(tmp_path: Path) -> Iterator[Metadata]:
-    opened = Metadata(tmp_path / "state", 0)
+def metadata(tmp_path: Path) -> Iterator[ContainerMetadata]:
+    opened = ContainerMetadata(tmp_path / "state", 0)
     for segment in SEGMENTS:
-        opened.commit(record_changes(SegmentRecord(segment, f"s/t/{segment}.#epoch.0", Kind.STREAM, 0)))
+        opened.commit(record_changes(SegmentRecord(segment, f"s/t/{segment}.#epoch.0", SegmentKind.STREAM, 0)))
     opened.commit([state_change(ContainerState(9, 4))])
     yield opened
     opened.close()
@@ -47,11 +47,13 @@ def told(extent: Extent) -> tuple[object, ...]:
     return extent.offset, extent.length, frame, *place
 
 
-def put(metadata: Metadata, segment: int, changed: dict[int, Extent | None], stored: int = commit.EVERYWHERE) -> None:
+def put(
+    metadata: ContainerMetadata, segment: int, changed: dict[int, Extent | None], stored: int = commit.EVERYWHERE
+) -> None:
     metadata.commit([], extents=[(segment, changed, stored)])
 
 
-def check(metadata: Metadata, expected: dict[int, Extents]) -> None:
+def check(metadata: ContainerMetadata, expected: dict[int, Extents]) -> None:
     for segment, extents in expected.items():
         record = metadata.load(segment, {})
         assert record is not None
@@ -59,11 +61,11 @@ def check(metadata: Metadata, expected: dict[int, Extents]) -> None:
         assert record.log_bytes == sum(extent.length for extent in extents.values() if extent.frame is not None)
 
 
-def rows_of(metadata: Metadata) -> list[tuple[bytes, bytes]]:
+def rows_of(metadata: ContainerMetadata) -> list[tuple[bytes, bytes]]:
     return metadata.page("extents", b"", 100_000)
 
 
-def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: Metadata) -> None:
+def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: ContainerMetadata) -> None:
     extents = {offset: in_log(offset, 10, 5 + offset) for offset in range(0, 1_000, 10)}
     put(metadata, 1, dict(extents))
     assert [PAIR.unpack(key)[1] for key, _ in rows_of(metadata)] == [0, 420, 840]
@@ -87,7 +89,7 @@ def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> None:
+def test_any_order_of_changes(metadata: ContainerMetadata, tmp_path: Path, seed: int) -> None:
     """Appends, gaps, files beside the log, chunks in place of any range, truncations, and merges."""
     chance = random.Random(seed)
     expected: dict[int, Extents] = {segment: {} for segment in SEGMENTS}
@@ -148,7 +150,7 @@ def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> 
     }
 
 
-def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: Metadata, tmp_path: Path) -> None:
+def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: ContainerMetadata, tmp_path: Path) -> None:
     """Half of a row goes: the other half is read to be written again, and must not get a checksum that fits."""
     put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(0, 100, 10)})
     metadata.close()
@@ -156,7 +158,7 @@ def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: Metadata, tmp
         table = env.open_db(b"extents", txn=txn)
         key, raw = next(iter(txn.cursor(db=table)))
         txn.put(bytes(key), bytes(raw[:40]) + bytes([raw[40] ^ 1]) + bytes(raw[41:]), db=table)
-    opened = Metadata(tmp_path / "state", 0)
+    opened = ContainerMetadata(tmp_path / "state", 0)
     before = records_of_open(opened)
     with pytest.raises(DamagedStateError):
         put(opened, 1, dict.fromkeys(range(0, 50, 10)))
@@ -164,30 +166,32 @@ def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: Metadata, tmp
     opened.close()
 
 
-def records_of_open(metadata: Metadata) -> dict[bytes, bytes]:
+def records_of_open(metadata: ContainerMetadata) -> dict[bytes, bytes]:
     with metadata._env.begin(db=metadata._tables["extents"]) as txn:
         return {bytes(key): bytes(value) for key, value in txn.cursor()}
 
 
-def test_what_lies_behind_a_gap_is_found(metadata: Metadata) -> None:
+def test_what_lies_behind_a_gap_is_found(metadata: ContainerMetadata) -> None:
     put(metadata, 1, {100: in_chunk(100, 10), 110: in_chunk(110, 10), 120: in_log(120, 10, 5), 130: in_log(130, 10, 5)})
     put(metadata, 1, {50: in_chunk(50, 10), 60: None, 100: None, 120: None})
     check(metadata, {1: {50: in_chunk(50, 10), 110: in_chunk(110, 10), 130: in_log(130, 10, 5)}})
 
 
-def test_only_rows_that_may_have_what_changed_are_read(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_that_may_have_what_changed_are_read(
+    metadata: ContainerMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many there are: the oldest are replaced while the newest are added, and those between are left alone."""
     chunks = {offset: in_chunk(offset, 10) for offset in range(0, 10_000, 10)}
     put(metadata, 1, dict(chunks))
     put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(10_000, 10_500, 10)})
     asked = []
-    around = Commit.around
+    around = StateCommit.around
 
-    def counted(commit: Commit, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
+    def counted(commit: StateCommit, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
         asked.append(key)
         return around(commit, table, key)
 
-    monkeypatch.setattr(Commit, "around", counted)
+    monkeypatch.setattr(StateCommit, "around", counted)
     put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_500, 10_700, 10)})
     assert len(asked) == 1
     asked.clear()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nadi.errors import ConflictError
-from nadi.segmentstore.holding import Hold
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.write_freeze import Hold
 from nadi.wire import commands as wire
 
 NAME = "sc/st/0.#epoch.0"

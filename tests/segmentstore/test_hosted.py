@@ -18,8 +18,8 @@ import pytest
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
-from nadi.segmentstore.container.container import Container, Phase
-from nadi.segmentstore.hosted import container_of
+from nadi.segmentstore.container.container import Container, ContainerPhase
+from nadi.segmentstore.container_registry import container_of
 from nadi.segmentstore.server.replies import Replies
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
@@ -332,7 +332,7 @@ async def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_u
             await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
         await waits.wait()  # before it opens its parts again
         moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
-        await until_async(lambda: container.phase is not Phase.RUNNING)
+        await until_async(lambda: container.phase is not ContainerPhase.RUNNING)
         go_on.set()
         await moving
         assert not opened

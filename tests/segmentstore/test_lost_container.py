@@ -12,7 +12,7 @@ from nadi import limits
 from nadi.errors import ClosedError, FencedError, UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as containers
-from nadi.segmentstore.recovery.parts import Opened
+from nadi.segmentstore.recovery.storage import OpenStorage
 from nadi.segmentstore.tier1.log import DurableLog
 from nadi.wire import commands as wire
 from tests.support.waiting import until_async
@@ -257,7 +257,7 @@ async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
         await stores.one.drop(1)
         parts = stores.parts(1)
 
-        async def refused() -> Opened:
+        async def refused() -> OpenStorage:
             raise FencedError(1, 7)
 
         with monkeypatch.context() as patch:
@@ -267,7 +267,7 @@ async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
         parts, opened = stores.parts(1), []
         opening = parts.open
 
-        async def refused_later() -> Opened:
+        async def refused_later() -> OpenStorage:
             opened.append(await opening())
             fenced(opened[0].log, monkeypatch)
             return opened[0]

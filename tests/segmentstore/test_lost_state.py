@@ -17,12 +17,12 @@ from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.parts import LocalParts
+from nadi.segmentstore.recovery.storage import LocalParts
 from nadi.segmentstore.repair.inspection import inspect_folder
-from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
+from nadi.segmentstore.state.metadata import STATE_FILE, ContainerMetadata, verify
 from nadi.segmentstore.state.stored import state_change
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Manifest, Part
+from nadi.segmentstore.tier2.records import SnapshotManifest, SnapshotPart
 from tests.segmentstore.state_tables import apart, copy_of, record_of, recovered, snapshot_records
 from tests.support.waiting import until_async
 
@@ -109,7 +109,7 @@ def spoil(folder: Path, name: str) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
-def manifest_of(folder: Path) -> Manifest:
+def manifest_of(folder: Path) -> SnapshotManifest:
     snapshot = asyncio.run(record_of(ChunkStore.in_folder(folder / "tier2"))).snapshot
     assert snapshot is not None
     return snapshot
@@ -243,12 +243,12 @@ async def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder:
 
 
 def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path, 3)
+    metadata = ContainerMetadata(tmp_path, 3)
     metadata.commit([state_change(metadata.state()), ("names", b"a", bytes(8)), ("names", b"b", bytes(8))])
     told: list[DamagedStateError] = []
     metadata.close()
     assert verify(tmp_path / STATE_FILE, 3)["names"] == 2
-    metadata = Metadata(tmp_path, 3)
+    metadata = ContainerMetadata(tmp_path, 3)
     metadata.on_damage = told.append
     with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
         txn.put(b"b", bytes(txn.get(b"a") or b""))
@@ -338,7 +338,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
     from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(deltas=4))
-    seen: set[tuple[tuple[Part, ...], int]] = set()
+    seen: set[tuple[tuple[SnapshotPart, ...], int]] = set()
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         for number in range(200):  # on a busy machine a round may make several snapshots

@@ -15,7 +15,7 @@ from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.server.appends import Append
+from nadi.segmentstore.server.appends import WriterAppend
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.reads import Reads
 from nadi.segmentstore.server.segments import find
@@ -34,7 +34,7 @@ def writer_id(number: int) -> bytes:
 
 async def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> None:
     """Its session keeps the error, to answer what comes after; the frames of the stack in it held whole frames."""
-    others = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | Append)]  # of earlier tests
+    others = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | WriterAppend)]  # of earlier tests
 
     async with open_store(tmp_path, 1) as (store, peer):
         other = await connect(store.address)
@@ -50,7 +50,7 @@ async def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> No
             await other.append([bytes(1000)], number + 1)
             assert isinstance(await peer.receive(), wire.SegmentIsSealed)
         gc.collect()
-        kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | Append)]
+        kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | WriterAppend)]
         assert len(kept) - len(others) <= 2, "of the frame that was written last"
 
 

@@ -17,13 +17,13 @@ from nadi import limits
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container import container as container_module
-from nadi.segmentstore.recovery import parts
+from nadi.segmentstore.recovery import storage
 from nadi.segmentstore.state import machine
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import Peer, WallClock, connect, open_store
 from tests.support.waiting import until_async
 
@@ -40,14 +40,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.005)
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
     small_files = SimpleNamespace(open=partial(FileLog.open, file_bytes=1 << 20))
-    monkeypatch.setattr(parts, "FileLog", small_files)
-    commit = Metadata.commit
+    monkeypatch.setattr(storage, "FileLog", small_files)
+    commit = ContainerMetadata.commit
 
-    def slow_commit(self: Metadata, *arguments: Any) -> None:
+    def slow_commit(self: ContainerMetadata, *arguments: Any) -> None:
         time.sleep(0.005)  # so that much happens while a checkpoint is under way
         commit(self, *arguments)
 
-    monkeypatch.setattr(Metadata, "commit", slow_commit)
+    monkeypatch.setattr(ContainerMetadata, "commit", slow_commit)
 
 
 class Story:
@@ -106,10 +106,10 @@ class Story:
                 self.replies.append(await peer.ask(wire.CreateTableSegment(3, table, "")))
             case 6 | 7 | 8:
                 version = r.choice([NO_VERSION, NO_VERSION, NOT_EXISTS])
-                entries = (TableEntry(key, version, value), TableEntry(r.choice(KEYS), NO_VERSION, b"2"))
+                entries = (WireTableEntry(key, version, value), WireTableEntry(r.choice(KEYS), NO_VERSION, b"2"))
                 self.replies.append(await peer.ask(wire.UpdateTableEntries(4, table, "", entries)))
             case 9:
-                self.replies.append(await peer.ask(wire.RemoveTableKeys(5, table, "", (TableKey(key),))))
+                self.replies.append(await peer.ask(wire.RemoveTableKeys(5, table, "", (WireTableKey(key),))))
             case 10:
                 self.replies.append(await peer.ask(wire.ReadTableEntries(6, table, "", 4, (b"", b"", b""))))
                 self.replies.append(await peer.ask(wire.ReadTableEntriesDelta(7, table, "", 0, 3)))

@@ -22,9 +22,9 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1 import blob_files as runs_module
 from nadi.segmentstore.tier1 import reading
-from nadi.segmentstore.tier1 import runs as runs_module
-from nadi.segmentstore.tier1.runs import RunFile, run_name
+from nadi.segmentstore.tier1.blob_files import RunFile, run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store

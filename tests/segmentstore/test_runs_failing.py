@@ -22,10 +22,10 @@ from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier1 import runs as runs_module
+from nadi.segmentstore.tier1 import blob_files as runs_module
+from nadi.segmentstore.tier1.blob_files import RunFile
 from nadi.segmentstore.tier1.files import FileLog
-from nadi.segmentstore.tier1.runs import RunFile
-from nadi.segmentstore.tier2 import object_places
+from nadi.segmentstore.tier2 import object_store
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -47,7 +47,7 @@ class Disk:
         self.is_failing, self.failed = False, 0
         patches.setattr(RunFile, "_write", self._sometimes(RunFile._write))
         patches.setattr(RunFile, "complete", self._sometimes(RunFile.complete))
-        patches.setattr(object_places, "sync", self._sometimes(object_places.sync))
+        patches.setattr(object_store, "sync", self._sometimes(object_store.sync))
         patches.setattr(runs_module.RunFiles, "_made", self._sometimes(runs_module.RunFiles._made))
         append, put = FileLog.append, ChunkStore.put
 

@@ -12,16 +12,16 @@ import msgspec
 import pytest
 
 from nadi import limits
-from nadi.engines.lines import line_of
 from nadi.model.framing import frame_events
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
+from nadi.object_log.checksummed_lines import line_of
 from nadi.runtime import Runtime
 from nadi.segmentstore import scrub as scrubs
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery import snapshotter
 from nadi.segmentstore.repair.inspection import inspect_folder
-from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.repair.offline_store import StoppedLog
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
@@ -216,7 +216,7 @@ async def test_a_damaged_place_lets_nothing_be_skipped(
     elif how == "without checksum":
         file.write_bytes(kept.rpartition(b" ")[0])
     else:
-        strange = msgspec.json.decode(kept.rpartition(b" ")[0], type=scrubs.Kept)
+        strange = msgspec.json.decode(kept.rpartition(b" ")[0], type=scrubs.ScrubRecord)
         strange.place.container = 7
         file.write_bytes(line_of(msgspec.json.encode(strange)))
     async with open_store(tmp_path) as (store, _):

@@ -18,11 +18,11 @@ from nadi.errors import DamagedStateError, NadiError, StorageFullError, Unavaila
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import snapshots, snapshotter
 from nadi.segmentstore.repair.inspection import inspect_folder
-from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.repair.offline_store import StoppedLog
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import Manifest, Records
+from nadi.segmentstore.tier2.records import ContainerRecords, SnapshotManifest
 from tests.support.waiting import until_async
 
 from .state_tables import record_of, recovered, snapshot_records
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, small_log: None) -> Path:
     return folder
 
 
-def newest(folder: Path) -> Manifest:
+def newest(folder: Path) -> SnapshotManifest:
     snapshot = asyncio.run(record_of(ChunkStore.in_folder(folder / "tier2"))).snapshot
     assert snapshot is not None
     return snapshot
@@ -382,10 +382,10 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Else each further try would take more of a disk that has too little."""
-    put, set_snapshot, tries = ChunkStore.put, Records.set_snapshot, [0]
+    put, set_snapshot, tries = ChunkStore.put, ContainerRecords.set_snapshot, [0]
     monkeypatch.setattr(limits, "SNAPSHOT_PART_BYTES", 8192)
 
-    async def full_for_a_record(self: Records, *arguments: Any) -> None:
+    async def full_for_a_record(self: ContainerRecords, *arguments: Any) -> None:
         if where == "the record":
             tries[0] += 1
             raise StorageFullError("tier 2 is full")
@@ -413,7 +413,7 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
 
     if where != "the copy":
         monkeypatch.setattr(ChunkStore, "put", full)
-        monkeypatch.setattr(Records, "set_snapshot", full_for_a_record)
+        monkeypatch.setattr(ContainerRecords, "set_snapshot", full_for_a_record)
     with quick(monkeypatch):
         monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # for the next try
         in_container(tmp_path, work)

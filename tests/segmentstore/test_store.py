@@ -9,10 +9,10 @@ import pytest
 
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.model.framing import frame_events
-from nadi.segmentstore.datafolder import StoreFile
+from nadi.segmentstore.data_dir import StoreFile
 from nadi.segmentstore.store import InnerDoor, SegmentStore
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 from tests.segmentstore.harness import WRITER, connect, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
@@ -163,24 +163,24 @@ async def test_the_folder_is_guarded(tmp_path: Path) -> None:
 async def test_tables_read_the_same_before_and_after_a_checkpoint_and_a_restart(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
-        both = (TableEntry(b"k", NOT_EXISTS, b"1"), TableEntry(b"a", NO_VERSION, b"b"))
+        both = (WireTableEntry(b"k", NOT_EXISTS, b"1"), WireTableEntry(b"a", NO_VERSION, b"b"))
         assert (await peer.ask(wire.UpdateTableEntries(2, T, "", both))).versions == (0, 19)
-        twice = (TableEntry(b"k", 0, b"2"), TableEntry(b"k", 0, b"3"))
+        twice = (WireTableEntry(b"k", 0, b"2"), WireTableEntry(b"k", 0, b"3"))
         assert (await peer.ask(wire.UpdateTableEntries(4, T, "", twice))).versions == (38, 57)
         delta = await peer.ask(wire.ReadTableEntriesDelta(6, T, "", 0, 10))
         assert [e.key for e in delta.entries] == [b"a", b"k"]
         assert (delta.reached_end, delta.last_position) == (True, 76)
-        await peer.ask(wire.RemoveTableKeys(8, T, "", (TableKey(b"a"),)))
+        await peer.ask(wire.RemoveTableKeys(8, T, "", (WireTableKey(b"a"),)))
         for _ in range(2):  # before and after a checkpoint
             page = await peer.ask(wire.ReadTableEntries(9, T, "", 10, (b"", b"", b"")))
-            assert page.entries == (TableEntry(b"k", 57, b"3"),)
+            assert page.entries == (WireTableEntry(b"k", 57, b"3"),)
             await store.containers[0].checkpoints.ended()
             store.containers[0].checkpoints.start()
             await store.containers[0].checkpoints.ended()
         assert isinstance(await peer.ask(wire.DeleteTableSegment(11, T, True, "")), wire.TableSegmentNotEmpty)
     async with open_store(tmp_path, 1) as (_, peer):
-        read = await peer.ask(wire.ReadTable(5, T, "", (TableKey(b"k"), TableKey(b"a"))))
-        assert read.entries == (TableEntry(b"k", 57, b"3"), TableEntry(b"a", NOT_EXISTS, b""))
+        read = await peer.ask(wire.ReadTable(5, T, "", (WireTableKey(b"k"), WireTableKey(b"a"))))
+        assert read.entries == (WireTableEntry(b"k", 57, b"3"), WireTableEntry(b"a", NOT_EXISTS, b""))
 
 
 # --- the door within the process ------------------------------------------------------------------------

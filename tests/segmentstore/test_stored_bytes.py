@@ -17,7 +17,7 @@ from nadi.errors import DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.datafolder import has_chunks
+from nadi.segmentstore.data_dir import has_chunks
 from nadi.segmentstore.reading.reads import AHEAD_EXTENTS
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore

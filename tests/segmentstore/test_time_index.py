@@ -26,12 +26,12 @@ from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import machine, time_index
 from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state.machine import Checkpoint, StateMachine
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.machine import StateCheckpoint, StateMachine
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.records import FrameRef, SegmentKind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
-from nadi.wire.moments import ARRIVAL, NO_TIMES, Moments, clock_of, earliest_of, moments_in, packed_stretches
+from nadi.wire.time_index import ARRIVAL, NO_TIMES, Moments, clock_of, earliest_of, moments_in, packed_stretches
 from tests.segmentstore.harness import WallClock, open_segment, open_store
 
 pytestmark = pytest.mark.uvloop
@@ -46,11 +46,11 @@ class World:
     """A container's state without its log, which is the list of its frames."""
 
     def __init__(self, folder: Path) -> None:
-        self.metadata = Metadata(folder)
+        self.metadata = ContainerMetadata(folder)
         self.state = StateMachine(self.metadata, 0.0)
         self.frames: list[bytes] = []
         self._checkpointed = 0
-        self._under_way: Checkpoint | None = None
+        self._under_way: StateCheckpoint | None = None
 
     @contextmanager
     def frame(self, now_ms: int) -> Iterator[FrameBuilder]:
@@ -196,7 +196,7 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
     with pytest.MonkeyPatch.context() as patch, world() as live, world() as replayed:
         patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
         with live.frame(now_ms) as frame:
-            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, now_ms))
+            frame.emit(op.Create(SEGMENT, S, SegmentKind.STREAM, now_ms))
         sources = SOURCE
         for what, value in steps:
             match what:
@@ -211,7 +211,7 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
                     now_ms, went_back = now_ms + value, went_back or value < 0
                 case "merge" if model.sealed_ms is None:
                     with live.frame(now_ms) as frame:
-                        frame.emit(op.Create(sources, f"{S}#transaction.{sources}", Kind.STREAM, now_ms))
+                        frame.emit(op.Create(sources, f"{S}#transaction.{sources}", SegmentKind.STREAM, now_ms))
                         frame.append(live.state.must(sources), [bytes(value)], value, 1, None, 0)
                         source, target = live.state.must(sources), live.state.must(SEGMENT)
                         frame.emit(op.Merge(SEGMENT, sources, now_ms), target, source)
@@ -328,7 +328,7 @@ def test_times_of_events_are_located_however_disordered_they_are(steps: list[tup
     with pytest.MonkeyPatch.context() as patch, world() as live:
         patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
         with live.frame(BEGIN_MS) as frame:
-            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+            frame.emit(op.Create(SEGMENT, S, SegmentKind.STREAM, BEGIN_MS))
         for what, values in steps:
             record = live.state.must(SEGMENT)
             match what:
@@ -385,7 +385,7 @@ def test_times_of_events_are_located_however_disordered_they_are(steps: list[tup
             check_listed(live.metadata, record)
 
 
-def check_listed(metadata: Metadata, record: SegmentRecord) -> None:
+def check_listed(metadata: ContainerMetadata, record: SegmentRecord) -> None:
     """What is listed, in one page or in many, is what is located."""
     whole, every = (record.start_offset, 1 << 62), MOMENTS_AT_ONCE
     for clock in (CLOCK, earliest_of(CLOCK)):
@@ -405,7 +405,7 @@ def test_the_index_is_sparse() -> None:
     """A quick writer gets an entry a second, a slow one an entry every ten seconds, one that rests none."""
     with world() as live:
         with live.frame(BEGIN_MS) as frame:
-            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+            frame.emit(op.Create(SEGMENT, S, SegmentKind.STREAM, BEGIN_MS))
         now_ms = BEGIN_MS
         for size, every_ms, seconds, at_most in ((1_000_000, 10, 20, 21), (10, 100, 100, 11), (1, 60_000, 600, 11)):
             before = len(live.index(SEGMENT))
@@ -421,7 +421,7 @@ def test_a_large_truncation_is_cleared_up_in_turns(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metadata_module, "TIME_INDEX_TRIM_ENTRIES", 10)
     with world() as live:
         with live.frame(BEGIN_MS) as frame:
-            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+            frame.emit(op.Create(SEGMENT, S, SegmentKind.STREAM, BEGIN_MS))
         for number in range(36):
             with live.frame(BEGIN_MS + number * 20_000) as frame:
                 frame.append(live.state.must(SEGMENT), [b"12345678"], 8, 1, None, 0)
@@ -440,7 +440,7 @@ def test_a_large_truncation_is_cleared_up_in_turns(monkeypatch: pytest.MonkeyPat
 
 
 def test_tables_have_no_time_index() -> None:
-    record = SegmentRecord(1, "t", Kind.TABLE, 0)
+    record = SegmentRecord(1, "t", SegmentKind.TABLE, 0)
     record.length = 1 << 20
     time_index.note(record, 1 << 40)
     assert record.times.is_stored
@@ -571,5 +571,5 @@ async def test_no_time_is_earlier_than_the_first(tmp_path: Path) -> None:
 
 def test_what_times_of_events_take_in_a_frame_is_counted() -> None:
     entries = [(EVENT_TIME_MIN + number, (1 << 62) + number) for number in range(TIMES_INDEXED_AT_ONCE)]
-    operation = op.TimesIndexed(1 << 40, 1 << 62, 1 << 62, entries, entries, EVENT_TIME_MIN)
+    operation = op.AddIndexTimes(1 << 40, 1 << 62, 1 << 62, entries, entries, EVENT_TIME_MIN)
     assert len(op.encode_head([operation])) <= op.most_bytes(operation)

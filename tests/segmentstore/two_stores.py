@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from nadi.errors import FencedError
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.recovery.parts import LocalParts, Opened
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace, Snapshotter
+from nadi.segmentstore.recovery.storage import LocalParts, OpenStorage
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, Manifest
+from nadi.segmentstore.tier2.records import ContainerRecord, SnapshotManifest
 
 CONTAINERS = 2
 OWNER = "other:12345"
@@ -76,14 +76,14 @@ class Record:
 
     container: int
     epoch: int = 0
-    manifest: Manifest | None = None
+    manifest: SnapshotManifest | None = None
     is_alone: bool = False
 
     async def still_claimed(self, container: int, epoch: int) -> None:
         if self.epoch != epoch:
             raise FencedError(container, self.epoch)
 
-    async def set_snapshot(self, container: int, epoch: int, manifest: Manifest, start: ChainStart) -> None:
+    async def set_snapshot(self, container: int, epoch: int, manifest: SnapshotManifest, start: ChainStart) -> None:
         await self.still_claimed(container, epoch)
         self.manifest = manifest
 
@@ -108,7 +108,7 @@ class OwnedParts(LocalParts):
     async def claim_record(self) -> tuple[Any, int]:
         return self.record, self.claim
 
-    async def open(self) -> Opened:
+    async def open(self) -> OpenStorage:
         if not self.opened:
             self.record.epoch += 1
             self.claim = self.record.epoch

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from nadi.controller.controller import Controller
 from nadi.controller.event_time import MarkStream
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, TxnState
+from nadi.controller.state.records import ScaleType, StreamConfigRecord, TxnState
 from nadi.controller.state.segments import Segments
 from nadi.errors import AlreadyExistsError
 from nadi.model.watermark import Watermark
@@ -120,8 +120,10 @@ async def _prepare(first: Client) -> None:
     await first.world.until_ready()
     with contextlib.suppress(AlreadyExistsError):  # an answer was lost; so below
         await first.control("scope", lambda controller: controller.create_scope("home"))
-    elastic = Config(ScaleType.EVENTS_PER_SECOND, 1, 4, 2)  # so that segments are merged while the scaler splits them
-    for stream, config in ((SCALED, elastic), (TRUNCATED, Config(min_segments=2))):
+    elastic = StreamConfigRecord(
+        ScaleType.EVENTS_PER_SECOND, 1, 4, 2
+    )  # so that segments are merged while the scaler splits them
+    for stream, config in ((SCALED, elastic), (TRUNCATED, StreamConfigRecord(min_segments=2))):
         with contextlib.suppress(AlreadyExistsError):
             await first.control("create", lambda controller: controller.create_stream(stream, config))  # noqa: B023
     first.close()

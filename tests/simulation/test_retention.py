@@ -13,7 +13,7 @@ import pytest
 from nadi import limits
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, RetentionType
+from nadi.controller.state.records import RetentionType, StreamConfigRecord
 from nadi.errors import AlreadyExistsError
 from nadi.naming import parse_segment_name
 from nadi.segmentstore import storage_writer
@@ -100,7 +100,7 @@ async def _live(world: OneServer, process: Process, *more: Any) -> Watcher:
     history = History()
     first = Client(world, history, "first", process)
     await world.server.until_ready()
-    config = Config(min_segments=2, retention_type=RetentionType.TIME, retention_param=int(KEPT_S * 1000))
+    config = StreamConfigRecord(min_segments=2, retention_type=RetentionType.TIME, retention_param=int(KEPT_S * 1000))
     with contextlib.suppress(AlreadyExistsError):
         await first.control("scope", lambda controller: controller.create_scope("home"))
     with contextlib.suppress(AlreadyExistsError):

@@ -12,7 +12,7 @@ import pytest
 
 from nadi import limits
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.state.records import ScaleType, StreamConfigRecord
 from nadi.errors import AlreadyExistsError
 from nadi.model.reports import SCALING, ScalingReport
 from nadi.segmentstore import storage_writer
@@ -80,7 +80,7 @@ async def _follow(world: OneServer, process: Process, by_hand: bool) -> Followed
     await world.server.until_ready()
     with contextlib.suppress(AlreadyExistsError):
         await first.control("scope", lambda server: server.create_scope("home"))
-    config = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+    config = StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
     with contextlib.suppress(AlreadyExistsError):
         await first.control("create", lambda server: server.create_stream(STREAM, config))
     busy = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from nadi.controller.state.history import History
+from nadi.controller.state.history import EpochHistory
 from nadi.wire import commands as wire
 
 
@@ -14,6 +14,6 @@ def told(what: object) -> str:
         return f"{type(what).__name__}({', '.join(map(told, values))})"
     if isinstance(what, (bytes, bytearray, memoryview)):
         return f"{len(what)} bytes {crc32c(bytes(what)):08x}"
-    if isinstance(what, History):
+    if isinstance(what, EpochHistory):
         return f"a history of {what.newest + 1} epochs"
     return repr(what)

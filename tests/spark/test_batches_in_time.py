@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql.functions import window
 
 import nadi
-from nadi.client.places import event_index
 from nadi.client.reading import segment_range
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts import event_index
 from nadi.errors import PermissionDeniedError
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
@@ -179,7 +179,7 @@ def test_a_client_that_may_not_write_plans_the_same(home: Home, monkeypatch: pyt
     async def refused(*_: object) -> int:
         raise PermissionDeniedError("no")
 
-    monkeypatch.setattr(event_index._Segment, "_add", refused)
+    monkeypatch.setattr(event_index._SegmentIndexer, "_add", refused)
     closed = Query(home, "closed", **LIMITS[0])
     closed.run()
     monkeypatch.undo()

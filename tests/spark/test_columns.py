@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import Piece, deal, together
+from nadi.client.scan.pieces import ScanRange, deal, together
 from nadi.client.scan.positions import PositionTexts
-from nadi.client.scan.rows import AppendTimes
+from nadi.client.scan.rows import RowTimes
 from nadi.errors import InvalidArgumentError, ProtocolError
 from nadi.limits import TIME_INDEX_MOST_MS
 from nadi.model.segments import SegmentRange
@@ -27,7 +27,7 @@ from nadi.spark.options.table import Use
 from nadi.spark.reading.plan import PiecesPartition
 from nadi.spark.reading.streaming import StreamReader
 from nadi.wire import commands as wire
-from nadi.wire.moments import packed_moments
+from nadi.wire.time_index import packed_moments
 from pyspark_nadi import DefaultSource
 
 from .queries import Home, served
@@ -52,7 +52,7 @@ def batch(home: Home, stream: str, **given: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("others", [(), ((1, 40), ((7 << 32) + 3, 0)), tuple((n + 5, 10**9 + n) for n in range(400))])
 def test_a_positions_text_is_that_of_its_cut(others: tuple[tuple[int, int], ...]) -> None:
-    piece = Piece("meters", (2 << 32) + 1, 0, 100, others)
+    piece = ScanRange("meters", (2 << 32) + 1, 0, 100, others)
     offsets = [0, 7, 10, 99, 123_456_789_012]
     for offset, text in zip(offsets, PositionTexts("home", piece).of(offsets), strict=True):
         expected = StreamCut("home", "meters", {**dict(others), piece.segment_id: offset})
@@ -174,11 +174,11 @@ def test_pieces_whose_keys_overlap_stay_together() -> None:
         3: SegmentRange(3, 0.5, 0.7),
         4: SegmentRange(4, 0.7, 1.0),
     }
-    pieces = [Piece("s", number, 0, 10) for number in (4, 1, 3)]
+    pieces = [ScanRange("s", number, 0, 10) for number in (4, 1, 3)]
     assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [3], [4]]
-    pieces.append(Piece("s", 2, 0, 10))
+    pieces.append(ScanRange("s", 2, 0, 10))
     assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [2, 3, 4]]
-    pieces.append(Piece("s", 9, 0, 10))  # forgotten
+    pieces.append(ScanRange("s", 9, 0, 10))  # forgotten
     assert len(together(pieces, ranges)) == 1
     assert deal(pieces, 16, 1, together(pieces, ranges)) == [tuple(sorted(pieces))]
 
@@ -237,7 +237,7 @@ def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
     home.manager.truncate_stream(cuts.after(cuts.head(), 7))
     assert [row["append_time"].timestamp() for row in batch(home, "timed", columns="append_time")] == told[7:]
     client, offsets = client_of(options_of(home, "timed").controller), np.array([row["offset"] for row in rows])
-    assert AppendTimes(client, "home", Piece("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
+    assert RowTimes(client, "home", ScanRange("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
         "of what is truncated nothing is known"
     )
 
@@ -254,7 +254,7 @@ def test_moments_that_lead_nowhere_are_an_error(home: Home, monkeypatch: pytest.
         ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
     )
     monkeypatch.setattr(stores_of(client.manager), "ask", told)
-    times = AppendTimes(client, "home", Piece("nowhere", 0, 0, 108))
+    times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
     with pytest.raises(ProtocolError, match="behind 50 were asked for, and others told"):
         times.of(np.array([0, 50]))
 

@@ -12,14 +12,14 @@ import pytest
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import Piece
+from nadi.client.scan.pieces import ScanRange
+from nadi.client.segments.byte_locations import locate_chunks
 from nadi.client.segments.connection import SegmentStoreConnection
-from nadi.client.segments.located import locate_chunks
 from nadi.errors import DamagedDataError, NadiError, NotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.spark.connections import Client, client_of
+from nadi.spark.connections import TaskClient, client_of
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.direct import read_pieces
@@ -60,12 +60,12 @@ def options_of(home: Home, stream: str, columns: str, **given: str) -> ReadOptio
     return ReadOptions.from_spark({**texts, **given}, Use.READ)
 
 
-def rows(home: Home, stream: str, piece: Piece, columns: str, **given: str) -> list[dict[str, Any]]:
+def rows(home: Home, stream: str, piece: ScanRange, columns: str, **given: str) -> list[dict[str, Any]]:
     found = read_pieces(options_of(home, stream, columns, **given), [piece])
     return [row for batch in found for row in batch.to_pylist()]
 
 
-def same(home: Home, stream: str, piece: Piece, **given: str) -> int:
+def same(home: Home, stream: str, piece: ScanRange, **given: str) -> int:
     """How many rows there are, which are the same as beside their events."""
     alone = rows(home, stream, piece, PLACES, **given)
     beside = rows(home, stream, piece, f"event,{PLACES}", **given)
@@ -88,7 +88,7 @@ def tail(home: Home, stream: str) -> int:
 def test_events_of_every_shape(home: Home, received: list[int]) -> None:
     chance, stream = random.Random(1), "shapes"
     home.manager.create_stream("home", stream)
-    assert same(home, stream, Piece(stream, 0, 0, 0)) == 0
+    assert same(home, stream, ScanRange(stream, 0, 0, 0)) == 0
     ends = [0]
     for kind in (b"alike", b"others", b"empty", b"large", b"alike"):  # most of it goes to tier 2
         sizes = {b"alike": [92] * 3000, b"empty": [0] * 3000, b"large": [9_000_000, 5, 120_000, 99_999]}
@@ -100,26 +100,26 @@ def test_events_of_every_shape(home: Home, received: list[int]) -> None:
         transaction.commit(wait=True)
     ends.append(tail(home, stream))
     end = ends[-1]
-    assert same(home, stream, Piece(stream, 0, 0, end)) == 3000 + 700 + 3000 + 4 + 3000 + 300
-    assert same(home, stream, Piece(stream, 0, ends[3], ends[5])) == 3004
-    assert same(home, stream, Piece(stream, 0, ends[2], ends[2])) == 0
+    assert same(home, stream, ScanRange(stream, 0, 0, end)) == 3000 + 700 + 3000 + 4 + 3000 + 300
+    assert same(home, stream, ScanRange(stream, 0, ends[3], ends[5])) == 3004
+    assert same(home, stream, ScanRange(stream, 0, ends[2], ends[2])) == 0
     received.clear()
-    assert len(rows(home, stream, Piece(stream, 0, 0, end), "offset,append_time")) == 10_004
+    assert len(rows(home, stream, ScanRange(stream, 0, 0, end), "offset,append_time")) == 10_004
     assert sum(received) < end // 300
     for start, stop in ((ends[1], ends[2] - 3), (ends[1] + 3, ends[2]), (ends[1] + 1, ends[1] + 4)):
-        assert error(home, Piece(stream, 0, start, stop), "offset") == error(
-            home, Piece(stream, 0, start, stop), "event"
+        assert error(home, ScanRange(stream, 0, start, stop), "offset") == error(
+            home, ScanRange(stream, 0, start, stop), "event"
         )
     home.manager.truncate_stream(StreamCut("home", stream, {0: ends[1]}))
-    assert same(home, stream, Piece(stream, 0, ends[1], end)) == 7004
-    assert error(home, Piece(stream, 0, 0, end), "offset") == error(home, Piece(stream, 0, 0, end), "event")
+    assert same(home, stream, ScanRange(stream, 0, ends[1], end)) == 7004
+    assert error(home, ScanRange(stream, 0, 0, end), "offset") == error(home, ScanRange(stream, 0, 0, end), "event")
     home.manager.seal_stream("home", stream)
-    assert same(home, stream, Piece(stream, 0, ends[1], end)) == 7004
-    missing = Piece(stream, 77, 0, 1000)
+    assert same(home, stream, ScanRange(stream, 0, ends[1], end)) == 7004
+    missing = ScanRange(stream, 77, 0, 1000)
     assert error(home, missing, "offset") == error(home, missing, "event")
 
 
-def error(home: Home, piece: Piece, columns: str) -> tuple[type[NadiError], str]:
+def error(home: Home, piece: ScanRange, columns: str) -> tuple[type[NadiError], str]:
     with pytest.raises(NadiError) as caught:
         rows(home, piece.stream, piece, columns)
     return type(caught.value), str(caught.value)
@@ -132,14 +132,14 @@ def test_an_older_server_sends_the_events(home: Home, received: list[int]) -> No
     connection = client.run(stores_of(client.manager).connection(segment_name("home", "older", 0)))
     connection.lists_event_sizes = False
     try:
-        assert same(home, "older", Piece("older", 0, 0, end)) == 500
+        assert same(home, "older", ScanRange("older", 0, 0, end)) == 500
         received.clear()
-        assert len(rows(home, "older", Piece("older", 0, 0, end), "offset")) == 500
+        assert len(rows(home, "older", ScanRange("older", 0, 0, end), "offset")) == 500
         assert sum(received) > end
     finally:
         connection.lists_event_sizes = True
     received.clear()
-    assert len(rows(home, "older", Piece("older", 0, 0, end), "offset")) == 500
+    assert len(rows(home, "older", ScanRange("older", 0, 0, end), "offset")) == 500
     assert 0 < sum(received) < 2_000
 
 
@@ -157,14 +157,14 @@ def test_a_batch_of_so_many_events_is_counted_without_them(home: Home, received:
     assert [len(batch) for batch in query.batches] == [300] * 6 + [200]
 
 
-def located(client: Client, stream: str, end: int) -> int:
+def located(client: TaskClient, stream: str, end: int) -> int:
     """How many of the segment's bytes are in tier 2."""
     name = segment_name("home", stream, 0)
     found = client.run(locate_chunks(stores_of(client.manager), name, 0, end))
     return sum(part.length for part in found.parts)
 
 
-def in_tier2(client: Client, stream: str, end: int, least: int) -> None:
+def in_tier2(client: TaskClient, stream: str, end: int, least: int) -> None:
     limit = time.monotonic() + 60
     while located(client, stream, end) < least:
         assert time.monotonic() < limit
@@ -179,7 +179,7 @@ def test_chunks_that_can_be_read_are_looked_through_here(
     client = client_of(options_of(home, "chunks", "offset").controller)
     in_tier2(client, "chunks", end, end // 2)
     end = write(home, "chunks", [bytes(1000 + number % 7) for number in range(100)])  # in the log
-    piece = Piece("chunks", 0, 0, end)
+    piece = ScanRange("chunks", 0, 0, end)
     assert same(home, "chunks", piece, direct="always") == 2100
     chunks: list[str] = []
     read = ChunkStore.read_checked
@@ -231,7 +231,7 @@ def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> 
         nadi.embedded(tmp_path / "data", environment=limits) as server,
         nadi.StreamManager(server.controller_uri) as manager,
     ):
-        home, piece = Home(server.controller_uri, manager), Piece("damaged", 0, 0, end)
+        home, piece = Home(server.controller_uri, manager), ScanRange("damaged", 0, 0, end)
         told, left = [], []
         for direct in ("never", "always"):
             for columns in ("offset", "event"):

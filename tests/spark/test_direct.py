@@ -15,14 +15,14 @@ import pytest
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.connection import Connection
-from nadi.client.scan.pieces import Piece
-from nadi.client.segments.located import locate_chunks
+from nadi.client.scan.connection import ConnectionSettings
+from nadi.client.scan.pieces import ScanRange
+from nadi.client.segments.byte_locations import locate_chunks
 from nadi.client.segments.segment_input import read_bytes as from_server
 from nadi.client.segments.stores import REQUESTS
 from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.naming import segment_name
-from nadi.spark.connections import Client
+from nadi.spark.connections import TaskClient
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.reading import direct as reach
 from nadi.spark.reading import direct as source
@@ -36,7 +36,7 @@ LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=100000
 @dataclass
 class World:
     server: Any
-    client: Client
+    client: TaskClient
     events: list[bytes]
     end: int = 0
     stream: str = "events"
@@ -80,9 +80,9 @@ class World:
         raise AssertionError(f"only {before:,} bytes of {self.end:,} came to tier 2")
 
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
-        connection = Connection(self.server.controller_uri)
+        connection = ConnectionSettings(self.server.controller_uri)
         options = ReadOptions(controller=connection, scope="home", stream=self.stream, direct=direct, **more)
-        blocks = DirectOrNot(options, self.client).blocks(Piece(self.stream, 0, start, self.end))
+        blocks = DirectOrNot(options, self.client).blocks(ScanRange(self.stream, 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 
@@ -99,7 +99,7 @@ def world(server: Any, request: pytest.FixtureRequest) -> World:
     with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", stream)
-    return World(server, Client(Connection(server.controller_uri)), [], stream=stream)
+    return World(server, TaskClient(ConnectionSettings(server.controller_uri)), [], stream=stream)
 
 
 @pytest.fixture

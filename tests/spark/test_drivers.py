@@ -13,7 +13,7 @@ from nadi.errors import ConflictError
 from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Use
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.sink import StreamWriter, Written
+from nadi.spark.sink import StreamWriter, TaskCommit
 
 from .queries import Home, Query
 from .scaled import scale_somehow
@@ -87,7 +87,7 @@ class Driver:
             if end_at == "decide":
                 changed.setattr("nadi.spark.intents.commit_all", dies)
             sink = StreamWriter(options, StructType([StructField("event", BinaryType())]))
-            sink.commit([Written(txn.txn_id, self.id)], self.batch)
+            sink.commit([TaskCommit(txn.txn_id, self.id)], self.batch)
         at("log")
         self.batch += 1
         return True

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 import nadi
 from nadi.client.manager.streams import stores_of
 from nadi.client.scan import rows as event_times
-from nadi.client.shared.revisioned_stream import open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import open_revisioned_stream
 from nadi.errors import InvalidArgumentError
 from nadi.model.keyspace import equal_ranges
 from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark

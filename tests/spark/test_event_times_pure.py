@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nadi.client.reading import watermarks
 from nadi.client.reading.watermarks import TimeWindows
 from nadi.client.scan import rows as event_times
-from nadi.client.scan.pieces import Piece
+from nadi.client.scan.pieces import ScanRange
 from nadi.client.scan.rows import EventTimes, holds_from
 from nadi.model.cutorder import compare_shared
 from nadi.model.segments import SegmentRange, share_keys
@@ -131,7 +131,7 @@ def test_a_row_has_the_lower_bound_of_a_reader_that_stands_there(seed: int, at_o
             rows = [offset for offset in range(length) if chance.random() < 0.8]
             windows = [runner.run(TimeWindows(life, "sc", "st").at({segment: row})) for row in rows]  # type: ignore[arg-type]
             end = length if chance.random() < 0.5 else max(rows, default=0) + 1
-            times = EventTimes(OwnLoop(runner.get_loop()), "sc", Piece("st", segment, 0, end), "none")  # type: ignore[arg-type]
+            times = EventTimes(OwnLoop(runner.get_loop()), "sc", ScanRange("st", segment, 0, end), "none")  # type: ignore[arg-type]
             found, low = list[int | None](), 0
             while low < len(rows):
                 high = low + chance.randrange(1, 4)

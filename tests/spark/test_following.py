@@ -14,7 +14,7 @@ import nadi
 from nadi.errors import InvalidArgumentError, StreamNotFoundError, UnavailableError
 from nadi.model.keyspace import equal_ranges
 from nadi.spark import follow_segments, tuned
-from nadi.spark.following import ExecutorFollowing, Size
+from nadi.spark.executor_scaling import ExecutorFollowing, Size
 from tests.spark.places.guide import examples
 
 

@@ -16,14 +16,14 @@ from nadi.cli.app import app
 from nadi.client import RetentionPolicy, ScalingPolicy
 from nadi.errors import InvalidArgumentError
 from nadi.spark.options.parsed import Admission, ReadOptions, WriteOptions
-from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use, markdown
+from nadi.spark.options.table import BY_KEY, OPTIONS, SparkFormat, Use, markdown
 
 HOME = {"scope": "home", "stream": "meters"}
 CUT = nadi.StreamCut("home", "meters", {0: 30})
 PRAVEGAS = [option for option in OPTIONS if option.is_pravegas]
 
 
-def of(use: Use, format_: Format = Format.NADI, **given: Any) -> Any:
+def of(use: Use, format_: SparkFormat = SparkFormat.NADI, **given: Any) -> Any:
     parsed = ReadOptions if use in (Use.READ, Use.READ_STREAM) else WriteOptions
     return parsed.from_spark(HOME | given, use, format_)
 
@@ -222,7 +222,7 @@ def test_streams_that_are_not_named_once_are_refused(given: dict[str, str], says
 )
 def test_an_option_without_effect_is_refused(use: Use, option: str, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
-        of(use, Format.NADI, **{option: "1"})
+        of(use, SparkFormat.NADI, **{option: "1"})
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_options_of_spark_itself_are_let_pass() -> None:
         (Use.WRITE_STREAM, {"checkpointLocation": "/x", "queryName": "q", "asyncProgressTrackingEnabled": "false"}),
         (Use.READ, {"owner": "ann", "provider": "nadi", "option.scope": "home"}),
     ):
-        assert of(use, Format.NADI, **given).stream == "meters"
+        assert of(use, SparkFormat.NADI, **given).stream == "meters"
 
 
 def test_policies_of_a_stream_that_is_created() -> None:
@@ -272,13 +272,13 @@ def test_policies_of_a_stream_that_is_created() -> None:
 
 def test_defaults_of_both_formats() -> None:
     assert of(Use.READ_STREAM).start is None
-    assert of(Use.READ_STREAM, Format.PRAVEGA).start == "tail"
-    assert of(Use.READ_STREAM, Format.PRAVEGA, start_stream_cut="unbounded").start is None
-    assert of(Use.READ_STREAM, Format.PRAVEGA, start_stream_cut="earliest").start == "head"
-    assert of(Use.READ, Format.PRAVEGA).start is None
+    assert of(Use.READ_STREAM, SparkFormat.PRAVEGA).start == "tail"
+    assert of(Use.READ_STREAM, SparkFormat.PRAVEGA, start_stream_cut="unbounded").start is None
+    assert of(Use.READ_STREAM, SparkFormat.PRAVEGA, start_stream_cut="earliest").start == "head"
+    assert of(Use.READ, SparkFormat.PRAVEGA).start is None
     for use in (Use.WRITE, Use.WRITE_STREAM):
         assert (of(use).creates_scope, of(use).creates_stream) == (False, False)
-        pravegas = of(use, Format.PRAVEGA)
+        pravegas = of(use, SparkFormat.PRAVEGA)
         assert (pravegas.creates_scope, pravegas.creates_stream, pravegas.scaling) == (
             True,
             True,
@@ -295,12 +295,12 @@ def test_an_option_of_pravegas_connector_is_accepted_wherever_that_accepts_it(op
     given: dict[str, Any] = {
         option.name: value.get(option.name, "true" if option.default in ("true", "false") else "10000")
     }
-    assert of(use, Format.PRAVEGA, **given)
+    assert of(use, SparkFormat.PRAVEGA, **given)
     if use not in option.uses:
         with pytest.raises(InvalidArgumentError, match="has no effect with"):
             of(use, **given)
     with pytest.raises(InvalidArgumentError, match="there is no option 'colour'"):
-        of(use, Format.PRAVEGA, colour="red")
+        of(use, SparkFormat.PRAVEGA, colour="red")
 
 
 def test_every_option_of_pravegas_connector_is_there() -> None:

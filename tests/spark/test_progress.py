@@ -12,15 +12,15 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from nadi.client.places.cuts import SegmentSlice
 from nadi.client.segments.info import SegmentInfo
+from nadi.client.stream_cuts.cuts import SegmentSlice
 from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.reading.admission import Room
 from nadi.spark.reading.offsets import Offset
-from nadi.spark.reading.progress import Progress, StreamView
+from nadi.spark.reading.progress import QueryProgress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
 EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "500"))
@@ -115,7 +115,7 @@ class Query:
         self.start_anew()
 
     def start_anew(self) -> None:
-        self.progress = Progress(View(self.stream, self.forgets), skip_truncated=self.skips)
+        self.progress = QueryProgress(View(self.stream, self.forgets), skip_truncated=self.skips)
         if self.end is not None:
             run(self.progress.limit_to("end", StreamCut("sc", "st", self.end)))
 

@@ -20,7 +20,7 @@ from nadi.errors import (
 from nadi.spark.ledger import TABLE
 from nadi.spark.options.parsed import WriteOptions
 from nadi.spark.options.table import Use
-from nadi.spark.sink import StreamWriter, Written
+from nadi.spark.sink import StreamWriter, TaskCommit
 from tests.support.waiting import until
 
 from .conftest import World
@@ -118,7 +118,7 @@ def batch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def copied(home: Home, target: str, events: list[bytes], query: str, batch: int) -> None:
     """What the sink of a query does with a batch."""
-    sink_of(home, target).commit([Written(begun(home, target, events), query)], batch)
+    sink_of(home, target).commit([TaskCommit(begun(home, target, events), query)], batch)
 
 
 def begun(home: Home, target: str, events: list[bytes]) -> UUID:

@@ -55,7 +55,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
     assert len(parts) > 10
     write(world, "logs", range(COUNT, COUNT * 21 // 20))
 
-    def indexed(part: search.Part) -> tuple[int, bool]:
+    def indexed(part: search.BackfillPart) -> tuple[int, bool]:
         """Once it is done, the first try of every task fails, as if its result had been lost."""
         from pyspark import TaskContext
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRemadeError
+from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRecreatedError
 from nadi.spark.formats import BatchReader
 from nadi.spark.options.parsed import ReadOptions
 from nadi.spark.options.table import Use
@@ -185,7 +185,7 @@ def test_a_stream_made_anew_under_a_query_of_several_is_told(home: Home) -> None
     query.run()
     delete(home, "anew-b")
     make(home, "anew-b", 3)
-    with pytest.raises(StreamRemadeError, match="home/anew-b"):
+    with pytest.raises(StreamRecreatedError, match="home/anew-b"):
         query.trigger()
 
 

@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from nadi.errors import InvalidArgumentError
 from nadi.spark.options.parsed import WriteOptions
-from nadi.spark.options.table import Format, Use
-from nadi.spark.sink import Columns
+from nadi.spark.options.table import SparkFormat, Use
+from nadi.spark.sink import SinkColumns
 from tests.support.spark import with_settings
 
 from .conftest import World
@@ -19,28 +19,28 @@ from .conftest import World
 _HOME = {"controller": "tcp://127.0.0.1:9090", "scope": "home", "stream": "s"}
 
 
-def columns_of(ddl: str, **options: str) -> Columns:
+def columns_of(ddl: str, **options: str) -> SinkColumns:
     schema = StructType()
     for name, kind in (column.split(" ") for column in ddl.split(", ")):
         schema.add(name, kind)
-    return Columns.of(schema, WriteOptions.from_spark({**_HOME, **options}))
+    return SinkColumns.of(schema, WriteOptions.from_spark({**_HOME, **options}))
 
 
 @pytest.mark.parametrize(
     ("ddl", "options", "expected"),
     [
-        ("event binary, routing_key string", {}, Columns(0, 1)),
-        ("Routing_Key string, event string", {}, Columns(1, 0)),
-        ("EVENT binary, ROUTING_KEY string", {}, Columns(0, 1)),
-        ("Event binary, Who string", {"routing_key_attribute_name": "WHO"}, Columns(0, 1)),
-        ("w string, TEXT string", {"event_attribute_name": "text", "routing_key_attribute_name": "W"}, Columns(1, 0)),
-        ("event binary, scope string, stream string, segment_id long, offset long", {}, Columns(0, None)),
+        ("event binary, routing_key string", {}, SinkColumns(0, 1)),
+        ("Routing_Key string, event string", {}, SinkColumns(1, 0)),
+        ("EVENT binary, ROUTING_KEY string", {}, SinkColumns(0, 1)),
+        ("Event binary, Who string", {"routing_key_attribute_name": "WHO"}, SinkColumns(0, 1)),
+        ("w string, TEXT string", {"event_attribute_name": "text", "routing_key_attribute_name": "W"}, SinkColumns(1,
+        0)), ("event binary, scope string, stream string, segment_id long, offset long", {}, SinkColumns(0, None)),
         ("position string, append_time timestamp, Event_Time timestamp, Position_Before string, event binary", {},
-         Columns(4, None)),
-        ("event binary, text string", {"event_attribute_name": "text"}, Columns(1, None)),
+         SinkColumns(4, None)),
+        ("event binary, text string", {"event_attribute_name": "text"}, SinkColumns(1, None)),
     ],
 )  # fmt: skip
-def test_sink_columns_in_any_case_are_found(ddl: str, options: dict[str, str], expected: Columns) -> None:
+def test_sink_columns_in_any_case_are_found(ddl: str, options: dict[str, str], expected: SinkColumns) -> None:
     assert columns_of(ddl, **options) == expected
 
 
@@ -68,8 +68,8 @@ def test_sink_columns_without_effect_are_refused(ddl: str, options: dict[str, st
 
 def test_sink_columns_of_a_program_made_for_pravegas_connector_are_passed_over() -> None:
     schema = StructType().add("event", "string").add("routing_key", "string").add("sensor", "long")
-    options = WriteOptions.from_spark(_HOME, Use.WRITE, Format.PRAVEGA)
-    assert Columns.of(schema, options) == Columns(0, 1)
+    options = WriteOptions.from_spark(_HOME, Use.WRITE, SparkFormat.PRAVEGA)
+    assert SinkColumns.of(schema, options) == SinkColumns(0, 1)
 
 
 def segments(world: World, stream: str) -> dict[bytes, int]:

@@ -12,15 +12,15 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
 from nadi.spark.connections import client_of
-from nadi.spark.formats import Source
+from nadi.spark.formats import SourceRequest
 from nadi.spark.intents import Intent, SinkRecord, application
 from nadi.spark.ledger import TABLE
 from nadi.spark.options.parsed import WriteOptions
-from nadi.spark.options.table import Format
-from nadi.spark.sink import BatchWriter, Written
+from nadi.spark.options.table import SparkFormat
+from nadi.spark.sink import BatchWriter, TaskCommit
 
 from .queries import served
 
@@ -39,7 +39,7 @@ class Home:
         return {"controller": self.uri, "scope": "home", "stream": stream} | {k: str(v) for k, v in options.items()}
 
     def writer(self, stream: str, overwrite: Any = False, **options: Any) -> Any:
-        return Source(self.given(stream, **options), Format.NADI).writer(SCHEMA, overwrite)
+        return SourceRequest(self.given(stream, **options), SparkFormat.NADI).writer(SCHEMA, overwrite)
 
     def write(self, stream: str, *tasks: str, overwrite: Any = False, **options: Any) -> None:
         """What Spark does with `df.write`: each text is a task's rows."""
@@ -108,7 +108,7 @@ def test_an_applications_version_that_was_cut_off_is_finished(home: Home) -> Non
     writer = home.writer(stream, overwrite=True, truncate="true", **once)
     messages = [writer.write(iter([rows("ab")]))]
     options = WriteOptions.from_spark(home.given(stream, truncate="true", **once))
-    client = client_of(Connection(home.uri))
+    client = client_of(ConnectionSettings(home.uri))
     record = SinkRecord(client.manager, options, application("job"), skips=True)
 
     async def only_record() -> None:
@@ -182,7 +182,7 @@ def test_overwriting_drops_what_was_there_once_the_new_is(home: Home) -> None:
     with pytest.raises(InvalidArgumentError, match="no effect without mode"):
         home.writer(stream, truncate="true")
     with pytest.raises(InvalidArgumentError, match="all results again with each batch"):
-        Source(home.given(stream), Format.NADI).stream_writer(SCHEMA, True)
+        SourceRequest(home.given(stream), SparkFormat.NADI).stream_writer(SCHEMA, True)
 
 
 def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> None:
@@ -204,11 +204,11 @@ def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> N
 
 def test_a_batch_is_behind_a_cut_that_is_kept(home: Home) -> None:
     stream = home.stream("kept")
-    client = client_of(Connection(home.uri))
+    client = client_of(ConnectionSettings(home.uri))
     options = WriteOptions.from_spark(home.given(stream))
     writer: BatchWriter = home.writer(stream)
     messages = [writer.write(iter([rows(task)])) for task in ("ab", "cd")]
-    ids = [message.transaction for message in messages if isinstance(message, Written) and message.transaction]
+    ids = [message.transaction for message in messages if isinstance(message, TaskCommit) and message.transaction]
     record = SinkRecord(client.manager, options, "query")
     client.run(record.commit(0, ids))
     home.write(stream, "later")

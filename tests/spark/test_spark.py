@@ -13,12 +13,12 @@ import pytest
 
 import nadi
 from nadi.client import ABSENT
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.spark.connections import client_of
 from nadi.spark.intents import SinkRecord
 from nadi.spark.ledger import TABLE
 from nadi.spark.options.parsed import WriteOptions
-from nadi.spark.sink import StreamWriter, Written
+from nadi.spark.sink import StreamWriter, TaskCommit
 from tests.client.damaged_server import LEFT, damaged_server
 
 from .conftest import World
@@ -238,16 +238,16 @@ def sink(world: World, stream: str) -> StreamWriter:
 def test_a_batch_committed_twice_counts_once(world: World) -> None:
     world.manager.create_stream("home", "twice", 1)
     writer = sink(world, "twice")
-    first = [Written(begun(world, "twice", b"a"), "query"), Written(begun(world, "twice", b"b"), "query")]
-    again = [Written(begun(world, "twice", b"a"), "query"), Written(begun(world, "twice", b"b"), "query")]
+    first = [TaskCommit(begun(world, "twice", b"a"), "query"), TaskCommit(begun(world, "twice", b"b"), "query")]
+    again = [TaskCommit(begun(world, "twice", b"a"), "query"), TaskCommit(begun(world, "twice", b"b"), "query")]
     writer.commit(list(first), 0)
     writer.commit(list(again), 0)
     writer.commit(list(first), 0)
     writer.commit([], 1)
-    writer.commit([Written(begun(world, "twice", b"c"), "query"), None], 2)
+    writer.commit([TaskCommit(begun(world, "twice", b"c"), "query"), None], 2)
     assert [data for data, _, _ in events_by_client(world, "twice")] == [b"a", b"b", b"c"]
     with pytest.raises(nadi.errors.ConflictError, match="older than the stream"):
-        writer.commit([Written(begun(world, "twice", b"d"), "query")], 1)
+        writer.commit([TaskCommit(begun(world, "twice", b"d"), "query")], 1)
     with world.manager.create_transaction_writer("home", "twice") as transactions:
         assert again[0].transaction is not None
         assert transactions.get_txn(again[0].transaction).status() in ("ABORTING", "ABORTED")
@@ -262,8 +262,8 @@ def test_a_recorded_batch_is_rolled_forward(world: World) -> None:
     text = f'{{"batch":7,"transactions":["{recorded[0]}","{recorded[1]}"],"done":false}}'
     table.put(b"sink/query/forward", text.encode(), ABSENT)
     writer = sink(world, "forward")
-    writer.abort([Written(recorded[0], "query")], 7)  # touches nothing that is recorded
-    writer.commit([Written(begun(world, "forward", b"other a"), "query")], 7)
+    writer.abort([TaskCommit(recorded[0], "query")], 7)  # touches nothing that is recorded
+    writer.commit([TaskCommit(begun(world, "forward", b"other a"), "query")], 7)
     assert [data for data, _, _ in events_by_client(world, "forward")] == [b"a", b"b"]
 
 
@@ -272,7 +272,7 @@ def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
 
     world.manager.create_stream("home", "rivals", 1)
     ids = [[begun(world, "rivals", b"x")] for _ in range(4)]
-    client = client_of(Connection(world.uri))
+    client = client_of(ConnectionSettings(world.uri))
     options = WriteOptions.from_spark(world.options("rivals"))
 
     async def all_at_once() -> None:

@@ -12,13 +12,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import nadi
-from nadi.client.scan.pieces import Piece
+from nadi.client.scan.pieces import ScanRange
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     QueryTruncatedError,
     StreamNotFoundError,
-    StreamRemadeError,
+    StreamRecreatedError,
 )
 from nadi.naming import segment_id
 from nadi.spark.formats import BatchReader
@@ -326,10 +326,10 @@ def test_a_query_whose_stream_was_made_anew_is_told_that(home: Home, skips: str)
     home.manager.seal_stream("home", stream)
     home.manager.delete_stream("home", stream)
     home.manager.create_stream("home", stream)
-    with pytest.raises(StreamRemadeError, match="a query, use a new checkpoint"):
+    with pytest.raises(StreamRecreatedError, match="a query, use a new checkpoint"):
         query.trigger()
-    partition = PiecesPartition((Piece(stream, 0, 0, 11),))
-    with pytest.raises(StreamRemadeError):  # a task of a batch that was planned before
+    partition = PiecesPartition((ScanRange(stream, 0, 0, 11),))
+    with pytest.raises(StreamRecreatedError):  # a task of a batch that was planned before
         list(query.reader.read(partition))
     query.reader = StreamReader(query.options)
     with pytest.raises(InvalidStreamCutError, match=r"recreated\. Give it a new checkpoint"):

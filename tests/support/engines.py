@@ -17,14 +17,14 @@ from typing import Protocol, TypeVar
 import pytest
 from obstore.store import GCSStore, MemoryStore
 
-from nadi.engines.engine import Entry, LogEngine, Registry
-from nadi.engines.files import open_files
-from nadi.engines.hdfs import files as client
-from nadi.engines.hdfs.engine import open_hdfs
-from nadi.engines.objects import ObjectEngine, ObjectRegistry
-from nadi.engines.opening import open_engines, open_log
-from nadi.engines.urls import RemoteStore
 from nadi.errors import UnavailableError
+from nadi.object_log.engine import LogEngine, Registry, VersionedValue
+from nadi.object_log.files import open_files
+from nadi.object_log.hdfs import files as client
+from nadi.object_log.hdfs.engine import open_hdfs
+from nadi.object_log.objects import ObjectEngine, ObjectRegistry
+from nadi.object_log.opening import open_engines, open_log
+from nadi.object_log.urls import RemoteStore
 from nadi.runtime import REAL
 from tests.support.fake_s3 import FakeS3, Faults
 from tests.support.hdfs.fake import FakeHdfs
@@ -213,13 +213,13 @@ async def created(engine: LogEngine, name: str, body: bytes) -> bool:
     raise AssertionError("never an answer")
 
 
-async def was_set(registry: Registry, name: str, value: bytes, version: str | None) -> Entry | None:
+async def was_set(registry: Registry, name: str, value: bytes, version: str | None) -> VersionedValue | None:
     """What the name has if it is `value`, which nobody else sets, by the rule for unknown outcomes."""
     for _ in range(MOST_TRIES):
         with contextlib.suppress(UnavailableError):
             stored = await registry.compare_and_set(name, value, version)
             if stored is not None:
-                return Entry(value, stored)
+                return VersionedValue(value, stored)
         entry = await known(lambda: registry.get(name))
         if entry is not None and entry.value == value:
             return entry

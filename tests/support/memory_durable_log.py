@@ -15,7 +15,16 @@ from typing import Self
 from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
+from nadi.segmentstore.tier1.log import (
+    NOTHING,
+    Appended,
+    Frame,
+    HeadsRead,
+    LogAddress,
+    LogRange,
+    PartRead,
+    each_by_itself,
+)
 
 
 @dataclass(slots=True)
@@ -136,7 +145,7 @@ class MemoryLog:
             raise CorruptLogError("memory", offset, f"frame {address.sequence:,} has a wrong checksum")
         return data
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+    async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         return await each_by_itself(self.read_at, parts)
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from hashlib import md5
 from typing import TypeVar
 
-from nadi.engines.engine import Entry
 from nadi.errors import UnavailableError
+from nadi.object_log.engine import VersionedValue
 
 T = TypeVar("T")
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 class MemoryRecords:
     """Values by name. Equal values have equal versions, as in object stores."""
 
-    values: dict[str, Entry] = field(default_factory=dict)
-    history: deque[tuple[float, dict[str, Entry]]] = field(default_factory=lambda: deque(maxlen=10_000))
+    values: dict[str, VersionedValue] = field(default_factory=dict)
+    history: deque[tuple[float, dict[str, VersionedValue]]] = field(default_factory=lambda: deque(maxlen=10_000))
     keeps_history: bool = False
 
     def set(self, name: str, value: bytes) -> str:
-        entry = Entry(value, md5(value).hexdigest())
+        entry = VersionedValue(value, md5(value).hexdigest())
         self.values[name] = entry
         self._changed()
         return entry.version
@@ -39,9 +39,9 @@ class MemoryRecords:
         self.values.pop(name, None)
         self._changed()
 
-    def at(self, moment: float) -> dict[str, Entry]:
+    def at(self, moment: float) -> dict[str, VersionedValue]:
         """What there was at that moment."""
-        found: dict[str, Entry] = {}
+        found: dict[str, VersionedValue] = {}
         for when, values in self.history:
             if when > moment:
                 break
@@ -78,7 +78,7 @@ class MemoryRegistry:
         self.calls: dict[str, int] = {}
         self.opened: asyncio.Event | None = None
 
-    async def get(self, name: str) -> Entry | None:
+    async def get(self, name: str) -> VersionedValue | None:
         return await self._call("get", lambda: self._records.values.get(name))
 
     async def put(self, name: str, value: bytes) -> str:

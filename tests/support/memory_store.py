@@ -19,16 +19,16 @@ from nadi.errors import NadiError, SegmentNotFoundError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container.request_queue import Request
+from nadi.segmentstore.container.request_queue import QueuedRequest
+from nadi.segmentstore.container_registry import Hosted
 from nadi.segmentstore.fair_scheduler import FairScheduler
-from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.parts import ContainerParts
+from nadi.segmentstore.recovery.storage import ContainerParts
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.service import SegmentService, TokenCheck
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.records import FrameRef, SegmentKind, SegmentRecord
 from nadi.segmentstore.store import InnerDoor
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -38,10 +38,10 @@ _PLENTY_BYTES = 1 << 62
 
 
 @functools.cache
-def _nothing_stored() -> Metadata:
+def _nothing_stored() -> ContainerMetadata:
     """The state as it was stored: nothing ever is, so one serves all stores of the process."""
     folder = tempfile.TemporaryDirectory(prefix="nadi-tests-")
-    metadata = Metadata(Path(folder.name) / "state", 0)
+    metadata = ContainerMetadata(Path(folder.name) / "state", 0)
     atexit.register(folder.cleanup)
     atexit.register(metadata.close)  # called before it
     return metadata
@@ -66,7 +66,7 @@ class MemoryContainer(Container):
     def _room_bytes(self, of_kept: float) -> int:
         return 0 if self.disk_full and not of_kept else _PLENTY_BYTES
 
-    def submit(self, request: Request, *, own: bool = False) -> None:
+    def submit(self, request: QueuedRequest, *, own: bool = False) -> None:
         state, sequence = self.state, self.state.sequence + 1
         ref = FrameRef(sequence, LogAddress(sequence, 0, 0), self._runtime.monotonic())
         frame = FrameBuilder(ref, self._runtime.now_ms(), state, self._room_bytes)
@@ -138,11 +138,11 @@ class MemoryStore:
     @property
     def segments(self) -> Mapping[str, Held]:
         """The stream segments, transient ones too; what they hold now."""
-        return {r.name: Held(self, r) for r in self._records() if r.kind != Kind.TABLE}
+        return {r.name: Held(self, r) for r in self._records() if r.kind != SegmentKind.TABLE}
 
     @property
     def tables(self) -> Mapping[str, HeldTable]:
-        return {r.name: HeldTable(r) for r in self._records() if r.kind == Kind.TABLE}
+        return {r.name: HeldTable(r) for r in self._records() if r.kind == SegmentKind.TABLE}
 
     def _records(self) -> Iterator[SegmentRecord]:
         return iter(self.container.state.record_cache.all())

@@ -19,7 +19,7 @@ from nadi.errors import InvalidArgumentError
 from nadi.model.framing import frame_events
 from nadi.observe import traces
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.counts import BLOCKS_MOST
+from nadi.segmentstore.counters import BLOCKS_MOST
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, open_store

@@ -40,11 +40,11 @@ COMMANDS: dict[str, wire.Command] = {
     "SegmentRead 10 bytes atTail req=4": wire.SegmentRead(S, 0, True, False, HI, 4),
     "SegmentRead end of sealed off=10 req=4": wire.SegmentRead(S, 10, False, True, b"", 4),
     "NoSuchSegment req=5": wire.NoSuchSegment(5, S),
-    "UpdateTableEntries k=v insert, req=6": wire.UpdateTableEntries(6, T, "", (f.TableEntry(b"k", -1, b"v"),)),
+    "UpdateTableEntries k=v insert, req=6": wire.UpdateTableEntries(6, T, "", (f.WireTableEntry(b"k", -1, b"v"),)),
     "TableEntriesUpdated [0] req=6": wire.TableEntriesUpdated(6, (0,)),
     "ReadTableEntriesDelta from=0 n=10 req=7": wire.ReadTableEntriesDelta(7, T, "", 0, 10),
     "TableEntriesDeltaRead {k:v}@0 end=19 req=7": wire.TableEntriesDeltaRead(
-        7, T, (f.TableEntry(b"k", 0, b"v"),), False, True, 19
+        7, T, (f.WireTableEntry(b"k", 0, b"v"),), False, True, 19
     ),
     "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, 0, ""),
     "Scrub start req=9": wire.Scrub(9, S, True, ""),
@@ -62,7 +62,7 @@ COMMANDS: dict[str, wire.Command] = {
     "ChunksLocated [] req=9": wire.ChunksLocated(9, S, "file:///a", "m", b"\x90", True),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
     "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
-        9, T, "", (f.TableEntry(b"k", -1, b"v"),), True
+        9, T, "", (f.WireTableEntry(b"k", -1, b"v"),), True
     ),
 }
 
@@ -89,8 +89,8 @@ i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 blob = st.binary(max_size=40)
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 uuid = st.binary(min_size=16, max_size=16)
-key = st.builds(f.TableKey, st.binary(min_size=1, max_size=10), i64)
-table_entry = st.builds(f.TableEntry, st.binary(min_size=1, max_size=10), i64, blob)
+key = st.builds(f.WireTableKey, st.binary(min_size=1, max_size=10), i64)
+table_entry = st.builds(f.WireTableEntry, st.binary(min_size=1, max_size=10), i64, blob)
 STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     f.I8: st.integers(-128, 127),
     f.I32: st.integers(-(1 << 31), (1 << 31) - 1),

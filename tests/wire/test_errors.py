@@ -53,8 +53,8 @@ NEVER: list[type[e.NadiError]] = [
     # of what a controller and its clients speak of
     e.ScopeNotFoundError, e.StreamNotFoundError, e.ReaderGroupNotFoundError, e.SubscriberNotFoundError,
     e.KeyValueTableNotFoundError, e.WriterNotFoundError, e.TransactionNotFoundError, e.StreamNotSealedError,
-    e.KeyValueTableRemadeError,
-    e.StreamRemadeError, e.GenerationMismatchError, e.TransactionFailedError, e.NotAuthenticatedError,
+    e.KeyValueTableRecreatedError,
+    e.StreamRecreatedError, e.GenerationMismatchError, e.TransactionFailedError, e.NotAuthenticatedError,
     # a client's own
     e.BookmarkNotFoundError, e.SliceNotFoundError, e.StreamTableNotFoundError, e.UnknownSchemaError,
     e.SchemaIncompatibleError, e.SerializationError, e.ContentionError, e.ReaderOfflineError, e.RequestTimeoutError,

@@ -15,7 +15,7 @@ from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import packed_sizes, sizes_in
-from nadi.wire.moments import moments_in, packed_moments
+from nadi.wire.time_index import moments_in, packed_moments
 
 S = "a/b/0.#epoch.0"
 REQUEST = wire.ListEventSizes(1, S, 100, 100, 10_000, 50, "")

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from nadi.access.shares import LoopTurns
+from nadi.access.fair_shares import LoopTurns
 from nadi.limits import ACCEPTS_A_TURN, FILES_FOR_STORAGE, TLS_HANDSHAKE_S, TLS_HANDSHAKES_A_TURN
 from nadi.throttled_log import SeldomWarning
 

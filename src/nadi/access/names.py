@@ -41,7 +41,7 @@ from nadi.naming import (
 )
 
 
-class Kind(enum.Enum):
+class NameKind(enum.Enum):
     """What a name belongs to."""
 
     STREAM = "a stream"
@@ -55,7 +55,7 @@ class Kind(enum.Enum):
     UNKNOWN = "an internal name of nothing"
 
 
-class Part(enum.Enum):
+class SegmentPart(enum.Enum):
     """Which segments of a name."""
 
     WHOLE = "its own"
@@ -98,7 +98,7 @@ class Rights:
     asked: Mapping[Act, Permission]
     read: tuple[Permission, Permission] | None
     write: tuple[Permission, Permission] | None
-    segments: Mapping[Part, Mapping[Act, Permission]] = field(default_factory=dict)
+    segments: Mapping[SegmentPart, Mapping[Act, Permission]] = field(default_factory=dict)
 
 
 _READ, _UPDATE = Permission.READ, Permission.READ_UPDATE
@@ -108,86 +108,86 @@ def _of_group(scope: str, name: str) -> str:
     return reader_group_resource(scope, name.removeprefix(READER_GROUP_PREFIX).removesuffix(TABLE_SUFFIX))
 
 
-RIGHTS: dict[Kind, Rights] = {
-    Kind.STREAM: Rights(
+RIGHTS: dict[NameKind, Rights] = {
+    NameKind.STREAM: Rights(
         resource=stream_resource,
         asked={Act.LOOK: _READ, Act.END: _UPDATE, Act.CHANGE: _UPDATE, Act.CREATE: _UPDATE},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
         segments={
-            Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE, Act.SEAL: _UPDATE},
-            Part.TRANSACTION: {Act.READ: _UPDATE, Act.WRITE: _UPDATE},
-            Part.TRANSIENT: {Act.READ: _UPDATE, Act.WRITE: _UPDATE, Act.MERGE: _UPDATE},
+            SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE, Act.SEAL: _UPDATE},
+            SegmentPart.TRANSACTION: {Act.READ: _UPDATE, Act.WRITE: _UPDATE},
+            SegmentPart.TRANSIENT: {Act.READ: _UPDATE, Act.WRITE: _UPDATE, Act.MERGE: _UPDATE},
         },
     ),
-    Kind.MARKS: Rights(
+    NameKind.MARKS: Rights(
         resource=lambda scope, name: stream_resource(scope, name.removeprefix(MARK_PREFIX)),
         asked={Act.LOOK: _READ, Act.END: _UPDATE},  # Java's deletion of a scope ends each stream that it lists
         read=(_READ, _READ),
         write=(_READ, _READ),
-        segments={Part.WHOLE: {Act.READ: _READ}},
+        segments={SegmentPart.WHOLE: {Act.READ: _READ}},
     ),
-    Kind.GROUP: Rights(
+    NameKind.GROUP: Rights(
         resource=_of_group,
         asked={Act.LOOK: _READ, Act.END: _UPDATE},
         read=(_READ, _READ),
         write=(_READ, _UPDATE),
-        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE}},
+        segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE}},
     ),
-    Kind.GROUP_TABLE: Rights(
+    NameKind.GROUP_TABLE: Rights(
         resource=_of_group,
         asked={Act.LOOK: _READ},
         read=(_READ, _READ),
         write=(_READ, _UPDATE),
-        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
+        segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
-    Kind.TABLE: Rights(
+    NameKind.TABLE: Rights(
         resource=stream_resource,
         asked={Act.LOOK: _READ},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
-        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE, Act.DELETE: _UPDATE}},
+        segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE, Act.DELETE: _UPDATE}},
     ),
-    Kind.SHARED_TABLE: Rights(
+    NameKind.SHARED_TABLE: Rights(
         resource=stream_resource,
         asked={Act.LOOK: _READ},
         read=(_READ, _READ),
         write=(_UPDATE, _UPDATE),
-        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
+        segments={SegmentPart.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
-    Kind.CLUSTER: Rights(
+    NameKind.CLUSTER: Rights(
         resource=lambda scope, name: CLUSTER,
         asked={Act.LOOK: _UPDATE},
         read=None,
         write=(_UPDATE, _UPDATE),
-        segments={Part.WHOLE: {Act.WRITE: _UPDATE}},
+        segments={SegmentPart.WHOLE: {Act.WRITE: _UPDATE}},
     ),
-    Kind.SYSTEM: Rights(
+    NameKind.SYSTEM: Rights(
         resource=lambda scope, name: scope_resource(scope), asked={Act.LOOK: _READ}, read=None, write=None
     ),
-    Kind.UNKNOWN: Rights(resource=stream_resource, asked={}, read=None, write=None),
+    NameKind.UNKNOWN: Rights(resource=stream_resource, asked={}, read=None, write=None),
 }
 
 _GIVEN = r"[A-Za-z0-9.\-]+"  # by users, to streams and reader groups
 _INTERNAL = (
-    (Kind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
-    (Kind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
-    (Kind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
-    (Kind.SHARED_TABLE, re.compile(f"(?:{'|'.join(CLIENT_TABLES)}){TABLE_SUFFIX}")),
+    (NameKind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
+    (NameKind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
+    (NameKind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
+    (NameKind.SHARED_TABLE, re.compile(f"(?:{'|'.join(CLIENT_TABLES)}){TABLE_SUFFIX}")),
 )
 
 
-def kind_of(scope: str, name: str) -> Kind:
+def kind_of(scope: str, name: str) -> NameKind:
     """What a stream's or a table's name belongs to."""
     if scope == INTERNAL_SCOPE:
-        return Kind.SYSTEM
+        return NameKind.SYSTEM
     if scope == CLUSTER_SCOPE and name == SCRUB:
-        return Kind.CLUSTER
+        return NameKind.CLUSTER
     if scope.startswith("_"):
-        return Kind.UNKNOWN
+        return NameKind.UNKNOWN
     if name.startswith("_"):
-        return next((kind for kind, form in _INTERNAL if form.fullmatch(name)), Kind.UNKNOWN)
-    return Kind.TABLE if name.endswith(TABLE_SUFFIX) else Kind.STREAM
+        return next((kind for kind, form in _INTERNAL if form.fullmatch(name)), NameKind.UNKNOWN)
+    return NameKind.TABLE if name.endswith(TABLE_SUFFIX) else NameKind.STREAM
 
 
 def need(scope: str, name: str, act: Act) -> Need:
@@ -213,7 +213,7 @@ def segment_permission(segment: str, act: Act) -> Permission | None:
     if act in (Act.CREATE, Act.DELETE) and segment != segment_name(found.scope, found.name, 0):
         return None  # clients create tables of one segment; those of several are the controller's
     if found.is_transient:
-        part = Part.TRANSIENT
+        part = SegmentPart.TRANSIENT
     else:
-        part = Part.TRANSACTION if found.in_transaction else Part.WHOLE
+        part = SegmentPart.TRANSACTION if found.in_transaction else SegmentPart.WHOLE
     return RIGHTS[kind_of(found.scope, found.name)].segments.get(part, {}).get(act)

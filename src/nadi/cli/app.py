@@ -21,7 +21,7 @@ from nadi.cli.printing import INTERRUPTED, failure, say
 _MAY_BE_EMPTY = {"key", "secondary", "value", "prefix", "primary", "first", "last", "note", "grep"}
 
 
-class _Command(TyperCommand):
+class _CliCommand(TyperCommand):
     """A command that refuses empty text, which is what an unset variable of the shell becomes: a path would be the
     current folder, a name or a place none at all."""
 
@@ -63,7 +63,7 @@ def _prepare(commands: typer.Typer) -> None:
 
     for command in commands.registered_commands:
         assert command.callback is not None, "each has a function"
-        command.cls, command.callback = _Command, prepared(command.callback)
+        command.cls, command.callback = _CliCommand, prepared(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _prepare(group.typer_instance)
@@ -103,7 +103,7 @@ _COMMANDS = {
 }
 
 
-class _Group(TyperGroup):
+class _CliGroup(TyperGroup):
     """All commands. Its help is plain: it is asked for often, and the library that draws the others' takes a while."""
 
     def __init__(self, **given: Any) -> None:
@@ -119,7 +119,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group, help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True
+    cls=_CliGroup, help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True
 )
 
 

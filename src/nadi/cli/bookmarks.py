@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.options import POSITION, SEVERAL, By, Clock, Name, Note, OfStream, OfTag, Scope, Stream, Tags, cut_at
+from nadi.cli.options import POSITION, SEVERAL, By, Name, Note, OfStream, OfTag, Scope, Stream, Tags, TimeBasis, cut_at
 from nadi.cli.printing import Form, say, show
 from nadi.cli.session import Resource, Row
 from nadi.errors import InvalidArgumentError
@@ -72,7 +72,7 @@ def create_bookmark(
     stream: Stream,
     name: Name,
     at: Annotated[str, typer.Option(help=f"Where: {POSITION}.")] = "tail",
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:
@@ -113,7 +113,7 @@ def create_slice(
     ],
     start: Annotated[str, typer.Option("--from", help=f"Where it starts: {POSITION}.")] = "head",
     end: Annotated[str, typer.Option("--to", help=f"Where it ends: {POSITION}.")] = "tail",
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     note: Note = "",
     tag: Tags = None,
 ) -> None:

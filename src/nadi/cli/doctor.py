@@ -24,7 +24,7 @@ from nadi.defaults import DEFAULT_HOST, DEFAULT_REST_PORT, DEFAULT_STORE_PORT, D
 from nadi.errors import AccessDeniedError, NadiError
 
 if TYPE_CHECKING:
-    from nadi.cli.cluster.asking import RestClient
+    from nadi.cli.cluster.rest_client import RestClient
     from nadi.observe.health import Component
 
 _GIB = 1 << 30
@@ -186,7 +186,7 @@ def check_server(
 
     store: host:port at which a server of this machine would listen.
     """
-    from nadi.cli.cluster.asking import RestClient
+    from nadi.cli.cluster.rest_client import RestClient
 
     uri = controller or DEFAULT_URI
     address, rest = urlsplit(uri).netloc, rest or _rest_beside(uri, trust_store)

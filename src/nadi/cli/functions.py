@@ -19,19 +19,19 @@ from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, Prot
 if TYPE_CHECKING:
     from nadi.client import StreamManager
     from nadi.client.control.loop_thread import LoopThread
-    from nadi.functions.progress import FunctionRecord, StoredProgress
+    from nadi.functions.progress import FunctionProgressRecord, FunctionRecord
     from nadi.process.processor import Positions
 
 Name = Annotated[str, typer.Argument(help="The function's name.")]
 AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
 
 
-def _progress(manager: StreamManager, scope: str, name: str) -> tuple[LoopThread, StoredProgress]:
+def _progress(manager: StreamManager, scope: str, name: str) -> tuple[LoopThread, FunctionProgressRecord]:
     from nadi.client.blocking.face import inside
-    from nadi.functions.progress import StoredProgress
+    from nadi.functions.progress import FunctionProgressRecord
 
     thread, core = inside(manager)
-    return thread, StoredProgress(core, scope, name)
+    return thread, FunctionProgressRecord(core, scope, name)
 
 
 def _rows(manager: StreamManager, scope: str) -> Any:
@@ -174,7 +174,7 @@ def run_function(
 ) -> None:
     """Run a function until Ctrl-C: its workers follow the stream's segments."""
     from nadi.functions.definition import Function, function_of
-    from nadi.functions.handlers.address import Target
+    from nadi.functions.handlers.address import TargetAddress
     from nadi.functions.supervisor import run
 
     choose_one(exactly_once=exactly_once, delivery=given["delivery"] not in (None, "exactly-once"))
@@ -200,7 +200,7 @@ def run_function(
                 raise InvalidArgumentError(f"--header is `Name: value`, not {one!r}")
             headers[key.strip()] = value.strip()
         chosen = {name: value for name, value in given.items() if name in _OF_TARGETS}
-        service = Target(target, headers=headers, trust_store=chosen.pop("target_trust_store", None), **chosen)
+        service = TargetAddress(target, headers=headers, trust_store=chosen.pop("target_trust_store", None), **chosen)
         function = Function(scope=scope, stream=stream, target=service, **options)
     run(function, controller, trust_store=trust_store)
 
@@ -225,7 +225,7 @@ def settle(
         for reader in await group.online_readers():  # all dead
             await group.reader_offline(reader)
         log = logging.getLogger("nadi.functions")
-        return await settle_all(group, TransactionWriters(core), log, if_unknown="redo" if redo else "forget")
+        return await settle_all(group, TransactionWriters(core), log, on_unknown_commit="redo" if redo else "forget")
 
     say(f"forgot {awaited(manager, settled)} outputs of function {name}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.options import POSITION, By, Clock, Scope, Yes, cut_at
+from nadi.cli.options import POSITION, By, Scope, TimeBasis, Yes, cut_at
 from nadi.cli.printing import Form, confirm, say, show
 from nadi.cli.session import Resource, Row
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError
@@ -112,7 +112,7 @@ def create_group(
         list[str] | None,
         typer.Option("--to", help=f"Where it ends: {POSITION}; or STREAM=POSITION. [default: nowhere]"),
     ] = None,
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     checkpoint_every: Annotated[
         str | None, typer.Option(help="Have checkpoints made at this interval: 30s, 5min.")
     ] = None,
@@ -148,7 +148,7 @@ def reset_group(
     scope: Scope,
     group: Group,
     to: Annotated[list[str] | None, typer.Option(help=f"Where to continue: {POSITION}; or STREAM=POSITION.")] = None,
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     checkpoint: Annotated[str | None, typer.Option(help="Continue at this checkpoint of the group.")] = None,
     yes: Yes = False,
 ) -> None:
@@ -225,7 +225,7 @@ def _checkpoint_rows(kept: list[Checkpoint]) -> list[Row]:
 
 
 def _cuts(
-    manager: StreamManager, streams: list[str], positions: list[str], option: str, by: Clock, *, end: bool = False
+    manager: StreamManager, streams: list[str], positions: list[str], option: str, by: TimeBasis, *, end: bool = False
 ) -> dict[str, StreamCut]:
     """By stream: what is given for it, or for all."""
     for_all: list[str] = []

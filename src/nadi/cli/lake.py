@@ -167,7 +167,7 @@ def run(
         say(f"{done.rows:,} rows{letters}, {done.size_bytes:,} bytes of the stream")
         sys.stdout.flush()
 
-    _lakes().run(manager, lake, once=once, told=report)
+    _lakes().run(manager, lake, once=once, on_progress=report)
 
 
 @lake_app.command("rebuild")
@@ -185,6 +185,6 @@ def rebuild(
         if sys.stderr.isatty():
             typer.echo(f"\r{events:,} events", err=True, nl=False)
 
-    done = _lakes().rebuild(manager, scope, lake, to, key=key, told=report)
+    done = _lakes().rebuild(manager, scope, lake, to, key=key, on_progress=report)
     kept = "with their positions" if done.keeps_positions else "in order by key, at other positions"
     say(f"{done.events:,} events in {scope}/{to}, {kept}")

@@ -80,23 +80,23 @@ DeadLetters = Annotated[
 ]
 
 
-class Clock(StrEnum):
+class TimeBasis(StrEnum):
     """By what a time in an option or argument is meant."""
 
     ARRIVAL = "arrival"
     EVENT_TIME = "event-time"
 
 
-By = Annotated[Clock, typer.Option("--by", help="Whether times are when events came, or the events' own.")]
+By = Annotated[TimeBasis, typer.Option("--by", help="Whether times are when events came, or the events' own.")]
 
 
-def cut_at(cuts: StreamCuts, text: str, by: Clock = Clock.ARRIVAL, *, end: bool = False) -> StreamCut:
+def cut_at(cuts: StreamCuts, text: str, by: TimeBasis = TimeBasis.ARRIVAL, *, end: bool = False) -> StreamCut:
     """The cut that an option or argument names. end: something ends there."""
     from nadi.cli.amounts import age_s
-    from nadi.client.places.moments import BY_EVENT_TIME, is_time
+    from nadi.client.stream_cuts.timestamps import BY_EVENT_TIME, is_time
 
     if text.startswith("-"):
         text = datetime.fromtimestamp(max(0.0, time.time() - age_s(text[1:])), UTC).isoformat()
-    if by is Clock.EVENT_TIME and is_time(text):
+    if by is TimeBasis.EVENT_TIME and is_time(text):
         text = BY_EVENT_TIME + text
     return cuts.named(text, end=end)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nadi.client import Unreadable
-    from nadi.process.members import Member
+    from nadi.process.members import WorkerInfo
 
 _ANY_WIDTH = 1_000_000
 INTERRUPTED = 130  # the exit code, as shells have it
@@ -193,7 +193,7 @@ def _unmarked(text: str) -> str:
     return plain(text).replace("[", r"\[")
 
 
-def processes(kind: str, members: Iterable[Member]) -> dict[str, str]:
+def processes(kind: str, members: Iterable[WorkerInfo]) -> dict[str, str]:
     """Those that work at something, as a field of a table for each."""
     return {
         f"{kind} {number}": f"{one.host}, process {one.pid}, {one.segments} segments, {one.events:,} events, "

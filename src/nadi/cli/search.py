@@ -15,9 +15,9 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
-    from nadi.search import Definition, Page, StandingStatus, Status
+    from nadi.search import IndexDefinition, IndexStatus, Page, StandingStatus
     from nadi.search.blocking import Indexes, StandingQueries
-    from nadi.search.standing.records import QuerySet
+    from nadi.search.percolate.records import QuerySet
 
 _POSITION = "head, tail, a time, a bookmark, or a cut's text"
 _FIELDS = "`name:kind,…`, where a kind is text, keyword, long, double, date or timestamp"
@@ -38,7 +38,7 @@ def _standing(manager: StreamManager, scope: str) -> StandingQueries:
     return standing_queries(manager, scope)
 
 
-def _fields(one: Definition | QuerySet) -> str:
+def _fields(one: IndexDefinition | QuerySet) -> str:
     return ",".join(f"{field.name}:{field.kind}" for field in one.fields)
 
 
@@ -74,7 +74,7 @@ def _status(manager: StreamManager, scope: str, stream: str) -> Row:
     return _progress(status) | row | processes("indexer", status.indexers)
 
 
-def _progress(status: Status | StandingStatus) -> Row:
+def _progress(status: IndexStatus | StandingStatus) -> Row:
     one = status.definition
     return {
         "stream": one.stream,

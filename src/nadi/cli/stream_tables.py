@@ -13,7 +13,7 @@ from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager, TableDefinition
-    from nadi.client.streamtables.following import IfUnknown
+    from nadi.client.streamtables.change_writer import IfUnknown
 
 Name = Annotated[str, typer.Argument(help="The table: letters, digits, '.' and '-'.")]
 
@@ -110,7 +110,7 @@ def write_changes(
     to: Annotated[str, typer.Argument(help="The stream that gets the changes, or a table of it.")],
     end: Annotated[str | None, typer.Option(help=f"Where to stop: {POSITION}. [default: none: until Ctrl-C]")] = None,
     every: Annotated[float, typer.Option(help="Look for new rows every so many seconds.", min=0.01)] = 1.0,
-    if_unknown: Annotated[
+    on_unknown_commit: Annotated[
         str,
         typer.Option(
             help="What to do if nobody knows whether the last changes of an earlier run are there: raise (an error), "
@@ -131,7 +131,14 @@ def write_changes(
     cut = None if end is None else cut_at(cuts, end, end=True)
     try:
         nadi.write_changes(
-            manager, scope, name, to, end=cut, every=every, told=note_progress, if_unknown=cast("IfUnknown", if_unknown)
+            manager,
+            scope,
+            name,
+            to,
+            end=cut,
+            every=every,
+            on_progress=note_progress,
+            on_unknown_commit=cast("IfUnknown", on_unknown_commit),
         )
     except KeyboardInterrupt:
         warn(f"wrote {count:,} {what}")

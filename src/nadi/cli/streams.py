@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nadi.cli.options import POSITION, SEVERAL, By, Clock, OfTag, Scope, Stream, Tags, Yes, cut_at
+from nadi.cli.options import POSITION, SEVERAL, By, OfTag, Scope, Stream, Tags, TimeBasis, Yes, cut_at
 from nadi.cli.printing import Form, confirm, say, say_gone, show
 from nadi.cli.session import Resource, Row, check_absent, choose_one, option, taking
 from nadi.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, ProtocolError, ScopeNotFoundError
 
 if TYPE_CHECKING:
-    from nadi.client import Holder, ScalingPolicy, StreamManager
+    from nadi.client import RetentionHolder, ScalingPolicy, StreamManager
     from nadi.model.event_time import EventTime
     from nadi.model.reports import ScalingReport, SegmentReport
 
@@ -232,7 +232,7 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, form: Form
         for load in manager.segment_loads(scope, stream)
         if load.hot_key is not None
     ]
-    held_by: tuple[Holder, ...] = ()
+    held_by: tuple[RetentionHolder, ...] = ()
     try:
         kept = manager.kept(scope, stream)
     except PermissionDeniedError:  # it names groups, which not everybody may see
@@ -381,7 +381,7 @@ def truncate_stream(
     scope: Scope,
     stream: Stream,
     at: Annotated[str, typer.Option(help=f"Where: {POSITION}; events before it are deleted.")],
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     yes: Yes = False,
 ) -> None:
     """Delete the events before a cut, permanently."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nadi.client.control.policy import Holder as Holder
-from nadi.client.control.policy import Kept as Kept
 from nadi.client.control.policy import KeyValueTableConfiguration as KeyValueTableConfiguration
+from nadi.client.control.policy import Retained as Retained
+from nadi.client.control.policy import RetentionHolder as RetentionHolder
 from nadi.client.control.policy import RetentionPolicy as RetentionPolicy
 from nadi.client.control.policy import ScalingPolicy as ScalingPolicy
 from nadi.client.control.policy import StreamConfiguration as StreamConfiguration
@@ -12,8 +12,6 @@ from nadi.client.control.security import Basic as Basic
 from nadi.client.control.security import Bearer as Bearer
 from nadi.client.definitions.stream_tables import TableDefinition as TableDefinition
 from nadi.client.indexstream.record import IndexRecord as IndexRecord
-from nadi.client.places.shelf import Bookmark as Bookmark
-from nadi.client.places.slices import NamedSlice as NamedSlice
 from nadi.client.readergroup.event_reads import EventRead as EventRead
 from nadi.client.readergroup.event_reads import on_events as on_events
 from nadi.client.readergroup.event_reads import on_positions as on_positions
@@ -26,8 +24,10 @@ from nadi.client.reading.watermarks import TimeWindow as TimeWindow
 from nadi.client.segments.info import SegmentInfo as SegmentInfo
 from nadi.client.segments.info import StreamInfo as StreamInfo
 from nadi.client.serializers.values import ValueEvent as ValueEvent
-from nadi.client.shared.shared_state import Lease as Lease
-from nadi.client.shared.state_synchronizer import StateKind as StateKind
+from nadi.client.state_sync.shared_state import LeaderLease as LeaderLease
+from nadi.client.state_sync.state_synchronizer import StateKind as StateKind
+from nadi.client.stream_cuts.bookmark_store import Bookmark as Bookmark
+from nadi.client.stream_cuts.slices import NamedSlice as NamedSlice
 from nadi.client.tables.catalog import Unreadable as Unreadable
 from nadi.client.tables.key_value_table import Insert as Insert
 from nadi.client.tables.key_value_table import Put as Put

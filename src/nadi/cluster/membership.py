@@ -30,11 +30,11 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from nadi.cluster.membership_view import FOLDER, Member, MembershipPace, MembershipView, Peer, encode
-from nadi.cluster.placement import Holding, Server, View
-from nadi.engines.engine import Registry
+from nadi.cluster.membership_view import FOLDER, MembershipPace, MembershipView, PeerServer, ServerMember, encode
+from nadi.cluster.placement import Holding, ServerView, View
 from nadi.errors import UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_CALLS_AT_ONCE, CLUSTER_LEAVE_TRIES
+from nadi.object_log.engine import Registry
 from nadi.runtime import REAL, Runtime
 from nadi.throttled_log import Complaints
 
@@ -55,7 +55,7 @@ class Membership:
     def __init__(
         self,
         registry: Registry,
-        me: Member,
+        me: ServerMember,
         *,
         runtime: Runtime = REAL,
         pace: MembershipPace | None = None,
@@ -66,7 +66,7 @@ class Membership:
         self._pace = pace or MembershipPace()
         self._on_change = on_change
         self._view = MembershipView(me.id, self._pace)
-        self._lease = Lease(runtime, self._pace.lease_s)
+        self._lease = ServerLease(runtime, self._pace.lease_s)
         self._complaints = Complaints(log, "%s, and it tries again")
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._beats: dict[asyncio.Task[None], None] = {}
@@ -122,10 +122,10 @@ class Membership:
         return self._pace.beat_s
 
     @property
-    def members(self) -> dict[str, Peer]:
+    def members(self) -> dict[str, PeerServer]:
         """All that have an entry, and those that `name` asked for, dead ones too; this one once it has joined."""
         me, now = self._me, self._runtime.monotonic()
-        mine = {me.id: Peer(me.id, me, True, self._since, now)} if self.term else {}
+        mine = {me.id: PeerServer(me.id, me, True, self._since, now)} if self.term else {}
         return mine | self._view.peers()
 
     def has_takers(self) -> bool:
@@ -153,7 +153,7 @@ class Membership:
 
     def view(self, holdings: Mapping[int, Holding], containers: int) -> View:
         now = self._runtime.monotonic()
-        mine = {self._me.id: Server(self._since, True, self._me.is_draining)} if self.term else {}
+        mine = {self._me.id: ServerView(self._since, True, self._me.is_draining)} if self.term else {}
         return View(
             me=self._me.id,
             at=now,
@@ -269,7 +269,7 @@ class Membership:
         task.add_done_callback(tasks.pop)
 
 
-class Lease:
+class ServerLease:
     def __init__(self, runtime: Runtime, length_s: float) -> None:
         self._now = runtime.boottime
         self._length_s = length_s

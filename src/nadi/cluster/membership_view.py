@@ -22,20 +22,20 @@ from dataclasses import dataclass
 import msgspec
 
 from nadi import limits
-from nadi.cluster.placement import Server
-from nadi.engines.engine import Entry
-from nadi.engines.lines import line_of, value_of
+from nadi.cluster.placement import ServerView
 from nadi.errors import InvalidArgumentError
+from nadi.object_log.checksummed_lines import line_of, value_of
+from nadi.object_log.engine import VersionedValue
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerServer:
     """Another server, as it was seen last. member: None while its value hasn't been read, or can't be understood.
     since: when it was first seen to be alive, or dead, by this server's monotonic clock. heard: when its entry was last
     seen to have changed, by the same."""
 
     id: str
-    member: Member | None
+    member: ServerMember | None
     is_alive: bool
     since: float
     heard: float
@@ -50,7 +50,7 @@ class _Watched:
         self.is_listed = version is not None
         self.is_alive = version is not None
         self.since = self.since_draining = now
-        self.member: Member | None = None
+        self.member: ServerMember | None = None
         self.read = -math.inf  # when its value was asked for last, successfully
 
 
@@ -110,7 +110,7 @@ class MembershipView:
                 self._watched[server] = _Watched(version, ended)
                 self._changed(ended)
 
-    def found(self, server: str, entry: Entry | None, asked: float, answered: float) -> None:
+    def found(self, server: str, entry: VersionedValue | None, asked: float, answered: float) -> None:
         """A question about one server was answered. asked: when it was sent."""
         watched = self._watched.get(server)
         if watched is None:  # named in a record
@@ -138,7 +138,7 @@ class MembershipView:
                 watched.is_listed = False
                 self._turn(watched, False, answered)
 
-    def _take(self, watched: _Watched, member: Member | None, now: float) -> bool:
+    def _take(self, watched: _Watched, member: ServerMember | None, now: float) -> bool:
         """Whether the value is newer than the one that is known; a late beat may replace a newer one."""
         known = watched.member
         if member is None or (known is not None and member.counter <= known.counter):
@@ -158,17 +158,17 @@ class MembershipView:
         self.stable_since = now
         self.changes += 1
 
-    def peers(self) -> dict[str, Peer]:
+    def peers(self) -> dict[str, PeerServer]:
         return {
-            server: Peer(server, watched.member, watched.is_alive, watched.since, watched.heard)
+            server: PeerServer(server, watched.member, watched.is_alive, watched.since, watched.heard)
             for server, watched in self._watched.items()
         }
 
-    def servers(self) -> dict[str, Server]:
+    def servers(self) -> dict[str, ServerView]:
         """For `placement`. One that can't be understood gets no containers. One that was dead, and has an entry that
         hasn't been read yet, is left out: it may live again."""
         return {
-            server: Server(
+            server: ServerView(
                 max(watched.since, watched.since_draining) if watched.is_alive else watched.since,
                 watched.is_alive,
                 watched.member is None or watched.member.is_draining,
@@ -205,7 +205,7 @@ class MembershipView:
 FOLDER = "servers/"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class ServerMember(msgspec.Struct, frozen=True, kw_only=True):
     """What a server says of itself, in its entry `servers/<id>`: a line of JSON with its checksum. Fields that a later
     version adds are ignored. id: new with each start of the server. store, controller, rest: addresses, "host:port",
     where clients reach it. version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of
@@ -226,15 +226,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float = 0.0
 
 
-def encode(member: Member) -> bytes:
+def encode(member: ServerMember) -> bytes:
     return line_of(msgspec.json.encode(member))
 
 
-def decode(value: bytes) -> Member | None:
+def decode(value: bytes) -> ServerMember | None:
     """None if it is damaged, or isn't one, as of a version of nadi that can't be understood."""
     try:
         found = value_of(value)
-        return None if found is None else msgspec.json.decode(found, type=Member)
+        return None if found is None else msgspec.json.decode(found, type=ServerMember)
     except msgspec.MsgspecError:
         return None
 

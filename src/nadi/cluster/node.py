@@ -14,40 +14,40 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nadi.access.gate import Gate
+from nadi.access.authentication import Gate
 from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
 from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
 from nadi.cluster.admin.metrics import CountedEngine, samples
-from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import Map, RecordWatch
+from nadi.cluster.container_map import Map, RecordWatch
 from nadi.cluster.membership import Membership
-from nadi.cluster.membership_view import Member, MembershipPace
-from nadi.cluster.parts import ClusterParts
+from nadi.cluster.membership_view import MembershipPace, ServerMember
 from nadi.cluster.proxy.active import ClusterKey
 from nadi.cluster.proxy.request_proxy import OpenChannel, RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
+from nadi.cluster.reconciler import Keeper
+from nadi.cluster.storage import ClusterParts
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.retention.rounds import IndexTimes
 from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
-from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.identity import OwnLog, open_cluster, refuse_strangers, signing_key
-from nadi.engines.outcomes import patiently
-from nadi.engines.proof import prove
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import CLUSTER_BREAK_S, CLUSTER_CALL_S, CLUSTER_DRAIN_S, CLUSTER_LEAVE_S, CLUSTER_START_S, STOP_DOOR_S
-from nadi.observe.health import Component, Status, leaf
+from nadi.object_log.engine import LogEngine, Registry
+from nadi.object_log.identity import OwnLog, open_cluster, refuse_strangers, signing_key
+from nadi.object_log.outcomes import patiently
+from nadi.object_log.store_probe import prove
+from nadi.observe.health import Component, HealthStatus, leaf
 from nadi.observe.metrics import Sample
 from nadi.runtime import Runtime
-from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
+from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Records, Stored, check_stays
-from nadi.stopping import Ending
+from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord, check_stays
+from nadi.shutdown import Ending
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.05
@@ -79,7 +79,7 @@ class NodeSettings:
     version: str = ""
 
 
-class Addresses(NamedTuple):
+class ServerAddresses(NamedTuple):
     """Where a server answers, as clients are told. rest: "host:port", "" if there is none."""
 
     store: tuple[str, int]
@@ -109,7 +109,7 @@ class ClusterNode:
         self.cluster = await open_cluster(engine, settings.containers, runtime, own_log)
         key = ClusterKey(await signing_key(engine, runtime))
         self._tokens = key.token_key(settings.token_lifetime_s) if settings.gate is not None else None
-        self._records = Records(registry, runtime)
+        self._records = ContainerRecords(registry, runtime)
         first = await patiently("read a record", partial(self._records.read, CONTROLLER_CONTAINER), runtime)
         check_stays(first.record)
         self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
@@ -138,11 +138,11 @@ class ClusterNode:
         )
         parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 
-    def join(self, addresses: Addresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
+    def join(self, addresses: ServerAddresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
         """Say that this server is there, and take what is its share; `parts` has what ends that. index_times: for the
         retention of a controller here."""
         self.addresses, self._index_times, runtime = addresses, index_times, self._runtime
-        me = Member(
+        me = ServerMember(
             id=self.id,
             store=_joined(addresses.store),
             controller=_joined(addresses.rpc),
@@ -225,8 +225,8 @@ class ClusterNode:
         """It isn't up while it can't reach the store."""
         details = {"server": self.id, "term": self.membership.term}
         if not self.membership.term:
-            return leaf("cluster", Status.STARTING, details)
-        return leaf("cluster", Status.UP if self.membership.lease_is_valid() else Status.DOWN, details)
+            return leaf("cluster", HealthStatus.STARTING, details)
+        return leaf("cluster", HealthStatus.UP if self.membership.lease_is_valid() else HealthStatus.DOWN, details)
 
     def controller_elsewhere(self) -> str:
         """The address of the active controller, if that is another server's; "" otherwise, and if it isn't known."""
@@ -241,7 +241,7 @@ class ClusterNode:
     def _cleans(self) -> bool:
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
-    def _parts_of(self, number: int, seen: Stored) -> ClusterParts:
+    def _parts_of(self, number: int, seen: VersionedRecord) -> ClusterParts:
         where = number, self._cache / f"container-{number}", self.id, seen, self._log, self._records
         may_answer = partial(self.keeper.may_answer, number)
         return ClusterParts(*where, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)

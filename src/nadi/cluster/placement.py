@@ -59,7 +59,7 @@ def _weight(server: str, container: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerView:
     """What is seen of a server. since: when that was seen first, by the observer's monotonic clock, in seconds."""
 
     since: float
@@ -75,7 +75,7 @@ class Server:
 class Holding:
     """What a container's record says. owner: the server that claimed it last, "" if none did. released_to: for whom the
     owner has let go of it, "" if it hasn't. since: when the answer came that first showed this version of the record,
-    as in `Server`."""
+    as in `ServerView`."""
 
     version: str | None
     epoch: int
@@ -94,7 +94,7 @@ class View:
 
     me: str
     at: float
-    servers: Mapping[str, Server]
+    servers: Mapping[str, ServerView]
     holdings: Mapping[int, Holding]
     containers: int
     looked_at: float
@@ -107,7 +107,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimContainer:
     """Become the owner, with the next epoch, if the record still has that version."""
 
     container: int
@@ -116,18 +116,18 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseContainer:
     """Let go of a container of one's own, for `target` to claim it."""
 
     container: int
     target: str
 
 
-def decisions(view: View) -> list[Claim | Release]:
+def decisions(view: View) -> list[ClaimContainer | ReleaseContainer]:
     """What this server is to do now, in order of containers; the same again until the view shows that it was done."""
     order = view.order()
     claims = [
-        Claim(container, holding.epoch + 1, holding.version)
+        ClaimContainer(container, holding.epoch + 1, holding.version)
         for container, holding in sorted(view.holdings.items())
         if _is_to_claim(view, holding, order[container])
     ]
@@ -160,7 +160,7 @@ def _free_since(view: View, holding: Holding) -> float | None:
     return max(owner.since, holding.since)
 
 
-def _releases(view: View, order: Placement) -> Iterator[Release]:
+def _releases(view: View, order: Placement) -> Iterator[ReleaseContainer]:
     """A server that drains gives away whatever it has, all at once; any other what placement wants elsewhere, one at a
     time, and only while servers neither come nor go, unless it is told to."""
     me = view.servers.get(view.me)
@@ -175,6 +175,6 @@ def _releases(view: View, order: Placement) -> Iterator[Release]:
     for container, holding in sorted(view.holdings.items()):
         target = next(iter(order[container]), view.me)
         if holding.owner == view.me and not holding.released_to and target != view.me and target not in under_way:
-            yield Release(container, target)
+            yield ReleaseContainer(container, target)
             if not me.is_draining:
                 return

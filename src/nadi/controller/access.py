@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from nadi.access.gate import Gate
-from nadi.access.names import Act, Kind, Need, kind_of, need
+from nadi.access.authentication import Gate
+from nadi.access.names import Act, NameKind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
 from nadi.controller.autoscaler import authorization, metadata_of, trigger
@@ -33,7 +33,7 @@ Exchange = Callable[[Command], Awaitable[Command]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """need: what the request needs; None if everybody may. also: what else it needs. stream: whose token the reply
     carries. tables: the token also covers the table of that name, if the caller may use it. lists: the field of a
     listing's reply that is filtered to what may be read. credentials: those that a request carries itself; the call's
@@ -135,65 +135,65 @@ def _is_emptied(reply: Any, field: str, caller: Caller) -> bool:
     return bool(had and not kept)
 
 
-_SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
-RULES: dict[str, Rule] = {
-    "getControllerServerList": Rule(lambda _: None),
-    "getControllerToBucketMapping": Rule(_cluster(UPDATE)),
+_SCALER = AccessRule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
+RULES: dict[str, AccessRule] = {
+    "getControllerServerList": AccessRule(lambda _: None),
+    "getControllerToBucketMapping": AccessRule(_cluster(UPDATE)),
     # scopes
-    "createScope": Rule(_cluster(UPDATE)),
-    "deleteScope": Rule(_cluster(UPDATE)),
-    "deleteScopeRecursive": Rule(_cluster(UPDATE)),
-    "checkScopeExists": Rule(_scope(READ)),
-    "listScopes": Rule(_cluster(READ), lists="scopes"),
-    "listStreamsInScope": Rule(_scope(READ, _listed), lists="streams"),
-    "listStreamsInScopeForTag": Rule(_scope(READ, _listed), lists="streams"),
+    "createScope": AccessRule(_cluster(UPDATE)),
+    "deleteScope": AccessRule(_cluster(UPDATE)),
+    "deleteScopeRecursive": AccessRule(_cluster(UPDATE)),
+    "checkScopeExists": AccessRule(_scope(READ)),
+    "listScopes": AccessRule(_cluster(READ), lists="scopes"),
+    "listStreamsInScope": AccessRule(_scope(READ, _listed), lists="streams"),
+    "listStreamsInScopeForTag": AccessRule(_scope(READ, _listed), lists="streams"),
     # streams
-    "createStream": Rule(_stream(Act.CREATE)),
-    "updateStream": Rule(_stream(Act.CHANGE)),
-    "truncateStream": Rule(_stream(Act.CHANGE)),
-    "sealStream": Rule(_stream(Act.END, _itself)),
-    "deleteStream": Rule(_stream(Act.END, _itself)),
-    "checkStreamExists": Rule(_stream(Act.LOOK, _itself)),
-    "getStreamConfiguration": Rule(_stream(Act.LOOK, _itself)),
-    "scale": Rule(_stream(Act.CHANGE)),
-    "checkScale": Rule(_stream(Act.LOOK)),
+    "createStream": AccessRule(_stream(Act.CREATE)),
+    "updateStream": AccessRule(_stream(Act.CHANGE)),
+    "truncateStream": AccessRule(_stream(Act.CHANGE)),
+    "sealStream": AccessRule(_stream(Act.END, _itself)),
+    "deleteStream": AccessRule(_stream(Act.END, _itself)),
+    "checkStreamExists": AccessRule(_stream(Act.LOOK, _itself)),
+    "getStreamConfiguration": AccessRule(_stream(Act.LOOK, _itself)),
+    "scale": AccessRule(_stream(Act.CHANGE)),
+    "checkScale": AccessRule(_stream(Act.LOOK)),
     # segments, and tokens for them
-    "getDelegationToken": Rule(_delegation, stream=_itself, tables=True),
-    "getCurrentSegments": Rule(_by_operation(_itself), stream=_itself),
-    "getSegments": Rule(_by_operation(), stream=_info),
-    "getEpochSegments": Rule(_by_operation(), stream=_info),
-    "getSegmentsBetween": Rule(_stream(Act.READ), stream=_info),
-    "getSegmentsImmediatlyFollowing": Rule(_stream(Act.LOOK)),
-    "getSegmentsImmediatelyFollowing": Rule(_stream(Act.LOOK)),
-    "getURI": Rule(_stream(Act.LOOK)),
-    "isSegmentValid": Rule(_stream(Act.LOOK)),
-    "isStreamCutValid": Rule(_stream(Act.LOOK)),
+    "getDelegationToken": AccessRule(_delegation, stream=_itself, tables=True),
+    "getCurrentSegments": AccessRule(_by_operation(_itself), stream=_itself),
+    "getSegments": AccessRule(_by_operation(), stream=_info),
+    "getEpochSegments": AccessRule(_by_operation(), stream=_info),
+    "getSegmentsBetween": AccessRule(_stream(Act.READ), stream=_info),
+    "getSegmentsImmediatlyFollowing": AccessRule(_stream(Act.LOOK)),
+    "getSegmentsImmediatelyFollowing": AccessRule(_stream(Act.LOOK)),
+    "getURI": AccessRule(_stream(Act.LOOK)),
+    "isSegmentValid": AccessRule(_stream(Act.LOOK)),
+    "isStreamCutValid": AccessRule(_stream(Act.LOOK)),
     # transactions
-    "createTransaction": Rule(_begin_transaction, stream=_info),
-    "commitTransaction": Rule(_stream(Act.CHANGE)),
-    "abortTransaction": Rule(_stream(Act.CHANGE)),
-    "pingTransaction": Rule(_stream(Act.CHANGE)),
-    "checkTransactionState": Rule(_stream(Act.LOOK)),
-    "listCompletedTransactions": Rule(_stream(Act.LOOK)),
+    "createTransaction": AccessRule(_begin_transaction, stream=_info),
+    "commitTransaction": AccessRule(_stream(Act.CHANGE)),
+    "abortTransaction": AccessRule(_stream(Act.CHANGE)),
+    "pingTransaction": AccessRule(_stream(Act.CHANGE)),
+    "checkTransactionState": AccessRule(_stream(Act.LOOK)),
+    "listCompletedTransactions": AccessRule(_stream(Act.LOOK)),
     # watermarks, subscribers, reader groups
-    "noteTimestampFromWriter": Rule(_stream(Act.CHANGE, lambda request: request.position.streamInfo)),
-    "removeWriter": Rule(_stream(Act.CHANGE, lambda request: request.stream)),
-    "listSubscribers": Rule(_stream(Act.CHANGE, _itself)),
-    "updateSubscriberStreamCut": Rule(_stream(Act.CHANGE, lambda request: request.streamCut.streamInfo)),
-    "createReaderGroup": Rule(_scope(READ), also=_named),
-    "updateReaderGroup": Rule(_scope(READ), also=_named),
-    "deleteReaderGroup": Rule(_scope(READ)),
-    "getReaderGroupConfig": Rule(lambda group: Need(reader_group_resource(group.scope, group.readerGroup), READ)),
+    "noteTimestampFromWriter": AccessRule(_stream(Act.CHANGE, lambda request: request.position.streamInfo)),
+    "removeWriter": AccessRule(_stream(Act.CHANGE, lambda request: request.stream)),
+    "listSubscribers": AccessRule(_stream(Act.CHANGE, _itself)),
+    "updateSubscriberStreamCut": AccessRule(_stream(Act.CHANGE, lambda request: request.streamCut.streamInfo)),
+    "createReaderGroup": AccessRule(_scope(READ), also=_named),
+    "updateReaderGroup": AccessRule(_scope(READ), also=_named),
+    "deleteReaderGroup": AccessRule(_scope(READ)),
+    "getReaderGroupConfig": AccessRule(lambda group: Need(reader_group_resource(group.scope, group.readerGroup), READ)),
     # key-value tables
-    "createKeyValueTable": Rule(_scope(UPDATE)),
-    "deleteKeyValueTable": Rule(_table(UPDATE)),
-    "getCurrentSegmentsKeyValueTable": Rule(_table(UPDATE)),
-    "getKeyValueTableConfiguration": Rule(_table(READ)),
-    "listKeyValueTablesInScope": Rule(_scope(READ, _listed), lists="kvtables"),
+    "createKeyValueTable": AccessRule(_scope(UPDATE)),
+    "deleteKeyValueTable": AccessRule(_table(UPDATE)),
+    "getCurrentSegmentsKeyValueTable": AccessRule(_table(UPDATE)),
+    "getKeyValueTableConfiguration": AccessRule(_table(READ)),
+    "listKeyValueTablesInScope": AccessRule(_scope(READ, _listed), lists="kvtables"),
     # nadi's own, and KEDA's
-    "report": Rule(_report),
-    "commitTogether": Rule(_stream(Act.CHANGE, _itself)),
-    "findCommit": Rule(_stream(Act.LOOK, _itself)),
+    "report": AccessRule(_report),
+    "commitTogether": AccessRule(_stream(Act.CHANGE, _itself)),
+    "findCommit": AccessRule(_stream(Act.LOOK, _itself)),
     "IsActive": _SCALER,
     "StreamIsActive": _SCALER,
     "GetMetricSpec": _SCALER,
@@ -205,7 +205,7 @@ class ControllerAccess:
     def __init__(self, gate: Gate, tokens: TokenKey) -> None:
         self._gate, self._tokens = gate, tokens
 
-    async def permit(self, rpc: str, request: Any, context: Any) -> tuple[Rule, Need | None, Caller | None]:
+    async def permit(self, rpc: str, request: Any, context: Any) -> tuple[AccessRule, Need | None, Caller | None]:
         """What was needed, and who has it: nobody, if everybody may. Raises AccessDeniedError where it is lacking."""
         rule = RULES.get(rpc)
         if rule is None:
@@ -233,7 +233,7 @@ class ControllerAccess:
         if rule.stream is not None and needed.token is not Permission.NONE:
             name = rule.stream(request)
             more = []
-            is_plain = kind_of(name.scope, name.stream) is Kind.STREAM
+            is_plain = kind_of(name.scope, name.stream) is NameKind.STREAM
             if rule.tables and is_plain and caller.may(table_resource(name.scope, name.stream), needed.token):
                 more.append(name.stream + TABLE_SUFFIX)  # Java asks for a table's token by its plain name
             reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more)

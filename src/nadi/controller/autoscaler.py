@@ -25,11 +25,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from nadi.controller.engine.workflows import Shared, Workflows
-from nadi.controller.rates import Rates, is_flowing, rate
 from nadi.controller.reports import bytes_behind, standing
-from nadi.controller.retention.past import look
+from nadi.controller.retention.cut_sizes import look
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupRetention, StreamState
+from nadi.controller.stream_rates import Rates, is_flowing, rate
 from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import SCALER_AT_ONCE, SCALER_KEPT, SCALER_LOOK_S, SCALER_METADATA_MAX_CHARS
 from nadi.model.load import SegmentLoad

@@ -18,14 +18,13 @@ from nadi.controller.autoscaler import Demand
 from nadi.controller.engine.workflows import Convoy, Schedule, Tasks, Workflows, check_all, tagged
 from nadi.controller.event_time import WatermarkRounds
 from nadi.controller.metrics import Metrics
-from nadi.controller.rates import Rates
 from nadi.controller.reports import Kind, Page, loads, replaced, report
 from nadi.controller.retention.rounds import RetentionRounds, check_policy
 from nadi.controller.scaling.judge import DEFAULT_PROFILE, Profile
 from nadi.controller.scaling.rounds import ScalingRounds
 from nadi.controller.state import records
-from nadi.controller.state.history import Cut, History, ask, first_change
-from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
+from nadi.controller.state.history import Cut, EpochHistory, ask, first_change
+from nadi.controller.state.metadata import ControllerMetadata, GroupName, StreamName, TableName
 from nadi.controller.state.segments import (
     Exchange,
     Leased,
@@ -36,6 +35,7 @@ from nadi.controller.state.segments import (
     T,
     Versioned,
 )
+from nadi.controller.stream_rates import Rates
 from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
 from nadi.model.event_time import EventTime
@@ -43,7 +43,7 @@ from nadi.model.reports import LOAD, RETENTION, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
-from nadi.wire.moments import ARRIVAL, check_clock
+from nadi.wire.time_index import ARRIVAL, check_clock
 
 
 class Controller:
@@ -68,7 +68,7 @@ class Controller:
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
         segments = Segments(exchange, self.clock, place_of, is_leased)
-        metadata = Metadata(Store(segments))
+        metadata = ControllerMetadata(Store(segments))
         flow = Workflows(metadata, segments, self.clock, self._tasks)
         self._flow, self.metadata = flow, metadata
         self.watermarks = WatermarkRounds(flow)
@@ -148,20 +148,20 @@ class Controller:
 
     async def list_stream_records(
         self, scope: str, token: str, count: int = limits.LIST_PAGE
-    ) -> tuple[list[tuple[str, records.Stream]], str]:
+    ) -> tuple[list[tuple[str, records.StreamRecord]], str]:
         """A page of streams, mark streams included, and the token to continue from; an empty page is the end."""
         await self.metadata.scope(scope)
         found, token = await page_of(self.metadata.streams(scope), token, count)
         return [(name, stream.value) for name, stream in found], token
 
-    async def create_stream(self, name: StreamName, config: records.Config) -> None:
+    async def create_stream(self, name: StreamName, config: records.StreamConfigRecord) -> None:
         """Create a stream: when this returns, all its segments exist."""
         check_name("stream", name.stream, internal=True)
         _check_config(config)
         async with self._creations.member():
             await self._flow.run(name, lambda: create.begin(self._flow, name, config))
 
-    async def update_stream(self, name: StreamName, config: records.Config) -> None:
+    async def update_stream(self, name: StreamName, config: records.StreamConfigRecord) -> None:
         _check_config(config)
         await self._flow.run(name, lambda: update.begin(self._flow, name, config))
 
@@ -174,7 +174,7 @@ class Controller:
     async def delete_stream(self, name: StreamName) -> None:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
-    async def stream(self, name: StreamName) -> records.Stream:
+    async def stream(self, name: StreamName) -> records.StreamRecord:
         """The stream's record; UnavailableError while it is being created, which clients retry."""
         found = await self.metadata.find_stream(name)
         if found is None and self._flow.pending(name, "create") is not None:
@@ -183,7 +183,7 @@ class Controller:
             raise errors.StreamNotFoundError(*name)
         return found.value
 
-    async def history(self, name: StreamName) -> History:
+    async def history(self, name: StreamName) -> EpochHistory:
         """All epochs of the stream that aren't forgotten; shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
@@ -259,13 +259,13 @@ class Controller:
 
     async def create_reader_group(
         self, name: GroupName, config: records.GroupConfig, group_id: str
-    ) -> records.ReaderGroup:
+    ) -> records.ReaderGroupRecord:
         """The group as stored: an existing one of that name, else a new one with this UUID."""
         with suppress(errors.AlreadyExistsError):
             await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
         return await self.reader_group(name)
 
-    async def reader_group(self, name: GroupName) -> records.ReaderGroup:
+    async def reader_group(self, name: GroupName) -> records.ReaderGroupRecord:
         return (await self.metadata.group(name)).value
 
     async def list_reader_groups(self, scope: str, token: str, count: int = limits.LIST_PAGE) -> tuple[list[str], str]:
@@ -308,7 +308,7 @@ class Controller:
     async def delete_table(self, name: TableName) -> None:
         await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
 
-    async def table(self, name: TableName) -> records.KeyValueTable:
+    async def table(self, name: TableName) -> records.KeyValueTableRecord:
         return (await self.metadata.table(name)).value
 
     async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
@@ -333,7 +333,7 @@ def position_of(token: str) -> bytes:
         raise errors.InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
 
 
-def _check_config(config: records.Config) -> None:
+def _check_config(config: records.StreamConfigRecord) -> None:
     check_policy(config)
     if config.event_time:
         EventTime.parse(config.event_time)

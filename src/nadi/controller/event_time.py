@@ -28,9 +28,9 @@ from msgspec.structs import replace
 
 from nadi import errors, limits
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.history import Cut, History
+from nadi.controller.state.history import Cut, EpochHistory
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Listed, Step, Stream, Transaction, TruncateWork, WriterMark
+from nadi.controller.state.records import ListedMark, Step, StreamRecord, TransactionRecord, TruncateWork, WriterMark
 from nadi.controller.state.segments import ANY_VERSION, RecordTable, Segments, Versioned, together
 from nadi.model.cutorder import earliest
 from nadi.model.framing import HEADER, HEADER_BYTES
@@ -40,14 +40,14 @@ from nadi.model.watermark import SegmentPosition, Watermark, decode_watermark, e
 from nadi.naming import REVISION_MARK, segment_epoch
 from nadi.throttled_log import Complaints
 from nadi.wire import commands as wire
-from nadi.wire.moments import ARRIVAL, is_earliest
+from nadi.wire.time_index import ARRIVAL, is_earliest
 
 _STEP_BYTES = 4 * limits.KIB  # from one watermark to the next of a round
 _WORK_A_ROUND = 200_000  # positions that are compared for a stream's watermarks: 0.1 s
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WatermarkDecision:
     """What to do about a stream: the watermarks to emit, the writers to drop, and those to wait for."""
 
     watermarks: tuple[Watermark, ...]
@@ -58,11 +58,11 @@ class Verdict:
 def judge(
     marks: Mapping[str, WriterMark],
     previous: Watermark | None,
-    history: History,
+    history: EpochHistory,
     *,
     timeout_ms: int,
     waited_ms: Mapping[str, int],
-) -> Verdict:
+) -> WatermarkDecision:
     """The verdict on the marks, by writer. timeout_ms: how long to wait for a stalled writer; waited_ms: how long
     each has been waited for so far, if at all."""
     behind = {w: mark for w, mark in marks.items() if previous is not None and mark.time <= previous.lower}
@@ -70,11 +70,11 @@ def judge(
     dropped = tuple(writer for writer in behind if writer not in waited_for)
     taking_part = [mark for writer, mark in marks.items() if writer not in behind]
     if waited_for or not taking_part:
-        return Verdict((), dropped, waited_for)
-    return Verdict(tuple(_made(taking_part, previous, history)), dropped, waited_for)
+        return WatermarkDecision((), dropped, waited_for)
+    return WatermarkDecision(tuple(_made(taking_part, previous, history)), dropped, waited_for)
 
 
-def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: History) -> Iterator[Watermark]:
+def _made(marks: Sequence[WriterMark], previous: Watermark | None, history: EpochHistory) -> Iterator[Watermark]:
     last = min(mark.time for mark in marks)
     first = previous.lower if previous is not None else None
     times = sorted(
@@ -105,7 +105,7 @@ def _reached(mark: WriterMark, time: int) -> Step:
     return steps[passed - 1] if passed and steps[passed - 1][0] == time else steps[passed]
 
 
-def _floor(marks: Sequence[WriterMark], time: int, history: History) -> Cut:
+def _floor(marks: Sequence[WriterMark], time: int, history: EpochHistory) -> Cut:
     """A cut that all events of later times lie behind; empty where that is unknown."""
     passed = [next((position for at, position in reversed(mark.steps) if at <= time), {}) for mark in marks]
     try:
@@ -119,7 +119,7 @@ def _floor(marks: Sequence[WriterMark], time: int, history: History) -> Cut:
         return {}
 
 
-def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:
+def joined(positions: Iterable[Cut], history: EpochHistory) -> tuple[SegmentPosition, ...]:
     """The first cut, among those with the segments of one epoch, that lies at or after all of the positions: of the
     newest epoch to which a segment of theirs belongs, as keys may have been joined and split again in between."""
     furthest: dict[int, int] = {}
@@ -138,7 +138,7 @@ _FEW_BYTES = 64 * limits.KIB
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MarkEntry:
     """A watermark and where in the mark stream it begins and ends."""
 
     start: int
@@ -147,13 +147,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class MarkRange:
     """Where the entries begin and end, what the attribute says (NO_VERSION: nothing), and the newest entry."""
 
     start: int
     end: int
     mark: int
-    newest: Entry | None
+    newest: MarkEntry | None
 
 
 class MarkStream:
@@ -165,7 +165,7 @@ class MarkStream:
         self._segments = segments
         self._segment = segment
 
-    async def extent(self) -> Extent:
+    async def extent(self) -> MarkRange:
         command = wire.GetStreamSegmentInfo(self._segments.request_id(), self._segment, "")
         info = await self._segments.ask(command, wire.StreamSegmentInfo)
         if not info.exists:
@@ -176,9 +176,9 @@ class MarkStream:
         newest = None
         async for entry in self.entries(mark if start <= mark < end else start, end):
             newest = entry
-        return Extent(start, end, mark, newest)
+        return MarkRange(start, end, mark, newest)
 
-    async def entries(self, start: int, end: int) -> AsyncGenerator[Entry, None]:
+    async def entries(self, start: int, end: int) -> AsyncGenerator[MarkEntry, None]:
         """The entries between two offsets at which entries start; ProtocolError if anything else is there."""
         held = bytearray()
         at = offset = start
@@ -197,11 +197,11 @@ class MarkStream:
                 size = HEADER_BYTES + length
                 if len(held) < size:
                     break
-                yield Entry(at, at + size, decode_watermark(bytes(held[HEADER_BYTES:size])))
+                yield MarkEntry(at, at + size, decode_watermark(bytes(held[HEADER_BYTES:size])))
                 at += size
                 del held[:size]
 
-    async def add(self, watermark: Watermark, extent: Extent) -> Extent | None:
+    async def add(self, watermark: Watermark, extent: MarkRange) -> MarkRange | None:
         """Store the watermark after the newest known one; return None if another was stored there meanwhile."""
         setup = wire.SetupAppend(self._segments.request_id(), _WRITER, self._segment, "")
         last = (await self._segments.ask(setup, wire.AppendSetup)).last_event_number
@@ -218,8 +218,8 @@ class MarkStream:
                 self._segments.request_id(), self._segment, REVISION_MARK, before, extent.mark, ""
             )
             await self._segments.ask(change, wire.SegmentAttributeUpdated)
-        entry = Entry(extent.end, extent.end + HEADER_BYTES + len(data), watermark)
-        return Extent(extent.start, entry.end, before, entry)
+        entry = MarkEntry(extent.end, extent.end + HEADER_BYTES + len(data), watermark)
+        return MarkRange(extent.start, entry.end, before, entry)
 
 
 log = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ async def note(
     await table.change(writer, f"the mark of writer {writer} in {name}", noted)
     if not name.stream.startswith("_") and (is_first or await flow.metadata.timed.get(name.key) is None):
         # after the mark is stored: a round that finds none strikes the stream off, and looks once more
-        await flow.metadata.timed.put(name.key, Listed(), ANY_VERSION)
+        await flow.metadata.timed.put(name.key, ListedMark(), ANY_VERSION)
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
         await table.drop(must_be_empty=True)
@@ -296,7 +296,7 @@ async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
 
 
 async def note_commits(
-    flow: Workflows, name: StreamName, transactions: Mapping[str, Transaction], positions: Mapping[str, Cut]
+    flow: Workflows, name: StreamName, transactions: Mapping[str, TransactionRecord], positions: Mapping[str, Cut]
 ) -> None:
     """Note the commit times of transactions that have one, the latest per writer, at where they were merged."""
     latest: dict[str, tuple[int, str]] = {}
@@ -338,7 +338,9 @@ class _Look:
     segment was still open, and one epoch further, because committing older transactions makes two epochs at once, whose
     segments are not sealed in epoch order."""
 
-    def __init__(self, flow: Workflows, name: StreamName, history: History, head: Cut, at: int, clock: int) -> None:
+    def __init__(
+        self, flow: Workflows, name: StreamName, history: EpochHistory, head: Cut, at: int, clock: int
+    ) -> None:
         self._segments, self._name, self._history, self._at, self._clock = flow.segments, name, history, at, clock
         self._head, self._is_before_head = head, history.passed(head)
         self._found: dict[int, tuple[int, bool]] = {}  # segment: where it stood, and whether it was sealed
@@ -457,7 +459,9 @@ class WatermarkRounds:
         except errors.UnavailableError as error:
             away[place] = error
 
-    async def _judge(self, name: StreamName, stream: Stream, history: History, marks: Marks, mark_segment: int) -> None:
+    async def _judge(
+        self, name: StreamName, stream: StreamRecord, history: EpochHistory, marks: Marks, mark_segment: int
+    ) -> None:
         table = self._flow.metadata.marks(name)
         mark_stream = MarkStream(self._flow.segments, name.mark.segment(mark_segment))
         extent = await mark_stream.extent()
@@ -473,7 +477,7 @@ class WatermarkRounds:
         self._waiting.pop(name.key, None)
         if verdict.waited_for:
             self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
-        later: Extent | None = extent
+        later: MarkRange | None = extent
         for watermark in verdict.watermarks:
             if later is None:  # one was stored meanwhile, by a try without answer
                 break
@@ -512,9 +516,11 @@ class WatermarkRounds:
         await self._table.remove([name.key])
         first, _ = await self._flow.metadata.marks(name).page(count=1)
         if first and await self._flow.metadata.find_stream(name) is not None:
-            await self._table.put(name.key, Listed(), ANY_VERSION)
+            await self._table.put(name.key, ListedMark(), ANY_VERSION)
 
-    async def _trim(self, name: StreamName, head: Cut, history: History, marks: MarkStream, extent: Extent) -> None:
+    async def _trim(
+        self, name: StreamName, head: Cut, history: EpochHistory, marks: MarkStream, extent: MarkRange
+    ) -> None:
         """Drop the watermarks that no reader of the stream's remaining data can need: of those whose cut lies before
         the stream's head, all but the last."""
         keep = extent.start

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 from nadi import limits
 from nadi.controller import reports
 from nadi.controller.engine.workflows import Shared, Workflows
-from nadi.controller.rates import Loads, Rates, StreamRate, event_size
-from nadi.controller.reports import Group, HotKeys, Standing
-from nadi.controller.retention import past
+from nadi.controller.reports import GroupReport, HotKeys, Standing
+from nadi.controller.retention import cut_sizes
 from nadi.controller.retention.rounds import Released, RetentionRounds
-from nadi.controller.scaling.rounds import Counts, ScalingRounds
+from nadi.controller.scaling.rounds import ScalingCounts, ScalingRounds
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import ReaderGroup
+from nadi.controller.state.records import ReaderGroupRecord
 from nadi.controller.state.segments import together
+from nadi.controller.stream_rates import Loads, Rates, StreamRate, event_size
 from nadi.errors import NadiError, NotFoundError
 from nadi.model.reports import GroupLagReport
 from nadi.naming import INTERNAL_SCOPE
@@ -105,7 +105,7 @@ class Figures:
 async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
     """The figures as they are now; UnavailableError if the store can't be asked for loads."""
     began_s, figures, loads = flow.clock.monotonic(), Figures(), await rates.loads()
-    groups: dict[GroupName, ReaderGroup] = {}
+    groups: dict[GroupName, ReaderGroupRecord] = {}
     parts: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
         (limits.METRICS_NAMES_S, lambda: _streams(figures, rates, hot_keys)),
         (limits.METRICS_NAMES_S, lambda: _groups(flow, figures, groups)),
@@ -139,7 +139,7 @@ async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
         figures.others = StreamRate(StreamName("", OTHERS), segments, False, events_per_s, bytes_per_s, hot)
 
 
-async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, ReaderGroup]) -> None:
+async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, ReaderGroupRecord]) -> None:
     async for scope, _ in flow.metadata.scopes.scan():
         if scope == INTERNAL_SCOPE:
             continue
@@ -151,23 +151,23 @@ async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, Rea
     figures.groups_count = len(groups)
 
 
-async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, ReaderGroup], loads: Loads) -> None:
+async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, ReaderGroupRecord], loads: Loads) -> None:
     """The lag of each group in each of its streams. Streams are looked at after all groups, once each."""
-    found: list[Group] = []
+    found: list[GroupReport] = []
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
-    async def stand(name: GroupName, group: ReaderGroup) -> None:
+    async def stand(name: GroupName, group: ReaderGroupRecord) -> None:
         found.append(await reports.standing(flow, name, group))
 
     async def measure_all(name: StreamName) -> None:
-        stream, mean = await past.look(flow, name), event_size(loads.get(name, {}).values())
+        stream, mean = await cut_sizes.look(flow, name), event_size(loads.get(name, {}).values())
         if name in figures.streams:
             figures.streams[name].kept_bytes = stream.kept_bytes
         for group, standing in by_stream[name]:
             figures.lags.append(await reports.measured(flow, group, standing, mean, stream))
 
     await together(_one(figures, permits, name.key, partial(stand, name, group)) for name, group in groups.items())
-    by_stream: dict[StreamName, list[tuple[Group, Standing]]] = {}
+    by_stream: dict[StreamName, list[tuple[GroupReport, Standing]]] = {}
     for group in found:
         for standing in group.standings:
             by_stream.setdefault(standing.stream, []).append((group, standing))
@@ -178,7 +178,7 @@ async def _kept(flow: Workflows, figures: Figures) -> None:
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
     async def look(name: StreamName, one: StreamRate) -> None:
-        one.kept_bytes = (await past.look(flow, name)).kept_bytes
+        one.kept_bytes = (await cut_sizes.look(flow, name)).kept_bytes
 
     unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
     await together(_one(figures, permits, name.key, partial(look, name, one)) for name, one in unknown)
@@ -197,7 +197,7 @@ async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Ca
 
 
 def families(
-    figures: Figures, counts: Counts, released: Released, unfinished: dict[str, int], now_s: float
+    figures: Figures, counts: ScalingCounts, released: Released, unfinished: dict[str, int], now_s: float
 ) -> Iterator[Metric]:
     """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
     now_s: by its monotonic clock."""

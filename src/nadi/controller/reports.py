@@ -19,15 +19,15 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.rates import event_size, loads_of
-from nadi.controller.retention import past
-from nadi.controller.retention.past import Past
+from nadi.controller.retention import cut_sizes
+from nadi.controller.retention.cut_sizes import Past
 from nadi.controller.scaling.judge import HotKey
 from nadi.controller.scaling.rounds import is_done, logged_decisions
-from nadi.controller.state.history import Cut, History, ask
+from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import Number, ReaderGroup, StreamState
+from nadi.controller.state.records import Number, ReaderGroupRecord, StreamState
 from nadi.controller.state.segments import together
+from nadi.controller.stream_rates import event_size, loads_of
 from nadi.errors import InvalidArgumentError, SegmentNotFoundError, StreamNotFoundError
 from nadi.limits import LAG_GROUPS, LAG_QUESTIONS, LIST_PAGE, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.load import WINDOWS_S
@@ -47,11 +47,11 @@ from nadi.model.reports import (
 )
 from nadi.naming import READER_GROUP_PREFIX, TABLE_SUFFIX, parse_segment_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableKey
+from nadi.wire.fields import WireTableKey
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LagReport:
     """size: bytes, None if the place is unknown. unread: for the segments it stands in that have more, from where on.
     why: what isn't known, and why."""
 
@@ -60,21 +60,21 @@ class Behind:
     why: str = ""
 
 
-async def bytes_behind(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -> Behind:
+async def bytes_behind(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -> LagReport:
     """How much lies after the cut, and before the end if there is one. past: the stream, looked at after the cut."""
     return await ask(flow.clock, past.history, lambda history: _measured(past.over(history), cut, end), cuts=2)
 
 
-def _measured(past: Past, cut: Cut, end: Cut | None) -> Behind:
+def _measured(past: Past, cut: Cut, end: Cut | None) -> LagReport:
     if not past.is_of_stream(cut):
         if not past.is_forgotten(cut):
-            return Behind(None, {}, "its position is none of this stream: it was deleted and made anew, perhaps")
+            return LagReport(None, {}, "its position is none of this stream: it was deleted and made anew, perhaps")
         if not past.is_gone(cut):
-            return Behind(None, {}, "its position lies where the controller has forgotten how the stream was scaled")
+            return LagReport(None, {}, "its position lies where the controller has forgotten how the stream was scaled")
         cut = past.start
     if end is not None and not past.is_of_stream(end):
         if past.is_forgotten(end) and past.is_gone(end):
-            return Behind(0, {})
+            return LagReport(0, {})
         end = None
     size = past.bytes_after(cut)
     _, offsets = past.standing(cut)
@@ -85,7 +85,7 @@ def _measured(past: Past, cut: Cut, end: Cut | None) -> Behind:
         until = {i: end.get(i, past.ends.get(i, 0) if is_before(i) else 0) for i in offsets}
     starts = {segment: max(offset, past.head.get(segment, 0)) for segment, offset in offsets.items()}
     unread = {i: start for i, start in starts.items() if start < min(past.ends.get(i, 0), until.get(i, 0))}
-    return Behind(size, unread)
+    return LagReport(size, unread)
 
 
 async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int, int]) -> float | None:
@@ -145,7 +145,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupReport:
     """A group with its standings, one for each of its streams. readers: their number; None if unknown."""
 
     name: GroupName
@@ -154,7 +154,7 @@ class Group:
     standings: tuple[Standing, ...]
 
 
-async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Group:
+async def standing(flow: Workflows, name: GroupName, group: ReaderGroupRecord) -> GroupReport:
     if not is_nadis(group.group_id):
         why = "its readers keep their positions in another client's form, and it publishes none to the controller"
         return await _published(flow, name, group, why)
@@ -173,13 +173,13 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Grou
         source, why = (BY_READERS, "") if key in cuts else ("", "it has no position in this stream")
         counts = len(mine), sum(segment.owner == NOBODY for segment in mine)
         standings.append(Standing(StreamName.of(key), cuts.get(key), ends.get(key), source, why, *counts))
-    return Group(name, len(state.readers), state.recorded_every_s, tuple(standings))
+    return GroupReport(name, len(state.readers), state.recorded_every_s, tuple(standings))
 
 
 async def _state(flow: Workflows, name: GroupName) -> tuple[GroupRecord | None, str]:
     """The state of a nadi group, or why it can't be known. It is read where it is stored, every time."""
     table = segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0)
-    command = wire.ReadTable(flow.segments.request_id(), table, "", (TableKey(STATE_KEY),))
+    command = wire.ReadTable(flow.segments.request_id(), table, "", (WireTableKey(STATE_KEY),))
     try:
         (entry,) = (await flow.segments.ask(command, wire.TableRead)).entries
     except SegmentNotFoundError:
@@ -193,7 +193,7 @@ async def _state(flow: Workflows, name: GroupName) -> tuple[GroupRecord | None, 
     return (state, "") if state.layout in _LAYOUTS else (None, "a newer nadi has written its state")
 
 
-async def _published(flow: Workflows, name: GroupName, group: ReaderGroup, why: str) -> Group:
+async def _published(flow: Workflows, name: GroupName, group: ReaderGroupRecord, why: str) -> GroupReport:
     standings = []
     for key in sorted(group.config.starts):
         stream = StreamName.of(key)
@@ -203,7 +203,7 @@ async def _published(flow: Workflows, name: GroupName, group: ReaderGroup, why: 
             continue
         end = group.config.ends.get(key) or None
         standings.append(Standing(stream, found.value.cut, end, BY_SUBSCRIBER, published_ms=found.value.published_ms))
-    return Group(name, None, None, tuple(standings))
+    return GroupReport(name, None, None, tuple(standings))
 
 
 def _by_stream(positions: dict[str, int]) -> dict[str, dict[int, int]]:
@@ -241,7 +241,7 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
             )
         if name.key in record.value.config.starts:
             names.add(GroupName(name.scope, key))
-    found: list[tuple[Group, Standing]] = []
+    found: list[tuple[GroupReport, Standing]] = []
     for one in sorted(names):
         known = await flow.metadata.find_group(one)
         if known is not None:  # else it was deleted meanwhile
@@ -250,14 +250,14 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
     if not found:
         return [], ""
     mean = event_size((await loads_of(flow, name)).values())
-    stream = await past.look(flow, name)
+    stream = await cut_sizes.look(flow, name)
     lags = [await measured(flow, group, its, mean, stream) for group, its in found]
     lags.sort(key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group))
     return lags, ""
 
 
 async def measured(
-    flow: Workflows, group: Group, standing: Standing, mean: float | None, stream: Past | None = None
+    flow: Workflows, group: GroupReport, standing: Standing, mean: float | None, stream: Past | None = None
 ) -> GroupLagReport:
     """The group's lag in one stream. mean: the size of its events; stream: as it was looked at after the group."""
 
@@ -272,7 +272,9 @@ async def measured(
     if standing.cut is None:
         return report(standing.why)
     try:
-        behind = await bytes_behind(flow, stream or await past.look(flow, standing.stream), standing.cut, standing.end)
+        behind = await bytes_behind(
+            flow, stream or await cut_sizes.look(flow, standing.stream), standing.cut, standing.end
+        )
     except StreamNotFoundError:
         return report("the stream was deleted")
     if behind.size is None:
@@ -353,7 +355,7 @@ async def replaced(flow: Workflows, name: StreamName, count: int) -> list[Segmen
     return await _reports(flow, name, history, found[:count])
 
 
-async def _reports(flow: Workflows, name: StreamName, history: History, ids: list[int]) -> list[SegmentReport]:
+async def _reports(flow: Workflows, name: StreamName, history: EpochHistory, ids: list[int]) -> list[SegmentReport]:
     """As they are now: the history goes on while lengths are asked for, and who is told that a segment was replaced is
     to be told by which."""
     found = [_report(history, i) for i in ids]
@@ -372,7 +374,7 @@ async def _reports(flow: Workflows, name: StreamName, history: History, ids: lis
     return [replace(one, start_offset=start(one.segment_id), end_offset=lengths[one.segment_id]) for one in found]
 
 
-def _report(history: History, segment: int) -> SegmentReport:
+def _report(history: EpochHistory, segment: int) -> SegmentReport:
     piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
     epoch = segment_epoch(segment)  # which may be forgotten, and the segment still there
     return SegmentReport(

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadi.functions.definition import Function, function
-    from nadi.functions.handlers.address import Target
-    from nadi.functions.handlers.event import Context, Event, FunctionError, FunctionStoppedError, Reject
+    from nadi.functions.handlers.address import TargetAddress
+    from nadi.functions.handlers.event import Context, FunctionError, FunctionStoppedError, HandlerEvent, Reject
     from nadi.functions.progress import functions_of
     from nadi.functions.supervisor import run, serve
 
 _HOMES = {
     "Context": "handlers.event",
-    "Event": "handlers.event",
+    "HandlerEvent": "handlers.event",
     "Function": "definition",
     "FunctionError": "handlers.event",
     "FunctionStoppedError": "handlers.event",
     "Reject": "handlers.event",
-    "Target": "handlers.address",
+    "TargetAddress": "handlers.address",
     "function": "definition",
     "functions_of": "progress",
     "run": "supervisor",
@@ -36,12 +36,12 @@ _HOMES = {
 
 __all__ = [
     "Context",
-    "Event",
     "Function",
     "FunctionError",
     "FunctionStoppedError",
+    "HandlerEvent",
     "Reject",
-    "Target",
+    "TargetAddress",
     "function",
     "functions_of",
     "run",

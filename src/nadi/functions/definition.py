@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import msgspec
 
 from nadi.errors import InvalidArgumentError
-from nadi.functions.handlers.address import Target
+from nadi.functions.handlers.address import TargetAddress
 from nadi.functions.handlers.loading import HandlerFunction, load, reference_of, takes_context
 from nadi.limits import FUNCTION_BATCH_EVENTS, FUNCTION_RETRIES, FUNCTION_WORKERS, PREFIXED_NAME_MAX_CHARS
 from nadi.model.delivery import AT_LEAST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
@@ -71,7 +71,7 @@ class Function:
     scope: str
     stream: str
     handler: HandlerFunction | str | None = None
-    target: Target | None = None
+    target: TargetAddress | None = None
     name: str = ""
     start: Literal["head", "tail"] = "head"
     min_workers: int = 0

@@ -36,7 +36,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkDone:
     """What this instance's workers have done since it started, all together."""
 
     busy_s: float = 0.0
@@ -44,7 +44,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WorkerChange:
     """What an instance does next: `start` so many workers, and `stop` these."""
 
     start: int = 0
@@ -56,7 +56,7 @@ class WorkerPlan:
 
     def __init__(self, least: int, most: int, idle_s: float) -> None:
         self._least, self._most, self._idle_s = least, most, idle_s
-        self._looks = Recent[tuple[Mapping[str, Ends], Work]](RATE_S)  # since the number of workers changed
+        self._looks = Recent[tuple[Mapping[str, Ends], WorkDone]](RATE_S)  # since the number of workers changed
         self._count = 0
         self._behind_since: float | None = None
         self._needed: deque[tuple[float, int]] = deque()  # in the last `idle_s`, without what later ones reach
@@ -65,12 +65,12 @@ class WorkerPlan:
         self,
         now: float,
         segments: Mapping[str, Ends],
-        work: Work,
+        work: WorkDone,
         own: Collection[str],
         others: Collection[str],
         *,
         is_starting: bool = False,
-    ) -> Change:
+    ) -> WorkerChange:
         """What to do at `now` seconds, with these segments, these workers here and those elsewhere. is_starting: some
         have yet to begin, and the number stays as it is.
 
@@ -88,8 +88,8 @@ class WorkerPlan:
         self._looks.add(now, (segments, work))
         wanted = min(max(self._wanted(now, is_starting=is_starting), self._least), self._most)
         if len(everyone) <= wanted:
-            return Change(start=wanted - len(everyone))
-        return Change(stop=tuple(name for name in everyone[wanted:] if name in own))
+            return WorkerChange(start=wanted - len(everyone))
+        return WorkerChange(stop=tuple(name for name in everyone[wanted:] if name in own))
 
     def _wanted(self, now: float, *, is_starting: bool) -> int:
         (began, (before, work_before)), (_, (segments, work)) = self._looks.items[0], self._looks.items[-1]

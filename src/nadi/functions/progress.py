@@ -16,19 +16,19 @@ from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.catalog import Kind, Record, Unreadable, readable
+from nadi.client.tables.catalog import CatalogRecord, RecordKind, Unreadable, readable
 from nadi.errors import NotFoundError
 from nadi.functions.definition import Function
-from nadi.functions.plan import Work
+from nadi.functions.plan import WorkDone
 from nadi.model.delivery import AT_LEAST_ONCE, Guarantee
 from nadi.naming import READER_GROUP_PREFIX
-from nadi.process.members import Member, Members, live_members
+from nadi.process.members import Members, WorkerInfo, live_members
 from nadi.process.worker import Rate
 
 _MEMBER_KEYS = "instance/"
 
 
-class Counts(msgspec.Struct, frozen=True):
+class FunctionCounts(msgspec.Struct, frozen=True):
     """events: handled; outputs: written; failures: of calls; retries: after pauses; dead_letters: events set aside;
     gaps: places where data was gone, or damaged and skipped; starts: of workers."""
 
@@ -40,9 +40,9 @@ class Counts(msgspec.Struct, frozen=True):
     gaps: int = 0
     starts: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: FunctionCounts) -> FunctionCounts:
         mine, its = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
-        return Counts(*(one + two for one, two in zip(mine, its, strict=True)))
+        return FunctionCounts(*(one + two for one, two in zip(mine, its, strict=True)))
 
 
 class FunctionRecord(msgspec.Struct, frozen=True):
@@ -57,14 +57,14 @@ class FunctionRecord(msgspec.Struct, frozen=True):
     delivery: Guarantee = AT_LEAST_ONCE
     min_workers: int = 0
     max_workers: int = 0
-    by_instance: dict[str, Counts] = {}
-    ended: Counts = Counts()
+    by_instance: dict[str, FunctionCounts] = {}
+    ended: FunctionCounts = FunctionCounts()
     last_error: str = ""
     last_error_ms: int = 0
     is_stopped: bool = False
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> FunctionCounts:
         """Of all instances, since the function was created."""
         return sum(self.by_instance.values(), start=self.ended)
 
@@ -81,7 +81,7 @@ class FunctionRecord(msgspec.Struct, frozen=True):
 class Counters:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.counts = Counts()
+        self.counts = FunctionCounts()
         self.last_error, self.last_error_ms = "", 0
         self.rate = Rate(clock)
         self._busy, self._busy_s, self._busy_at, self._size_bytes = 0.0, 0.0, clock(), 0
@@ -111,9 +111,9 @@ class Counters:
         self._busy_at = now
         self._busy += more
 
-    def work(self) -> Work:
+    def work(self) -> WorkDone:
         self._count_busy(0)
-        return Work(self._busy_s, self._size_bytes)
+        return WorkDone(self._busy_s, self._size_bytes)
 
     def handled(self, events: int, outputs: int, size_bytes: int) -> None:
         self._size_bytes += size_bytes
@@ -121,7 +121,7 @@ class Counters:
         self.count(events=events, outputs=outputs)
 
     def count(self, **more: int) -> None:
-        self.counts += Counts(**more)
+        self.counts += FunctionCounts(**more)
 
     def failed(self, error: str) -> None:
         self.count(failures=1)
@@ -131,12 +131,12 @@ class Counters:
         self.last_error, self.last_error_ms = error, int(time.time() * 1000)
 
 
-class StoredProgress:
+class FunctionProgressRecord:
     """The record of the function `name` of a scope, and who runs it."""
 
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
         self._stores, self._scope, self._table = stores_of(manager), scope, READER_GROUP_PREFIX + name
-        kind = Kind(
+        kind = RecordKind(
             "the record of function",
             scope,
             f"delete the function, which then begins anew: `nadi function delete {scope} {{}}`".format,
@@ -145,12 +145,12 @@ class StoredProgress:
             msgspec.msgpack.encode,
             key=b"function",
         )
-        self.record: Record[FunctionRecord] = Record(manager.table(scope, self._table), kind, name)
+        self.record: CatalogRecord[FunctionRecord] = CatalogRecord(manager.table(scope, self._table), kind, name)
 
     def members(self) -> Members:
         return Members(self._stores, self._scope, self._table, _MEMBER_KEYS)
 
-    async def running(self) -> list[Member]:
+    async def running(self) -> list[WorkerInfo]:
         return await live_members(self._stores, self._scope, self._table, _MEMBER_KEYS)
 
     async def report(
@@ -183,4 +183,4 @@ async def functions_of(manager: StreamManager, scope: str) -> tuple[dict[str, Fu
     """Return the scope's functions, by name, with what they have done; and those whose records are damaged, or of a
     newer nadi, which can be deleted."""
     names = await manager.reader_group_manager(scope).list_reader_groups()
-    return await readable({name: StoredProgress(manager, scope, name).record for name in names})
+    return await readable({name: FunctionProgressRecord(manager, scope, name).record for name in names})

@@ -29,13 +29,13 @@ from nadi.functions.definition import Function
 from nadi.functions.handlers.event import FunctionError, Handler
 from nadi.functions.handlers.process import HandlerProcess
 from nadi.functions.plan import Ends, WorkerPlan
-from nadi.functions.progress import Counters, StoredProgress
-from nadi.functions.worker import Worker, member_of
+from nadi.functions.progress import Counters, FunctionProgressRecord
+from nadi.functions.worker import FunctionWorker, member_of
 from nadi.functions.writing import Step, TransactionWriters, settle_all
 from nadi.limits import FUNCTION_DRAIN_S, FUNCTION_IDLE_LOOK_S, FUNCTION_LOOK_S, FUNCTION_PROBES
 from nadi.naming import parse_segment_name
-from nadi.process.following import Follower, Reach
-from nadi.process.running import each_beat, run_program
+from nadi.process.runner import each_beat, run_program
+from nadi.process.segment_follower import Follower, SegmentProgress
 
 log = logging.getLogger("nadi.functions")
 _REFRESH_MS = 250
@@ -116,9 +116,9 @@ class Supervisor:
         self._counters = Counters()
         self._plan = WorkerPlan(function.min_workers, function.max_workers, function.idle_s)
         self._writers = TransactionWriters(manager)
-        self._progress = StoredProgress(manager, function.scope, function.name)
+        self._progress = FunctionProgressRecord(manager, function.scope, function.name)
         self._members = self._progress.members()
-        self._workers: dict[asyncio.Task[None], Worker] = {}
+        self._workers: dict[asyncio.Task[None], FunctionWorker] = {}
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
         self._reported: object = None
         self._stop = asyncio.Event()
@@ -249,7 +249,9 @@ class Supervisor:
             await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return False
         follower = Follower(stores_of(self._manager), self._function.scope, self._function.stream)
-        follower.follow(Reach(parse_segment_name(name)[2], 0.0, 1.0, offset) for name, offset in offsets.items())
+        follower.follow(
+            SegmentProgress(parse_segment_name(name)[2], 0.0, 1.0, offset) for name, offset in offsets.items()
+        )
         news = asyncio.create_task(follower.news.wait())
         try:
             await asyncio.wait([stopping, news], timeout=FUNCTION_IDLE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -275,7 +277,7 @@ class Supervisor:
         number = next(_numbers)
         name = f"w{number}"
         logger = self._log.getChild(name)
-        worker = Worker(
+        worker = FunctionWorker(
             self._function,
             f"{self._members.name}.{name}",
             manager=self._manager,

@@ -34,10 +34,10 @@ from nadi.client.readergroup.outputs import OutputReader, Unsettled, open_output
 from nadi.errors import AlreadyExistsError, ConditionFailedError, NadiError, ReaderOfflineError, UnavailableError
 from nadi.functions.definition import Function
 from nadi.functions.handlers.event import (
-    Event,
     Failure,
     FunctionStoppedError,
     Handler,
+    HandlerEvent,
     HandlerNotStartedError,
     Outcome,
     Output,
@@ -53,7 +53,7 @@ from nadi.process.dead_letters import DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchRange:
     """Events `first` to `last` of the batch, to be handled next; attempt: of its first event, from 1."""
 
     first: int
@@ -64,7 +64,7 @@ class Piece:
         return self.last - self.first
 
 
-class Verdict(Enum):
+class FailureAction(Enum):
     """What to do after a failure. GIVE_UP: set the first event of `current` aside, then call `skip`."""
 
     NARROWED = "narrowed"
@@ -84,12 +84,12 @@ class Pieces:
     """
 
     def __init__(self, count: int, retries: int) -> None:
-        self._rest = deque([Piece(0, count)] if count else [])
+        self._rest = deque([BatchRange(0, count)] if count else [])
         self._retries = retries
         self._failures = 0  # of the first event, alone
 
     @property
-    def current(self) -> Piece | None:
+    def current(self) -> BatchRange | None:
         return self._rest[0] if self._rest else None
 
     def done(self, count: int) -> None:
@@ -97,7 +97,7 @@ class Pieces:
         if count:
             self._failures = 0
         if count < len(piece):
-            self._rest.appendleft(Piece(piece.first + count, piece.last, 1 if count else piece.attempt))
+            self._rest.appendleft(BatchRange(piece.first + count, piece.last, 1 if count else piece.attempt))
 
     def skip(self) -> int:
         """Give the first event up; return how often it was tried."""
@@ -105,7 +105,7 @@ class Pieces:
         self.done(1)
         return attempts
 
-    def failed(self, outcome: Outcome, *, redo: bool = False) -> Verdict:
+    def failed(self, outcome: Outcome, *, redo: bool = False) -> FailureAction:
         """Take note of a failure after those of the outcome's `done` events that `done` was called with.
 
         redo: what the outcome's `done` events gave was lost with it, so these are to be handled again, on their own.
@@ -114,28 +114,28 @@ class Pieces:
         assert failure is not None
         if redo and outcome.done:
             at = piece.first + outcome.done
-            return self._again(Verdict.NARROWED, at, at + 1)
+            return self._again(FailureAction.NARROWED, at, at + 1)
         if failure.is_busy:
-            return self._again(Verdict.PAUSE, piece.last)
+            return self._again(FailureAction.PAUSE, piece.last)
         together = min(outcome.together, len(piece))
         if together > 1:
-            return self._again(Verdict.NARROWED, piece.first + (together + 1) // 2, piece.first + together)
+            return self._again(FailureAction.NARROWED, piece.first + (together + 1) // 2, piece.first + together)
         self._failures += 1
         if failure.is_final or self._failures > self._retries:
-            return Verdict.GIVE_UP
-        return self._again(Verdict.PAUSE, piece.first + 1)
+            return FailureAction.GIVE_UP
+        return self._again(FailureAction.PAUSE, piece.first + 1)
 
-    def _again(self, verdict: Verdict, *ends: int) -> Verdict:
+    def _again(self, verdict: FailureAction, *ends: int) -> FailureAction:
         """Have the current piece's events up to each of these ends tried again together, and those behind as new."""
         piece = self._rest.popleft()
-        parts = [Piece(first, last, piece.attempt + 1) for first, last in pairwise([piece.first, *ends])]
+        parts = [BatchRange(first, last, piece.attempt + 1) for first, last in pairwise([piece.first, *ends])]
         if ends[-1] < piece.last:
-            parts.append(Piece(ends[-1], piece.last))
+            parts.append(BatchRange(ends[-1], piece.last))
         self._rest.extendleft(reversed(parts))
         return verdict
 
 
-class Outputs(Protocol):
+class ResultOutputs(Protocol):
     """Where results go: written and acknowledged before the position is noted, or both at once in transactions."""
 
     def begin(self, end: int) -> None:
@@ -171,11 +171,11 @@ class Delivery:
             chance=lambda: random.uniform(0.5, 1.0),  # so that workers don't come back all at once
         )
 
-    async def deliver(self, segment: str, block: EventBlock, outputs: Outputs) -> None:
+    async def deliver(self, segment: str, block: EventBlock, outputs: ResultOutputs) -> None:
         """Handle a block's events; FunctionStoppedError at one that is given up without a dead-letter stream."""
         path = self._key_path
         events = [
-            Event(data, segment, at, None if path is None else known_key_in(data, path))
+            HandlerEvent(data, segment, at, None if path is None else known_key_in(data, path))
             for at, data in zip(block.offsets().tolist(), block, strict=True)
         ]
         ends = [*block.offsets().tolist()[1:], block.offset + block.size_bytes]
@@ -212,14 +212,14 @@ class Delivery:
                 continue
             verdict = pieces.failed(outcome, redo=redo)
             self.counters.failed(f"{failed.id}: {outcome.failure}")
-            if verdict is Verdict.GIVE_UP:
+            if verdict is FailureAction.GIVE_UP:
                 await self._give_up(failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs)
-            elif verdict is Verdict.PAUSE:
+            elif verdict is FailureAction.PAUSE:
                 await self._pause_after(failed, outcome.failure)
             else:
                 self.log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
 
-    async def _pause_after(self, event: Event, failure: Failure) -> None:
+    async def _pause_after(self, event: HandlerEvent, failure: Failure) -> None:
         pause_s = self._backoff.take()
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, FUNCTION_RETRY_AFTER_S))
@@ -227,7 +227,9 @@ class Delivery:
         self.counters.count(retries=1)
         await self.pause(pause_s)
 
-    async def _give_up(self, event: Event, end: int, failure: Failure, pieces: Pieces, outputs: Outputs) -> None:
+    async def _give_up(
+        self, event: HandlerEvent, end: int, failure: Failure, pieces: Pieces, outputs: ResultOutputs
+    ) -> None:
         attempts = pieces.skip()
         self._backoff.reset()
         if self.function.dead_letters is None and self._is_at_most_once:
@@ -255,7 +257,7 @@ def member_of(reader_id: str) -> str:
 
 
 @dataclass(eq=False)
-class Worker:
+class FunctionWorker:
     """Runs with `run`, until it was told to `stop`, or everything is read. name: that of its instance, and its own;
     reader_id: in the group, which it may join several times."""
 
@@ -320,7 +322,7 @@ class Worker:
             on_damage="skip" if self.function.skip_damage else "raise",
             records_first=self.function.delivery == AT_MOST_ONCE,
         )
-        outputs: Outputs
+        outputs: ResultOutputs
         if self.function.delivery == EXACTLY_ONCE:
             outputs = ExactlyOnce(self.writers, self.function, reader, self.log, self.step)
         else:

@@ -182,21 +182,21 @@ async def settle(
 
 
 async def settle_all(
-    group: ReaderGroup, writers: TransactionWriters, logger: logging.Logger, *, if_unknown: IfUnknown = "raise"
+    group: ReaderGroup, writers: TransactionWriters, logger: logging.Logger, *, on_unknown_commit: IfUnknown = "raise"
 ) -> int:
     """Commit every output that is recorded: those of workers that died, and once more those being committed.
 
-    if_unknown: what to do with one of which nobody knows whether it was committed: raise UnknownOutcomeError, forget
-    it, or have its events handled again; return how many these were.
+    on_unknown_commit: what to do with one of which nobody knows whether it was committed: raise UnknownOutcomeError,
+    forget it, or have its events handled again; return how many these were.
     """
     unknown = 0
     for unsettled in await recorded_outputs(group):
         try:
             undo = not await _commit(unsettled, writers, group.name, logger)
         except UnknownOutcomeError:
-            if if_unknown == "raise":
+            if on_unknown_commit == "raise":
                 raise
-            undo = if_unknown == "redo"
+            undo = on_unknown_commit == "redo"
             unknown += 1
         await forget_output(group, unsettled, undo=undo)
     return unknown

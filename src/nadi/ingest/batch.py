@@ -87,7 +87,7 @@ _TOO_MANY = "{:,} events in one request: send {:,} at most"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class IngestBatch:
     """keys: one for all, one for each, or None. rejected: what isn't among the events, where such is rejected alone."""
 
     events: list[bytes] | pa.ChunkedArray
@@ -98,7 +98,7 @@ class Batch:
         return len(self.events)
 
 
-def batch_of(sent: Sent) -> Batch:
+def batch_of(sent: Sent) -> IngestBatch:
     """InvalidArgumentError says what is wrong, and where."""
     if unknown := sorted(sent.query.keys() - _PARAMETERS):
         raise InvalidArgumentError(f"there is no parameter {unknown[0][:40]!r} here: there are key and key-field")
@@ -117,7 +117,7 @@ def _key_of_header(sent: Sent) -> str | None:
         raise InvalidArgumentError("the header Nadi-Routing-Key is not UTF-8: send the key so, or as ?key=") from None
 
 
-def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
+def _batch(sent: Sent, key: str | None, field: str | None) -> IngestBatch:
     if field is not None and sent.media not in _JSON_LINES:
         raise InvalidArgumentError(f"key-field has no effect here: it is for lines sent as Content-Type: {NDJSON}")
     if field is not None and key is not None:
@@ -128,7 +128,7 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
         from nadi.ingest.arrow import columns_of  # most requests need no Arrow
 
         events, keys = columns_of(sent.body, has_key=key is not None)
-        return Batch(events, key if keys is None else keys)
+        return IngestBatch(events, key if keys is None else keys)
     if sent.media == STRUCTURED:
         found = structured(sent.body)
     elif sent.media == BATCH:
@@ -138,14 +138,14 @@ def _batch(sent: Sent, key: str | None, field: str | None) -> Batch:
     elif len(sent.body) > MAX_EVENT_BYTES:
         raise EventTooLargeError(len(sent.body), MAX_EVENT_BYTES)
     else:
-        return Batch([sent.body], key)
+        return IngestBatch([sent.body], key)
     keys = [own for _, own in found]
     if key is not None and any(own is not None for own in keys):
         raise InvalidArgumentError("the events have partition keys of their own: leave the key out")
-    return Batch([event for event, _ in found], keys if key is None else key)
+    return IngestBatch([event for event, _ in found], keys if key is None else key)
 
 
-def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
+def _lines(body: bytes, key: str | None, field: str | None) -> IngestBatch:
     count = body.count(b"\n") + (not body.endswith(b"\n"))
     if body and count > INGEST_EVENTS_MAX:
         raise InvalidArgumentError(_TOO_MANY.format(count, INGEST_EVENTS_MAX))
@@ -164,4 +164,4 @@ def _lines(body: bytes, key: str | None, field: str | None) -> Batch:
         except InvalidArgumentError as error:
             verb = " is" if isinstance(error, NotJsonError) else ":"
             raise InvalidArgumentError(f"line {number:,}{verb} {error}") from None
-    return Batch(lines, key if path is None else keys)
+    return IngestBatch(lines, key if path is None else keys)

@@ -24,13 +24,13 @@ from weakref import WeakValueDictionary
 from cachetools import TTLCache
 
 from nadi.client.aio import EventWriter, StreamManager
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape, epoch_at
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape, epoch_at
 from nadi.client.segments.stores import SegmentStores
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, UnavailableError
-from nadi.ingest.batch import KEY_HEADER, Batch, batch_of
+from nadi.ingest.batch import KEY_HEADER, IngestBatch, batch_of
 from nadi.limits import (
     IDEMPOTENCY_KEY_MAX_CHARS,
     INGEST_ANSWER_S,
@@ -42,11 +42,11 @@ from nadi.limits import (
     INGEST_SETUPS,
     INGEST_STREAMS,
 )
+from nadi.loopback_clients import OwnClients
 from nadi.model.keyspace import key_position
-from nadi.own_clients import OwnClients
 
 
-def numbered(batch: Batch, sent: Sent, name: str) -> list[NumberedEvent]:
+def numbered(batch: IngestBatch, sent: Sent, name: str) -> list[NumberedEvent]:
     """A request's events with the number that stands for it; those without a key go where `name` does, all together."""
     number, spare = _fingerprint(sent), key_position(name)
     events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
@@ -92,7 +92,7 @@ class Once:
             turn = self._turns[stream, name] = asyncio.Lock()
         async with turn:  # two at a time would end each other's session
             shape, since = await self._shape(stream)
-            writer = NumberedWriter(
+            writer = IdempotentWriter(
                 shape,
                 hashlib.blake2b(name.encode(), digest_size=16, person=b"nadi once").digest(),
                 since_epoch=since,
@@ -134,7 +134,7 @@ class Once:
 _KEY = "idempotency-key"
 
 
-class _Caller:
+class _IntakeCaller:
     """What is kept for one caller: its writers, and what it writes once."""
 
     def __init__(self, manager: StreamManager) -> None:
@@ -181,7 +181,7 @@ class HttpIntake:
 
     def __init__(self, clients: OwnClients, *, asks: bool) -> None:
         self._clients, self._asks = clients, asks
-        self._callers: dict[StreamManager, _Caller] = {}
+        self._callers: dict[StreamManager, _IntakeCaller] = {}
         clients.ended.append(lambda manager: self._callers.pop(manager, None))
         self._threads = ThreadPoolExecutor(INGEST_PARSED_AT_ONCE, "nadi ingest")
 
@@ -197,10 +197,10 @@ class HttpIntake:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._clients.close()
 
-    async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], Batch]) -> Batch:
+    async def _write(self, stream: StreamName, sent: Sent, parse: Callable[[Sent], IngestBatch]) -> IngestBatch:
         name = _name(sent)
 
-        def work() -> tuple[Batch, list[NumberedEvent]]:
+        def work() -> tuple[IngestBatch, list[NumberedEvent]]:
             batch = parse(sent)
             return batch, numbered(batch, sent, name) if name is not None else []
 
@@ -212,7 +212,7 @@ class HttpIntake:
             authorization = sent.authorization if self._asks else None
             async with self._clients.of(authorization or "") as manager:
                 if (caller := self._callers.get(manager)) is None:
-                    caller = self._callers[manager] = _Caller(manager)
+                    caller = self._callers[manager] = _IntakeCaller(manager)
                 if name is not None:
                     await caller.once.write(stream, name, events)
                 else:
@@ -220,7 +220,7 @@ class HttpIntake:
         return batch
 
 
-async def _stored(caller: _Caller, stream: StreamName, batch: Batch) -> None:
+async def _stored(caller: _IntakeCaller, stream: StreamName, batch: IngestBatch) -> None:
     try:
         writer = await caller.writer(stream)
         async with asyncio.timeout(INGEST_ANSWER_S):

@@ -25,7 +25,7 @@ from nadi.controller.rest.endpoint import JSON
 from nadi.controller.rest.intake import Rejected, Sent
 from nadi.controller.rest.own import PROTOBUF
 from nadi.errors import EventTooLargeError, InvalidArgumentError
-from nadi.ingest.batch import Batch
+from nadi.ingest.batch import IngestBatch
 from nadi.limits import INGEST_EVENTS_MAX, MAX_EVENT_BYTES, OTLP_DEPTH_MAX, OTLP_EVENTS_MAX_BYTES
 from nadi.model.json_events import key_of, with_whole_characters
 
@@ -41,7 +41,7 @@ _SEVERITIES = {
 } | {f"{_SEVERITY}UNSPECIFIED": 0}
 
 
-def records_of(sent: Sent) -> Batch:
+def records_of(sent: Sent) -> IngestBatch:
     """InvalidArgumentError says what is wrong with the request, or with all of its records."""
     if sent.media == PROTOBUF:
         request = _parsed(sent.body)
@@ -74,7 +74,7 @@ def records_of(sent: Sent) -> Batch:
             )
     if problem and not events:
         raise InvalidArgumentError(problem)
-    return Batch(events, keys, Rejected(number - len(events), problem) if problem else None)
+    return IngestBatch(events, keys, Rejected(number - len(events), problem) if problem else None)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options, lakes_of
     from nadi.lake.rebuilding import Rebuilt, rebuild
-    from nadi.lake.running import forget, run, start, status, stop
-    from nadi.lake.table.reaching import LakeStoppedError
-    from nadi.lake.united import union
+    from nadi.lake.runner import forget, run, start, status, stop
+    from nadi.lake.table.error_mapping import LakeStoppedError
+    from nadi.lake.union import union
     from nadi.lake.writer import LakeWriter
 
 _NAMES = {

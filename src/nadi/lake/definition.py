@@ -23,7 +23,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.segments.info import what_became_of
 from nadi.client.serializers.types import of_ddl
-from nadi.client.tables.catalog import Kind, Record, Unreadable, readable
+from nadi.client.tables.catalog import CatalogRecord, RecordKind, Unreadable, readable
 from nadi.client.values.options import value_options
 from nadi.lake.table.catalogs import catalog_properties
 from nadi.lake.table.partitions import partition_fields
@@ -31,7 +31,7 @@ from nadi.limits import LAKE_COMMIT_BYTES, LAKE_EVERY_MAX_S, LAKE_EVERY_MIN_S, M
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
 from nadi.naming import NO_UNIT, PER_SECOND, READER_GROUP_PREFIX, check_name, segment_name
-from nadi.process.members import Member, Members, live_members
+from nadi.process.members import Members, WorkerInfo, live_members
 
 FIXED = ("table", "partition", "value_format", "keep_events", "start", "event_time_unit")  # which a table is made for
 
@@ -200,7 +200,7 @@ class StoredLake:
         self._manager, self.name = manager, name
         self._groups = manager.reader_group_manager(scope)
         self._place = stores_of(manager), scope, READER_GROUP_PREFIX + name, "writer/"
-        kind = Kind(
+        kind = RecordKind(
             "the record of lake",
             scope,
             lambda name: "delete the lake (`nadi lake delete`; its table stays)",
@@ -209,12 +209,14 @@ class StoredLake:
             msgspec.msgpack.encode,
             key=b"lake",
         )
-        self.record: Record[LakeRecord] = Record(manager.table(scope, READER_GROUP_PREFIX + name), kind, name)
+        self.record: CatalogRecord[LakeRecord] = CatalogRecord(
+            manager.table(scope, READER_GROUP_PREFIX + name), kind, name
+        )
 
     def members(self) -> Members:
         return Members(*self._place)
 
-    async def writers(self) -> list[Member]:
+    async def writers(self) -> list[WorkerInfo]:
         """Those that are there. state: "writing", "level" with the stream when it last looked, or "waiting" to try
         again for the reason in `last_error`."""
         return await live_members(*self._place)
@@ -267,8 +269,8 @@ class StoredLake:
         error: errors.NadiError | None = await made_anew(stores, state)
         if error is None and cut is not None and cut.positions:
             error = await what_became_of(stores, segment_name(cut.scope, cut.stream, max(cut.positions)))
-        if isinstance(error, errors.StreamRemadeError):
-            raise errors.StreamRemadeError(
+        if isinstance(error, errors.StreamRecreatedError):
+            raise errors.StreamRecreatedError(
                 error.scope,
                 error.stream,
                 "the lake's table has the old one. Delete the lake (`nadi lake delete`; the table stays), and run it "
@@ -303,7 +305,7 @@ def lakes_of(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord],
     return thread.run(listed())
 
 
-def writers_of(manager: StreamManager, scope: str, name: str) -> list[Member]:
+def writers_of(manager: StreamManager, scope: str, name: str) -> list[WorkerInfo]:
     thread, core = inside(manager)
     return thread.run(StoredLake(core, scope, name).writers())
 

@@ -34,8 +34,8 @@ import pyarrow.compute as pc
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.control.arguments import checking
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.segments.info import segment_info
 from nadi.client.serializers.columns import MISFITS
 from nadi.client.serializers.documents import json_of
@@ -44,7 +44,7 @@ from nadi.errors import AlreadyExistsError, ConflictError, InvalidArgumentError,
 from nadi.lake.definition import LakeRecord, record_of
 from nadi.lake.rows import OFFSET, PLACES, SEGMENT_ID, check_places, mark_of, segments_told, target_of_lake
 from nadi.lake.table.catalogs import fitted, table_of
-from nadi.lake.table.reaching import LakeStoppedError
+from nadi.lake.table.error_mapping import LakeStoppedError
 from nadi.lake.table.reading import TableFiles, columns_named, columns_of, files_of, pieces_of, window
 from nadi.lake.writer import in_batches
 from nadi.limits import LAKE_REBUILT_AT_ONCE, LAKE_REBUILT_WINDOW_BYTES
@@ -60,7 +60,7 @@ _HEADER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class SegmentCoverage:
     """What there is of a segment: its first and last event's offset, where the last ends, and the bytes of all with
     their headers; the latter two are 0 if sizes aren't known."""
 
@@ -70,15 +70,15 @@ class Extent:
     end: int = 0
     total: int = 0
 
-    def with_rows(self, offsets: pa.Array, sizes: pa.Array | None) -> Extent:
+    def with_rows(self, offsets: pa.Array, sizes: pa.Array | None) -> SegmentCoverage:
         low, high = pc.min_max(offsets).values()
         first = low.as_py() if self.first < 0 else min(self.first, low.as_py())
         last = max(self.last, high.as_py())
         if sizes is None:
-            return Extent(self.segment, first, last)
+            return SegmentCoverage(self.segment, first, last)
         whole = pc.add(pc.cast(sizes, pa.int64()), _HEADER_BYTES)
         end = max(self.end, pc.max(pc.add(offsets, whole)).as_py())
-        return Extent(self.segment, first, last, end, self.total + pc.sum(whole).as_py())
+        return SegmentCoverage(self.segment, first, last, end, self.total + pc.sum(whole).as_py())
 
     @property
     def is_whole(self) -> bool:
@@ -86,7 +86,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ScalingHistory:
     """How a stream was scaled, as far as there are events. keys: ranges by segment; epochs: which segments each one
     replaced, and by which."""
 
@@ -98,8 +98,11 @@ class History:
 
 
 def history_of(
-    segments: Iterable[Sequence[float]], extents: Mapping[int, Extent], start: Mapping[int, int], end: Mapping[int, int]
-) -> History | None:
+    segments: Iterable[Sequence[float]],
+    extents: Mapping[int, SegmentCoverage],
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+) -> ScalingHistory | None:
     """None if positions can't be kept. start, end: the cuts between which the table has everything, by segment."""
     keys = {int(segment): (low, high) for segment, low, high in segments}
     if any(offset > 0 for offset in start.values()) or not extents.keys() | end.keys() <= keys.keys():
@@ -112,7 +115,7 @@ def history_of(
         by_epoch.setdefault(segment_epoch(segment), []).append(segment)
     if list(by_epoch) != list(range(len(by_epoch))):
         return None
-    history = History(keys, epochs := [])
+    history = ScalingHistory(keys, epochs := [])
     active: list[int] = []
     number = 0
     for epoch, born in by_epoch.items():
@@ -141,7 +144,7 @@ def _covered(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
 
 _TAG = "nadi-lake-snapshot-"
 _OFFSET_BITS = 44  # of a number; the rest is the segment's rank
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +159,19 @@ class Rebuilt:
 
 @checking
 def rebuild(
-    manager: StreamManager, scope: str, name: str, to: str, *, key: str | None = None, told: Told = lambda events: None
+    manager: StreamManager,
+    scope: str,
+    name: str,
+    to: str,
+    *,
+    key: str | None = None,
+    on_progress: OnProgress = lambda events: None,
 ) -> Rebuilt:
     """Make the stream `to` of the scope from a lake's table, up to its cut; again, to go on after a kill.
 
-    key: the column by which events are routed, where positions can't be kept. told: called with how many are written.
-    AlreadyExistsError if the stream is there, and wasn't made so. LakeStoppedError if what to make it of is gone.
+    key: the column by which events are routed, where positions can't be kept. on_progress: called with how many are
+    written. AlreadyExistsError if the stream is there, and wasn't made so. LakeStoppedError if what to make it of is
+    gone.
     """
     record = record_of(manager, scope, name)
     lake = record.definition
@@ -177,16 +187,23 @@ def rebuild(
         tests = (types.is_string, types.is_date, types.is_integer, types.is_floating, types.is_decimal)
         if not any(test(kind) for test in tests):
             raise InvalidArgumentError(f"the column {key!r} is {kind}, but a routing key is a string or a number")
-    return _Rebuilding(manager, record, table, scope, to, key, told).run()
+    return _Rebuilding(manager, record, table, scope, to, key, on_progress).run()
 
 
 class _Rebuilding:
     def __init__(
-        self, manager: StreamManager, record: LakeRecord, table: Table, scope: str, to: str, key: str | None, told: Told
+        self,
+        manager: StreamManager,
+        record: LakeRecord,
+        table: Table,
+        scope: str,
+        to: str,
+        key: str | None,
+        on_progress: OnProgress,
     ) -> None:
         self._manager, self._lake, self._table = manager, record.definition, table
         lake, self._start = record.definition, StreamCut.from_text(record.start)
-        self._scope, self._to, self._key, self._told = scope, to, key, told
+        self._scope, self._to, self._key, self._on_progress = scope, to, key, on_progress
         self._thread, self._core = inside(manager)
         self._written = 0
         self._bytes = "event" if lake.value_format is None else "_event" if lake.keep_events else None
@@ -211,7 +228,7 @@ class _Rebuilding:
         seed = f"{self._table.metadata.table_uuid}/{snapshot}/{self._scope}/{self._to}"
         writer_id = hashlib.blake2b(seed.encode(), digest_size=16).digest()
         shape = StreamShape(stores_of(self._core), self._scope, self._to)
-        writer = self._thread.result(lambda: NumberedWriter(shape, writer_id))
+        writer = self._thread.result(lambda: IdempotentWriter(shape, writer_id))
         ranks = {segment: rank << _OFFSET_BITS for rank, segment in enumerate(sorted(extents))}
         try:
             if history is None:
@@ -233,7 +250,7 @@ class _Rebuilding:
             assert end == extent.end, f"segment {extent.segment} ends at {end:,}, not at {extent.end:,}"
         return Rebuilt(self._scope, self._to, self._written, history is not None)
 
-    def _history(self, snapshot: int, extents: dict[int, Extent]) -> History | None:
+    def _history(self, snapshot: int, extents: dict[int, SegmentCoverage]) -> ScalingHistory | None:
         made_of = self._table.snapshot_by_id(snapshot)
         mark = None if made_of is None else mark_of(made_of)
         if self._bytes is None or mark is None or mark.letters:
@@ -260,9 +277,9 @@ class _Rebuilding:
             )
         return noted
 
-    def _extents(self, snapshot: int) -> dict[int, Extent]:
+    def _extents(self, snapshot: int) -> dict[int, SegmentCoverage]:
         columns = [SEGMENT_ID, OFFSET, *([self._bytes] if self._bytes else [])]
-        found: dict[int, Extent] = {}
+        found: dict[int, SegmentCoverage] = {}
         pieces = pieces_of(files_of(self._table, snapshot))
         for batch in TableFiles.of(self._table).read(pieces, columns):
             if any(batch.column(name).null_count for name in (SEGMENT_ID, OFFSET)):
@@ -274,11 +291,11 @@ class _Rebuilding:
             for segment in pa.compute.unique(batch.column(SEGMENT_ID)).to_pylist():
                 mine = pa.compute.equal(batch.column(SEGMENT_ID), segment)
                 offsets = batch.column(OFFSET).filter(mine)
-                extent = found.get(segment, Extent(segment))
+                extent = found.get(segment, SegmentCoverage(segment))
                 found[segment] = extent.with_rows(offsets, None if sizes is None else sizes.filter(mine))
         return found
 
-    def _make(self, snapshot: int, history: History | None) -> None:
+    def _make(self, snapshot: int, history: ScalingHistory | None) -> None:
         if self._to in self._manager.list_streams(self._scope):
             return
         segments = len(history.epochs[0][1]) if history is not None else 1
@@ -301,7 +318,9 @@ class _Rebuilding:
         if not set(born) <= active:
             raise ConflictError(f"{self._scope}/{self._to} was scaled by another meanwhile: delete it, and begin anew")
 
-    def _write(self, writer: NumberedWriter, snapshot: int, extent: Extent, rank: int, position: float | None) -> None:
+    def _write(
+        self, writer: IdempotentWriter, snapshot: int, extent: SegmentCoverage, rank: int, position: float | None
+    ) -> None:
         events = (
             NumberedEvent(rank + offset, where, data)
             for offset, where, data in self._events(snapshot, extent, position)
@@ -309,9 +328,11 @@ class _Rebuilding:
         for batch in in_batches(events, LAKE_REBUILT_AT_ONCE):
             self._thread.run(writer.write(batch))
             self._written += len(batch)
-            self._told(self._written)
+            self._on_progress(self._written)
 
-    def _events(self, snapshot: int, extent: Extent, position: float | None) -> Iterator[tuple[int, float, bytes]]:
+    def _events(
+        self, snapshot: int, extent: SegmentCoverage, position: float | None
+    ) -> Iterator[tuple[int, float, bytes]]:
         """A segment's, in their order: their offsets, key positions, and bytes."""
         for low in range(extent.first, extent.last + 1, LAKE_REBUILT_WINDOW_BYTES):
             rows = window(self._table, snapshot, extent.segment, low, low + LAKE_REBUILT_WINDOW_BYTES)

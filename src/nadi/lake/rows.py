@@ -24,13 +24,13 @@ import pyarrow as pa
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.client.scan.scan import Scan, scan
-from nadi.client.values.options import Target, value_options
+from nadi.client.values.options import ReadTarget, value_options
 from nadi.client.values.target import target_of
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.lake.definition import LakeDefinition
 from nadi.lake.table.catalogs import case_problem
+from nadi.lake.table.error_mapping import LakeStoppedError
 from nadi.lake.table.partitions import misplaced, partition_fields
-from nadi.lake.table.reaching import LakeStoppedError
 from nadi.lake.table.reading import columns_named
 from nadi.model.streamcut import StreamCut
 from nadi.naming import APPEND_TIME, EVENT_TIME, VALUE
@@ -43,7 +43,7 @@ CUT = "nadi.cut"
 _MARK = "nadi.mark"
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class ReadFormat(msgspec.Struct, frozen=True, kw_only=True):
     """What events were read as: format and, of these, the schema's number in the store or the fields given."""
 
     format: str
@@ -51,7 +51,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     ddl: str | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotMark(msgspec.Struct, frozen=True, kw_only=True):
     """cut: up to which the table has the stream. start: the cut at which the snapshot's own rows begin; rows: how many
     it has. letters: of all snapshots so far, these rows' included, events that were no rows; own_letters: of these.
     reading: how they were read. segments: ids and key ranges of those in which the rows lay."""
@@ -61,36 +61,36 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     letters: int = 0
     own_letters: int = 0
-    reading: Reading | None = None
+    reading: ReadFormat | None = None
     segments: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def end_cut(self) -> StreamCut:
         return StreamCut.from_text(self.cut)
 
-    def without_rows(self, segments: tuple[tuple[int, float, float], ...]) -> Mark:
+    def without_rows(self, segments: tuple[tuple[int, float, float], ...]) -> SnapshotMark:
         """Of a snapshot at the same cut that has no rows of its own; it says what `segments_told` found."""
-        return Mark(cut=self.cut, start=self.cut, letters=self.letters, reading=self.reading, segments=segments)
+        return SnapshotMark(cut=self.cut, start=self.cut, letters=self.letters, reading=self.reading, segments=segments)
 
     def summary(self) -> dict[str, str]:
         """For the snapshot: the cut by itself, for whoever looks, and the whole mark."""
         return {CUT: self.cut, _MARK: msgspec.json.encode(self).decode()}
 
 
-def mark_of(snapshot: Snapshot) -> Mark | None:
+def mark_of(snapshot: Snapshot) -> SnapshotMark | None:
     """What the snapshot says; None if it is another's."""
     text = snapshot.summary.additional_properties.get(_MARK) if snapshot.summary is not None else None
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=Mark)
+        return msgspec.json.decode(text, type=SnapshotMark)
     except msgspec.MsgspecError as error:
         raise LakeStoppedError(
             f"snapshot {snapshot.snapshot_id} has a mark that can't be read ({error}): use the nadi that wrote it"
         ) from error
 
 
-def newest_mark(table: Table, scope: str, stream: str) -> Mark | None:
+def newest_mark(table: Table, scope: str, stream: str) -> SnapshotMark | None:
     """How far the table is; None if it has no snapshot yet. LakeStoppedError if that isn't known, or it is
     another's."""
     snapshot = table.current_snapshot()
@@ -134,8 +134,8 @@ SEGMENT_ID, OFFSET, APPENDED = PLACES["segment_id"], PLACES["offset"], PLACES[AP
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Rows, and how many events beside them are none."""
+class DecodedRows:
+    """LakeRows, and how many events beside them are none."""
 
     rows: pa.RecordBatch
     letters: int
@@ -149,7 +149,7 @@ class Shape:
     schema: pa.Schema
     partition: tuple[tuple[str, str], ...] = ()
 
-    def of(self, batch: pa.RecordBatch) -> Found:
+    def of(self, batch: pa.RecordBatch) -> DecodedRows:
         columns: list[pa.Array] = []
         kept = None
         if VALUE in batch.schema.names:
@@ -168,10 +168,10 @@ class Shape:
         if wrong := misplaced(self.partition, rows):
             all_kept = np.arange(batch.num_rows) if kept is None else kept.to_numpy()
             kept = pa.array(np.setdiff1d(all_kept, list(wrong)))
-        return Found(rows, 0) if kept is None else Found(rows.take(kept), batch.num_rows - len(kept))
+        return DecodedRows(rows, 0) if kept is None else DecodedRows(rows.take(kept), batch.num_rows - len(kept))
 
 
-class Rows:
+class LakeRows:
     """What lies between two cuts as rows: the one way from a scan to a table, for the writer and the union."""
 
     def __init__(self, manager: StreamManager, lake: LakeDefinition, start: StreamCut, end: StreamCut) -> None:
@@ -197,13 +197,13 @@ class Rows:
         return self.shape.schema
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> ReadFormat | None:
         target = self.target
         if target is None:
             return None
-        return Reading(format=target.options.format, version=target.schema_id, ddl=target.options.ddl)
+        return ReadFormat(format=target.options.format, version=target.schema_id, ddl=target.options.ddl)
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[DecodedRows]:
         return map(self.shape.of, self.scan.batches())
 
     def _named(self, scanned: pa.Schema) -> pa.Schema:
@@ -235,7 +235,7 @@ def check_places(table: Table) -> None:
             )
 
 
-def target_of_lake(manager: StreamManager, lake: LakeDefinition) -> Target | None:
+def target_of_lake(manager: StreamManager, lake: LakeDefinition) -> ReadTarget | None:
     """What the stream's events are read as now; None without a format."""
     value = value_options(lake.value_format, lake.value_schema, None, None)
     if value is None:

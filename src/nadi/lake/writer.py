@@ -40,21 +40,21 @@ from msgspec.structs import replace
 
 from nadi.client import StreamManager, aio
 from nadi.client.blocking.face import inside
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
-from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import frontier_at, segment_ranges
 from nadi.client.scan.scan import scan
+from nadi.client.stream_cuts.segment_ends import SegmentEnds, pass_finished
 from nadi.client.values.options import value_options
 from nadi.client.values.parser import ValueParser
 from nadi.client.values.target import target_of
 from nadi.errors import InvalidStreamCutError, TruncatedError, UnavailableError
 from nadi.lake.definition import FIXED, LakeDefinition, StoredLake
-from nadi.lake.rows import Mark, Rows, check_places, mark_of, newest_mark, segments_told
+from nadi.lake.rows import LakeRows, SnapshotMark, check_places, mark_of, newest_mark, segments_told
 from nadi.lake.table.catalogs import create_table, evolved, expire_snapshots, fitted, lasting, load_table, open_catalog
-from nadi.lake.table.files import DataFiles, OvertakenError, commit_files, head_of, new_attempt, parent_of
+from nadi.lake.table.error_mapping import STORAGE, LakeStoppedError, reaching
+from nadi.lake.table.files import DataFiles, SnapshotConflictError, commit_files, head_of, new_attempt, parent_of
 from nadi.lake.table.partitions import misplaced, partition_fields
-from nadi.lake.table.reaching import STORAGE, LakeStoppedError, reaching
 from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
 from nadi.limits import LAKE_COMPACTED_BYTES, LAKE_LETTERS_AT_ONCE, LAKE_SMALL_FILE_BYTES, MIB
 from nadi.model.keyspace import key_position
@@ -85,14 +85,14 @@ def in_batches(events: Iterable[NumberedEvent], most: int) -> Iterator[list[Numb
         yield batch
 
 
-def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: Mark) -> None:
+def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: SnapshotMark) -> None:
     """Write those of one snapshot that aren't there yet, in order. TruncatedError if their events are gone."""
     to = lake.dead_letter_stream
     if not mark.own_letters or to is None:
         return
     thread, core = inside(manager)
     stores = stores_of(core)
-    writer = thread.result(lambda: NumberedWriter(StreamShape(stores, *to), table_id.bytes))
+    writer = thread.result(lambda: IdempotentWriter(StreamShape(stores, *to), table_id.bytes))
     position = key_position(str(table_id))  # of all, so that the last of them is there only if all are
     try:
         if thread.run(writer.last_number(position)) >= mark.letters - 1:
@@ -105,7 +105,7 @@ def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, 
         thread.result(writer.close)
 
 
-def letters_of(manager: StreamManager, lake: LakeDefinition, mark: Mark) -> Iterator[DeadLetter]:
+def letters_of(manager: StreamManager, lake: LakeDefinition, mark: SnapshotMark) -> Iterator[DeadLetter]:
     """Those between a snapshot's cuts, read as it read them: always the same, in the same order."""
     reading = mark.reading
     assert reading is not None, "bytes are always rows"
@@ -200,7 +200,7 @@ def sweep(catalog: Catalog, table: Table) -> int:
             newest = load_table(catalog, ".".join(table.name()))
             if newest is None or newest.metadata_location == table.metadata_location:
                 raise
-            raise OvertakenError(str(error)) from error
+            raise SnapshotConflictError(str(error)) from error
         orphans = [path for path in ours if _name(path) not in named]
         for path in orphans:
             with suppress(FileNotFoundError):  # another writer has swept meanwhile
@@ -307,7 +307,7 @@ class LakeWriter:
         self._step("planned")
         try:
             return self._commit(table, mark, start, end, size)
-        except OvertakenError:
+        except SnapshotConflictError:
             log.info("another writer of %s was faster: looking where the table is", self.lake.table)
             self._is_swept = False
             return Committed(start, 0, 0, 0, False)
@@ -328,7 +328,7 @@ class LakeWriter:
             summary = mark.without_rows(segments_told(table)).summary()
             try:
                 table, made = self._join(table, files, summary)
-            except OvertakenError:
+            except SnapshotConflictError:
                 log.info("another writer of %s was faster: its small files are joined later", self.lake.table)
                 self._is_swept = False
                 return 0
@@ -342,7 +342,7 @@ class LakeWriter:
         if len(lasting(table, before)) < len(table.snapshots()):
             try:
                 table = self._told_again(table, mark, before)
-            except OvertakenError:
+            except SnapshotConflictError:
                 return len(files)  # they are expired later
             expire_snapshots(table, before)
             self._is_swept = False
@@ -364,7 +364,7 @@ class LakeWriter:
             raise
         return commit_files(self._catalog, table, attempt, new, summary, old), len(new)
 
-    def _told_again(self, table: Table, mark: Mark, before: datetime) -> Table:
+    def _told_again(self, table: Table, mark: SnapshotMark, before: datetime) -> Table:
         """With a snapshot that says of which segments there are rows, where only such say it that are to go."""
         known = segments_told(table)
         if segments_told(table, lasting(table, before)) == known:
@@ -389,7 +389,7 @@ class LakeWriter:
                     f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake (`nadi "
                     "lake forget`) and start it again, to write a new one from what the stream has left"
                 )
-            rows = Rows(self._manager, self.lake, self._first_cut(), self._first_cut())
+            rows = LakeRows(self._manager, self.lake, self._first_cut(), self._first_cut())
             table = create_table(self._catalog, self.lake.table, rows.schema, partition_fields(self.lake.partition))
         table_id = str(table.metadata.table_uuid)
         if record.table_id != table_id:
@@ -418,8 +418,10 @@ class LakeWriter:
 
     # --- one commit --------------------------------------------------------------------------------
 
-    def _commit(self, table: Table, mark: Mark | None, start: StreamCut, end: StreamCut, size: int) -> Committed:
-        rows = Rows(self._manager, self.lake, start, end)
+    def _commit(
+        self, table: Table, mark: SnapshotMark | None, start: StreamCut, end: StreamCut, size: int
+    ) -> Committed:
+        rows = LakeRows(self._manager, self.lake, start, end)
         table = evolved(self._catalog, table, rows.schema)
         attempt = new_attempt(head_of(table))
         files = DataFiles(table, attempt)
@@ -430,7 +432,7 @@ class LakeWriter:
                 if some.rows.num_rows:
                     files.write(fitted(some.rows, files.schema))
             made = files.close()
-            new = Mark(
+            new = SnapshotMark(
                 cut=end.as_text(),
                 start=start.as_text(),
                 rows=files.rows,
@@ -446,7 +448,7 @@ class LakeWriter:
             raise
         try:
             table = commit_files(self._catalog, table, attempt, made, new.summary())
-        except OvertakenError:
+        except SnapshotConflictError:
             files.abandon()
             raise
         self._step("committed")
@@ -461,7 +463,7 @@ class LakeWriter:
         found = await segment_ranges(stores_of(self._core), start.scope, start.stream, asked) if between else []
         return tuple((one.segment_id, one.low, one.high) for one in found)
 
-    def _check_letters(self, mark: Mark) -> None:
+    def _check_letters(self, mark: SnapshotMark) -> None:
         """LakeStoppedError if there are some and no stream for them."""
         if not mark.own_letters or self.lake.dead_letters is not None:
             return
@@ -473,7 +475,7 @@ class LakeWriter:
             "again"
         )
 
-    def _settle(self, table: Table, mark: Mark | None) -> None:
+    def _settle(self, table: Table, mark: SnapshotMark | None) -> None:
         """Whatever is to follow the newest snapshot, if its writer was killed."""
         if mark is None or self._settled == head_of(table):
             return
@@ -498,7 +500,7 @@ class LakeWriter:
             return
         try:
             removed = sweep(self._catalog, table)
-        except OvertakenError:
+        except SnapshotConflictError:
             return  # behind the next commit
         if removed:
             log.info("removed %d files of attempts that came to nothing from %s", removed, self.lake.table)

@@ -22,12 +22,12 @@ from typing import Self
 
 import msgspec
 
-from nadi.engines.engine import Entry, LogEngine, Registry
-from nadi.engines.identity import MIGRATION, TURN
-from nadi.engines.lines import line_of, value_of
-from nadi.engines.outcomes import patiently, stored_patiently, was_set_patiently
 from nadi.errors import ConflictError, NadiError, StoreError
 from nadi.limits import MIGRATION_TURN_BEAT_S, MIGRATION_TURN_DEAD_S
+from nadi.object_log.checksummed_lines import line_of, value_of
+from nadi.object_log.engine import LogEngine, Registry, VersionedValue
+from nadi.object_log.identity import MIGRATION, TURN
+from nadi.object_log.outcomes import patiently, stored_patiently, was_set_patiently
 from nadi.runtime import REAL, Runtime
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Incoming(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     containers: int
 
 
-class _Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+class _LockHolder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who has the turn, or had it: has_ended."""
 
     host: str
@@ -72,7 +72,7 @@ class Turn:
         self._beats = asyncio.create_task(self._beat())
         return self
 
-    async def _watched(self, there: Entry) -> Entry | None:
+    async def _watched(self, there: VersionedValue) -> VersionedValue | None:
         """What is there if it doesn't change for as long as it takes to be dead, or is given back; None if it is taken
         away. Counted in looks: where the machine stands still, so may the other, and it has its time once that goes
         on."""
@@ -94,7 +94,7 @@ class Turn:
     async def _set(self, *, ends: bool = False) -> None:
         if self._is_lost:
             raise self._taken(await self._there())
-        value = _Holder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends)
+        value = _LockHolder(socket.gethostname(), os.getpid(), self._runtime.unique(), ends)
         self._next = self._next or msgspec.json.encode(value)
         entry = await was_set_patiently(self._registry, TURN, self._next, self._version, self._runtime)
         self._next = b""
@@ -122,10 +122,10 @@ class Turn:
         except NadiError as error:  # the next one waits until this one counts as dead
             log.info("the turn at %s could not be given back: %s", self._url, error)
 
-    async def _there(self) -> Entry | None:
+    async def _there(self) -> VersionedValue | None:
         return await patiently(f"read {TURN}", lambda: self._registry.get(TURN), self._runtime)
 
-    def _taken(self, there: Entry | None) -> ConflictError:
+    def _taken(self, there: VersionedValue | None) -> ConflictError:
         holder = None if there is None else _holder(there)
         whose = "" if holder is None else f", by process {holder.process} on {holder.host}"
         return ConflictError(
@@ -135,15 +135,15 @@ class Turn:
         )
 
 
-def _holder(there: Entry) -> _Holder | None:
+def _holder(there: VersionedValue) -> _LockHolder | None:
     """None: it can't be read."""
     try:
-        return msgspec.json.decode(there.value, type=_Holder)
+        return msgspec.json.decode(there.value, type=_LockHolder)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
-def has_ended(turn: Entry) -> bool:
+def has_ended(turn: VersionedValue) -> bool:
     """Whether whoever had that turn has given it back."""
     holder = _holder(turn)
     return holder is not None and holder.has_ended

@@ -14,22 +14,22 @@ import msgspec
 from msgspec.structs import replace
 
 from nadi.cluster.admin.cluster_view import living, opened, read_records
-from nadi.engines.identity import check_count, read_cluster, refuse_strangers
-from nadi.engines.opening import open_engines, open_of_chunks
-from nadi.engines.outcomes import patiently
-from nadi.engines.urls import folder_of
 from nadi.errors import ConflictError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
 from nadi.migration.migration_lock import Turn
 from nadi.migration.sources import read_all, store_of, store_url, url_of
 from nadi.migration.states import States
 from nadi.migration.targets import check_empty
+from nadi.object_log.identity import check_count, read_cluster, refuse_strangers
+from nadi.object_log.opening import open_engines, open_of_chunks
+from nadi.object_log.outcomes import patiently
+from nadi.object_log.urls import folder_of
 from nadi.runtime import REAL
-from nadi.segmentstore.datafolder import INCOMING, FolderLock, check_stays, find
+from nadi.segmentstore.data_dir import INCOMING, FolderLock, check_stays, find
 from nadi.segmentstore.state.stored import EXTENT
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
-from nadi.segmentstore.tier2.records import ContainerRecord, Records
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 from nadi.segmentstore.tier2.records import check_stays as check_record
 
 
@@ -134,7 +134,7 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
     said = store_of(folder)
     engine, registry = await open_of_chunks(store_url(folder, said), REAL, **said.options)
     try:
-        stored, url = Records(registry, REAL, is_alone=not said.url), url_of(folder)
+        stored, url = ContainerRecords(registry, REAL, is_alone=not said.url), url_of(folder)
         async with Turn(registry, url) as turn:
             lock = FolderLock(folder)
             try:
@@ -152,12 +152,12 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
 async def take_back_cluster(url: str, options: dict[str, str]) -> str:
     """Let a cluster's store be served again; return where its data was moved. Errors: as `take_back_folder`."""
     async with opened(url, options) as shared, Turn(shared.registry, url) as turn:
-        records, stored = await read_records(shared), Records(shared.registry, REAL)
+        records, stored = await read_records(shared), ContainerRecords(shared.registry, REAL)
         return await _take_back(url, stored, records, turn, options)
 
 
 async def _take_back(
-    url: str, stored: Records, records: Sequence[ContainerRecord], turn: Turn, options: dict[str, str]
+    url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], turn: Turn, options: dict[str, str]
 ) -> str:
     numbers = [number for number, record in enumerate(records) if record.moved is not None]
     there = records[numbers[0]].moved if numbers else None

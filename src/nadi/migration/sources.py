@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from nadi.cluster.admin.cluster_view import SharedStore, living, opened
-from nadi.cluster.parts import ClusterParts
-from nadi.engines.opening import open_of_chunks
+from nadi.cluster.storage import ClusterParts
 from nadi.errors import ConflictError, DataFolderError, InvalidArgumentError, NadiError, StoreError, UnavailableError
 from nadi.limits import MIGRATION_LATE_S, MIGRATION_PAUSE_MAX_S, MIGRATION_REFRESH_S
 from nadi.migration.migration_lock import Turn
+from nadi.object_log.opening import open_of_chunks
 from nadi.observe.cluster import HeldContainer, HoldReport
 from nadi.runtime import REAL
-from nadi.segmentstore.datafolder import STORE, TIER2, StoreFile, Tier2, check_version, find
-from nadi.segmentstore.holding import Hold, is_left, leave_folder
+from nadi.segmentstore.data_dir import STORE, TIER2, StoreFile, Tier2, check_version, find
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, MovedAway, Records
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, MovedAway
+from nadi.segmentstore.write_freeze import Hold, is_left, leave_folder
 
 _LOOK_S = 0.1
 
@@ -40,7 +40,7 @@ Ask = Callable[..., Any]
 ConflictError, UnavailableError, PermissionDeniedError."""
 
 
-class Source:
+class MigrationSource:
     """Opened as a context; what isn't `left` when that ends is as it was before. id: of what is stored there, wherever
     that is. is_served: servers may be writing to it until it is settled."""
 
@@ -48,7 +48,7 @@ class Source:
     id: str
     containers: int
     chunks: ChunkStore
-    stored: Records
+    stored: ContainerRecords
     turn: Turn
 
     def __init__(self, url: str) -> None:
@@ -88,7 +88,7 @@ class Source:
         raise NotImplementedError
 
 
-class _Folder(Source):
+class _FolderSource(MigrationSource):
     def __init__(self, folder: Path) -> None:
         super().__init__(url_of(folder))
         self.folder = folder
@@ -98,7 +98,7 @@ class _Folder(Source):
         self.id, self.containers = self._said.cluster, self._said.containers
         engine, registry = await open_of_chunks(url := store_url(self.folder, self._said), REAL, **self._said.options)
         stack.push_async_callback(engine.close)
-        self.stored = Records(registry, REAL, is_alone=not self._said.url)
+        self.stored = ContainerRecords(registry, REAL, is_alone=not self._said.url)
         self.turn = await stack.enter_async_context(Turn(registry, self.url))
         self.chunks = ChunkStore.from_url(url, **self._said.options)
         stack.push_async_callback(self.chunks.close)
@@ -120,7 +120,7 @@ class _Folder(Source):
         return records
 
 
-class StoppedFolder(_Folder):
+class StoppedFolder(_FolderSource):
     """Of no server; none can start while this is open."""
 
     _hold: Hold | None = None
@@ -147,7 +147,7 @@ class StoppedFolder(_Folder):
             await self._hold.keep(self._hold.id, leave, partial(is_left, self.stored))
 
 
-class ServedFolder(_Folder):
+class ServedFolder(_FolderSource):
     """Of a running server, whose writers are held for at most `limit_s`."""
 
     is_served = True
@@ -196,7 +196,7 @@ class ServedFolder(_Folder):
         self._held = None
 
 
-async def read_all(stored: Records, containers: int) -> list[ContainerRecord]:
+async def read_all(stored: ContainerRecords, containers: int) -> list[ContainerRecord]:
     return [(await stored.read(number)).record for number in range(containers)]
 
 
@@ -217,7 +217,7 @@ def store_url(folder: Path, store: StoreFile) -> str:
     return store.url or (folder / TIER2).absolute().as_uri()
 
 
-class ClusterStore(Source):
+class ClusterStore(MigrationSource):
     """The store of that URL. options: see `open_engines`."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
@@ -235,7 +235,7 @@ class ClusterStore(Source):
                 f"this cluster has its log in {cluster.log.name}, and a migration reads only logs in the store"
             )
         self.id, self.containers, self.chunks = cluster.cluster, cluster.containers, self._shared.chunks
-        self.stored = Records(self._shared.registry, REAL)
+        self.stored = ContainerRecords(self._shared.registry, REAL)
         self.turn = await stack.enter_async_context(Turn(self._shared.registry, self.url))
         self._living = await living(self._shared)
         self.is_served = bool(self._living)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from nadi.errors import UnavailableError
-from nadi.segmentstore.hosted import container_of
+from nadi.segmentstore.container_registry import container_of
 from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.state.commit import singles
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, TABLES, decode_segment, unpack_chunk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord
@@ -50,7 +50,7 @@ class Division(NamedTuple):
         return f"container-{target}/{self.number(source, int(segment, 16)):012x}/{unique}"
 
 
-class Piece(NamedTuple):
+class ChunkCopy(NamedTuple):
     """A chunk to copy, and what it is called in the target; `number` and `offset` say what it holds there. continues:
     it begins within an event."""
 
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 class States:
     """Copies of the states, open. Blocking, but for `fetch`. frames: the last one that each has."""
 
-    def __init__(self, states: dict[int, Metadata]) -> None:
+    def __init__(self, states: dict[int, ContainerMetadata]) -> None:
         self._states = states
         self.frames = [metadata.state().sequence for metadata in states.values()]
 
@@ -77,7 +77,7 @@ class States:
     async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
         """Fetch those of their snapshots into an empty folder; a container without one never held anything. Raises: as
         `restored`."""
-        states: dict[int, Metadata] = {}
+        states: dict[int, ContainerMetadata] = {}
         try:
             for number, record in enumerate(records):
                 state = folder / f"container-{number}"
@@ -113,7 +113,7 @@ class States:
             for key, value in singles(rows) if table == "extents" else rows:
                 yield number, key, value
 
-    def pieces(self, division: Division, *, complete: bool) -> Iterator[Piece]:
+    def pieces(self, division: Division, *, complete: bool) -> Iterator[ChunkCopy]:
         """All chunks that the states name. complete: nothing may be in the log any more; UnavailableError if something
         is."""
         segments = self.rows("segments")
@@ -128,7 +128,7 @@ class States:
                 continue
             chunk, checksums = unpack_chunk(value)
             target = container_of(name, division.targets)
-            yield Piece(
+            yield ChunkCopy(
                 number,
                 target,
                 chunk,
@@ -142,7 +142,7 @@ class States:
             )
 
 
-def _rows(metadata: Metadata, table: str) -> Iterator[tuple[bytes, bytes]]:
+def _rows(metadata: ContainerMetadata, table: str) -> Iterator[tuple[bytes, bytes]]:
     after = b""
     while page := metadata.page(table, after, _PAGE):
         yield from page

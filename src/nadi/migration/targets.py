@@ -9,26 +9,26 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from nadi.engines import identity
-from nadi.engines.failures import public
-from nadi.engines.opening import open_of_chunks
-from nadi.engines.outcomes import patiently
-from nadi.engines.proof import prove
-from nadi.engines.urls import check_shared
 from nadi.errors import DataFolderError, InvalidArgumentError, StoreError
 from nadi.migration import migration_lock as marks
 from nadi.migration.migration_lock import Incoming, Turn
-from nadi.migration.sources import Source, read_all, store_url, url_of
+from nadi.migration.sources import MigrationSource, read_all, store_url, url_of
+from nadi.object_log import identity
+from nadi.object_log.failures import public
+from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.outcomes import patiently
+from nadi.object_log.store_probe import prove
+from nadi.object_log.urls import check_shared
 from nadi.runtime import REAL
-from nadi.segmentstore import datafolder
+from nadi.segmentstore import data_dir
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.state.metadata import STATE_FILE
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Manifest, Records, first_record
+from nadi.segmentstore.tier2.records import ContainerRecords, SnapshotManifest, first_record
 
 
-class Target:
+class MigrationTarget:
     """Opened as a context. store_url: of the store that is filled. containers: None is what an earlier run began with,
     or the default."""
 
@@ -51,7 +51,7 @@ class Target:
                     await identity.refuse_strangers(self._engine, REAL)
                 await prove(self._engine, registry, REAL)
             self._turn = await stack.enter_async_context(Turn(registry, self.url))
-            self._records = Records(registry, REAL, is_alone=self._is_alone)
+            self._records = ContainerRecords(registry, REAL, is_alone=self._is_alone)
             self.chunks = ChunkStore.from_url(self._store_url, **self._options)
             self._stack = stack.pop_all()
         return self
@@ -59,7 +59,7 @@ class Target:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def begin(self, source: Source) -> str:
+    async def begin(self, source: MigrationSource) -> str:
         """Make sure that nobody opens it until the migration has ended, and return that one's id: a new one, or that of
         an earlier run. StoreError, DataFolderError: something is there already, or another migration is under way."""
         left_by = await source.left_by()
@@ -88,7 +88,7 @@ class Target:
         """Store the state of a container, which reflects everything up to that frame; its log begins after it, with
         owners of later epochs."""
         base = await snapshots.put_base(self.chunks, number, sequence, state / STATE_FILE)
-        record = first_record(epoch, Manifest(number, sequence, base, ()))
+        record = first_record(epoch, SnapshotManifest(number, sequence, base, ()))
         await self._turn.keep()
         await patiently("set a record", lambda: self._records.put(number, record), REAL)
 
@@ -101,7 +101,7 @@ class Target:
         await patiently("delete the mark", lambda: self._engine.delete([identity.MIGRATION]), REAL)
 
 
-class NewCluster(Target):
+class NewCluster(MigrationTarget):
     """The store of that URL. options: see `open_engines`."""
 
     def __init__(self, url: str, options: dict[str, str], containers: int | None) -> None:
@@ -109,25 +109,25 @@ class NewCluster(Target):
         super().__init__(url, url, options, containers)
 
 
-class NewFolder(Target):
+class NewFolder(MigrationTarget):
     """A folder that is empty, or isn't there. tier2: where its store is to be, if not in it."""
 
-    _log = datafolder.LOG
-    _default = datafolder.DEFAULT_CONTAINERS
+    _log = data_dir.LOG
+    _default = data_dir.DEFAULT_CONTAINERS
 
-    def __init__(self, folder: Path, containers: int | None, tier2: datafolder.Tier2 | None = None) -> None:
-        self.folder, self._said = folder, datafolder.StoreFile(datafolder.FORMAT, "", 0)
+    def __init__(self, folder: Path, containers: int | None, tier2: data_dir.Tier2 | None = None) -> None:
+        self.folder, self._said = folder, data_dir.StoreFile(data_dir.FORMAT, "", 0)
         if tier2 is not None:
-            datafolder.check_outside(folder, tier2.url)
-            self._log = datafolder.LOG_ELSEWHERE
-            self._said = replace(self._said, url=datafolder.normal(tier2.url), options=public(tier2.options))
+            data_dir.check_outside(folder, tier2.url)
+            self._log = data_dir.LOG_ELSEWHERE
+            self._said = replace(self._said, url=data_dir.normal(tier2.url), options=public(tier2.options))
         self._is_alone = tier2 is None
         options = tier2.options if tier2 is not None else {}
         super().__init__(url_of(folder), store_url(folder, self._said), options, containers)
 
     async def __aenter__(self) -> Self:
         check_empty(self.folder)
-        self._lock = datafolder.FolderLock(self.folder)
+        self._lock = data_dir.FolderLock(self.folder)
         try:
             return await super().__aenter__()
         except BaseException:
@@ -138,33 +138,33 @@ class NewFolder(Target):
         await super().__aexit__()
         self._lock.release()
 
-    async def begin(self, source: Source) -> str:
-        said = datafolder.find(self.folder).store
+    async def begin(self, source: MigrationSource) -> str:
+        said = data_dir.find(self.folder).store
         if said is not None and said.cluster != await source.left_by():
             raise DataFolderError(f"{self.folder} is a data folder already: give an empty one")
         if said is None:
-            await REAL.in_thread(disk.replace_file, self.folder / datafolder.INCOMING, source.url.encode())
+            await REAL.in_thread(disk.replace_file, self.folder / data_dir.INCOMING, source.url.encode())
         return await super().begin(source)
 
     async def finish(self) -> None:
-        is_new = datafolder.find(self.folder).store is None
+        is_new = data_dir.find(self.folder).store is None
         epochs = tuple(one.epoch for one in await read_all(self._records, self.containers)) if self._said.url else ()
         if is_new:
-            await REAL.in_thread(datafolder.make_containers, self.folder, self.containers)
+            await REAL.in_thread(data_dir.make_containers, self.folder, self.containers)
         await super().finish()  # before the folder says so: a claim begins with what it finds there
         if is_new:
             said = replace(self._said, cluster=self._id, containers=self.containers, epochs=epochs)
             await REAL.in_thread(said.write, self.folder)
-        (self.folder / datafolder.INCOMING).unlink(missing_ok=True)
+        (self.folder / data_dir.INCOMING).unlink(missing_ok=True)
 
 
 def check_empty(folder: Path) -> None:
     """Raise DataFolderError if a new data folder can't be there; what a migration leaves in its store is looked at
     there."""
-    if not folder.exists() or datafolder.find(folder).store is not None:
+    if not folder.exists() or data_dir.find(folder).store is not None:
         return
-    containers = datafolder.container_folders(folder).values()
-    new = [path.name for path in containers if datafolder.is_pristine(path)]  # by one that was killed
-    others = sorted({path.name for path in folder.iterdir()} - {"lock", datafolder.TIER2, datafolder.INCOMING, *new})
+    containers = data_dir.container_folders(folder).values()
+    new = [path.name for path in containers if data_dir.is_pristine(path)]  # by one that was killed
+    others = sorted({path.name for path in folder.iterdir()} - {"lock", data_dir.TIER2, data_dir.INCOMING, *new})
     if others:
         raise DataFolderError(f"{folder} isn't empty, it has {', '.join(others[:3])}: give an empty folder")

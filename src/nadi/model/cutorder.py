@@ -5,7 +5,7 @@ older, and the pair (segment id, offset) orders places on one key. For each key,
 place; over keys of a segment that it has not reached (offset -1) it waits before that segment.
 
 The cuts must be settled: none may stand at the end of a sealed segment that has successors, as that is the
-same boundary as the successors' start. `nadi.client.places.cuts` settles them.
+same boundary as the successors' start. `nadi.client.stream_cuts.cuts` settles them.
 
 >>> halves = {0: (0.0, 0.5), 1: (0.5, 1.0)}
 >>> a, b = StreamCut("sc", "st", {0: 10, 1: 20}), StreamCut("sc", "st", {0: 30, 1: 5})

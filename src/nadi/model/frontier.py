@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nadi.errors import InvalidStreamCutError
-from nadi.model.segments import Segment, SegmentRange, SegmentsByKey, gaps, has_key, ids_under, oldest_by_key
+from nadi.model.segments import HasSegmentKeys, SegmentRange, SegmentsByKey, gaps, has_key, ids_under, oldest_by_key
 
 WAITING = -1
 
@@ -129,11 +129,11 @@ class Frontier:
 class Bound:
     """An end cut: how much of each segment lies before it. positions: its offsets; segments: its segments."""
 
-    def __init__(self, positions: Mapping[int, int], segments: Iterable[Segment]) -> None:
+    def __init__(self, positions: Mapping[int, int], segments: Iterable[HasSegmentKeys]) -> None:
         self._positions = positions
         self._standing = oldest_by_key(segments)
 
-    def limit(self, piece: Segment) -> int | None:
+    def limit(self, piece: HasSegmentKeys) -> int | None:
         """Return the offset in this segment at which the bound lies; None if it lies after all of the segment."""
         offset = self._positions.get(piece.segment_id)
         if offset is not None and offset >= 0:
@@ -150,7 +150,9 @@ def may_begin(segments: Iterable[SegmentRange], waiting: Collection[int]) -> lis
     return [piece.segment_id for piece in known if piece.segment_id in waiting and index.is_oldest(piece)]
 
 
-def check_legal(positions: Mapping[int, int], segments: Iterable[Segment], between: Iterable[Segment]) -> None:
+def check_legal(
+    positions: Mapping[int, int], segments: Iterable[HasSegmentKeys], between: Iterable[HasSegmentKeys]
+) -> None:
     """Raise InvalidStreamCutError unless the cut is legal, apart from offsets, which only the segment store knows.
 
     segments: those of the cut; between: at least all that were created from the cut's oldest epoch to its newest.

@@ -28,7 +28,7 @@ from nadi.naming import segment_epoch
 KeyRange = tuple[float, float]
 
 
-class Keys(Protocol):
+class HasKeyRange(Protocol):
     """Whatever takes keys: low ≤ position < high."""
 
     @property
@@ -37,11 +37,11 @@ class Keys(Protocol):
     def high(self) -> float: ...
 
 
-AnyKeys = TypeVar("AnyKeys", bound=Keys)
+AnyKeys = TypeVar("AnyKeys", bound=HasKeyRange)
 
 
-class Segment(Keys, Protocol):
-    """Keys with the id of the segment that takes them."""
+class HasSegmentKeys(HasKeyRange, Protocol):
+    """HasKeyRange with the id of the segment that takes them."""
 
     @property
     def segment_id(self) -> int: ...
@@ -71,17 +71,17 @@ class Successor:
     predecessors: tuple[int, ...]
 
 
-def takes(one: Keys, position: float) -> bool:
+def takes(one: HasKeyRange, position: float) -> bool:
     """Return whether these keys include `position`."""
     return one.low <= position < one.high
 
 
-def share_keys(one: Keys, other: Keys) -> bool:
+def share_keys(one: HasKeyRange, other: HasKeyRange) -> bool:
     """Return whether any key is taken by both."""
     return one.low < other.high and other.low < one.high
 
 
-def common_keys(one: Keys, other: Keys) -> KeyRange | None:
+def common_keys(one: HasKeyRange, other: HasKeyRange) -> KeyRange | None:
     """Return the keys that both take, or None."""
     low, high = max(one.low, other.low), min(one.high, other.high)
     return (low, high) if low < high else None
@@ -105,7 +105,7 @@ def pieces_of_both(ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange])
         j += b.high <= a.high
 
 
-def gaps(taken: Iterable[Keys]) -> list[KeyRange]:
+def gaps(taken: Iterable[HasKeyRange]) -> list[KeyRange]:
     """Return the parts of the key space that nothing takes."""
     found, reached = [], 0.0
     for piece in sorted(taken, key=lambda piece: piece.low):
@@ -117,7 +117,7 @@ def gaps(taken: Iterable[Keys]) -> list[KeyRange]:
     return found
 
 
-def tiles(segments: Sequence[Keys]) -> bool:
+def tiles(segments: Sequence[HasKeyRange]) -> bool:
     """Return whether these, in order, take each key exactly once; borders are compared bit for bit."""
     if not segments or segments[0].low != 0.0 or segments[-1].high != 1.0:
         return False
@@ -136,7 +136,7 @@ def joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
     return blocks
 
 
-def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
+def oldest_by_key(segments: Iterable[HasSegmentKeys]) -> list[SegmentRange]:
     """Return for each key the oldest of the segments that take it, as disjoint pieces in key order."""
     starts = sorted((piece.low, piece.high, piece.segment_id) for piece in segments)
     borders = sorted({low for low, _, _ in starts} | {high for _, high, _ in starts})
@@ -154,13 +154,13 @@ def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
     return found
 
 
-def ids_under(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[int]:
+def ids_under(pieces: Sequence[SegmentRange], keys: HasKeyRange) -> Iterator[int]:
     """Of disjoint pieces in order, as from `oldest_by_key`, the ids of those that share keys with `keys`."""
     for piece in overlapping(pieces, keys):
         yield piece.segment_id
 
 
-def overlapping(pieces: Sequence[AnyKeys], keys: Keys) -> Iterator[AnyKeys]:
+def overlapping(pieces: Sequence[AnyKeys], keys: HasKeyRange) -> Iterator[AnyKeys]:
     """Of disjoint pieces in order, those that share keys with `keys`; the others aren't visited."""
     first = bisect.bisect_right(pieces, keys.low, key=lambda piece: piece.high)
     for at in range(first, len(pieces)):  # not islice, which steps through all that it skips
@@ -211,7 +211,7 @@ class SegmentsByKey:
         """Segments that share keys with this one, of any epoch."""
         return self._sharing(piece, self._epochs.values())
 
-    def share(self, one: Keys, other: Keys) -> bool:
+    def share(self, one: HasKeyRange, other: HasKeyRange) -> bool:
         """Return whether both take some key that counts."""
         common = common_keys(one, other)
         return common is not None and (self._keys is None or has_key(self._keys, *common))

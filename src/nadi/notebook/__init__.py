@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nadi.notebook.widget import PlayerWidget
 
-__all__ = ["Picture", "Table", "play", "plot_segments", "table"]
+__all__ = ["HtmlTable", "Picture", "play", "plot_segments", "table"]
 
 _SIZE_IN = (9, 4)  # a cell is about 900 pixels wide
 HEIGHT_LEAST, HEIGHT_MOST = 400, 4_000
@@ -115,7 +115,7 @@ def plot_segments(manager: StreamManager, scope: str, stream: str, *, last_s: fl
     return Picture(charts.drawn(spans, f"{scope}/{stream}", _SIZE_IN))
 
 
-class Table:
+class HtmlTable:
     """Shows itself in a notebook; `values` are what it was made of."""
 
     def __init__(self, values: tuple[Any, ...], title: str) -> None:
@@ -128,7 +128,7 @@ class Table:
         return display.table(self.values, self._title, "" if self.values else "nothing")
 
 
-def table(values: Iterable[Any], title: str = "") -> Table:
+def table(values: Iterable[Any], title: str = "") -> HtmlTable:
     """Make a table of bookmarks, slices, segments, loads, lags, …: values of one class, as a client returns them.
 
     >>> from nadi.client import SegmentRange
@@ -142,4 +142,4 @@ def table(values: Iterable[Any], title: str = "") -> Table:
         raise InvalidArgumentError(f"a table has values of one class, not of several ({names}): make a table of each")
     if found and not (dataclasses.is_dataclass(found[0]) or hasattr(found[0], "__struct_fields__")):
         raise InvalidArgumentError(f"a {type(found[0]).__name__} has no fields: give values that a client returned")
-    return Table(found, title)
+    return HtmlTable(found, title)

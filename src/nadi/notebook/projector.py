@@ -40,37 +40,37 @@ from nadi.limits import (
     NOTEBOOK_SILENCE_S,
 )
 from nadi.model.reports import LoadReport, SegmentReport
-from nadi.web.bodies import Batch, BookmarkSeen, FirstEvents, Played, SliceSeen, StreamSpan
-from nadi.web.places import seen_bookmark, seen_slice
+from nadi.web.bodies import BookmarkSeen, EventsMessage, FirstEvents, Played, SliceSeen, StreamSpan
 from nadi.web.reading.playing import first_events, play, stretch_of
 from nadi.web.reading.span import stream_span
 from nadi.web.reading.tail import tail
 from nadi.web.reading.times import CutTimes
+from nadi.web.stream_cuts import seen_bookmark, seen_slice
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownStreams(msgspec.Struct, frozen=True):
     """places: with bookmarks and slices, too. by: as in the page's endpoints."""
 
     places: bool = False
     by: Literal["arrival", "event-time"] | None = None
 
 
-class Word(msgspec.Struct, frozen=True):
+class BareMessage(msgspec.Struct, frozen=True):
     """What has no more to it than its kind."""
 
 
-Question = Known | FirstEvents | Played | Word
+Question = KnownStreams | FirstEvents | Played | BareMessage
 _KINDS: dict[str, type[Question]] = {
-    "known": Known,
+    "known": KnownStreams,
     "first": FirstEvents,
     "play": Played,
-    "tail": Word,
-    "more": Word,
-    "stop": Word,
+    "tail": BareMessage,
+    "more": BareMessage,
+    "stop": BareMessage,
 }
 
 
-class Refusal(ResponseBody, frozen=True):
+class RefusalMessage(ResponseBody, frozen=True):
     status: int
     error: str
 
@@ -145,7 +145,7 @@ Send = Callable[[dict[str, str], bytes], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingQuestion:
     """One question under way: its task, and how many batches are on their way."""
 
     task: asyncio.Task[None] | None = None
@@ -174,7 +174,7 @@ class Projector:
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, send: Send) -> None:
         self._manager, self._scope, self._stream, self._send = manager, scope, stream, send
-        self._open: dict[str, _Asked] = {}
+        self._open: dict[str, _PendingQuestion] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class Projector:
             name, kind, said = parsed(message)
         except msgspec.ValidationError as error:
             if (unknown := id_of(message)) is not None:
-                self._tell(unknown, "refused", Refusal(400, f"the kernel doesn't understand: {error}"))
+                self._tell(unknown, "refused", RefusalMessage(400, f"the kernel doesn't understand: {error}"))
             return
         held = self._open.get(name)
         if kind == "more":
@@ -196,13 +196,13 @@ class Projector:
             if held is not None and held.task is not None:
                 held.task.cancel()
         elif held is not None:
-            self._tell(name, "refused", Refusal(400, "that id is one of a question under way: choose another"))
+            self._tell(name, "refused", RefusalMessage(400, "that id is one of a question under way: choose another"))
         elif self._is_closed:
-            self._tell(name, "refused", Refusal(400, "this player was closed: make another"))
+            self._tell(name, "refused", RefusalMessage(400, "this player was closed: make another"))
         elif len(self._open) >= NOTEBOOK_READERS:
-            self._tell(name, "refused", Refusal(503, f"{NOTEBOOK_READERS} questions are under way: try again"))
+            self._tell(name, "refused", RefusalMessage(503, f"{NOTEBOOK_READERS} questions are under way: try again"))
         else:
-            asked = self._open[name] = _Asked()
+            asked = self._open[name] = _PendingQuestion()
             task = f"player of {self._scope}/{self._stream}"
             asked.task = asyncio.create_task(self._answer(name, said, asked), name=task)
             asked.task.add_done_callback(lambda _: self._open.pop(name, None))
@@ -214,11 +214,11 @@ class Projector:
             if asked.task is not None:
                 asked.task.cancel()
 
-    async def _answer(self, name: str, said: Question, asked: _Asked) -> None:
+    async def _answer(self, name: str, said: Question, asked: _PendingQuestion) -> None:
         stream = self._manager, self._scope, self._stream
         try:
             match said:
-                case Known():
+                case KnownStreams():
                     self._tell(name, "answer", await known(*stream, has_places=said.places, by=said.by))
                 case FirstEvents():
                     stretch = await stretch_of(*stream, said)
@@ -230,12 +230,12 @@ class Projector:
                     await self._batches(name, tail(*stream), asked)
         except NadiError as error:
             may_be_tried = isinstance(error, UnavailableError) and not isinstance(error, ClosedError)
-            self._tell(name, "refused", Refusal(503 if may_be_tried else 400, str(error)))
+            self._tell(name, "refused", RefusalMessage(503 if may_be_tried else 400, str(error)))
         except Exception:
             log.exception("answering a player failed")
-            self._tell(name, "refused", Refusal(400, "the kernel failed to answer: see its log"))
+            self._tell(name, "refused", RefusalMessage(400, "the kernel failed to answer: see its log"))
 
-    async def _batches(self, name: str, batches: AsyncGenerator[Batch, None], asked: _Asked) -> None:
+    async def _batches(self, name: str, batches: AsyncGenerator[EventsMessage, None], asked: _PendingQuestion) -> None:
         async with aclosing(batches):
             while True:
                 await asked.room()

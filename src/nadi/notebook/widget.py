@@ -24,7 +24,7 @@ import traitlets
 from nadi.client import StreamManager
 from nadi.client.blocking.face import inside
 from nadi.errors import ClosedError
-from nadi.notebook.projector import Projector, Refusal, id_of
+from nadi.notebook.projector import Projector, RefusalMessage, id_of
 
 _IMPORTED = re.compile(r'^(?:import|export) .*? from "\./([\w-]+\.js)";$', re.MULTILINE)
 _SCRIPT = """// nadi's player
@@ -101,7 +101,7 @@ class PlayerWidget(anywidget.AnyWidget):
             self._thread.call(self._projector.receive, content)
         except ClosedError as error:
             if (name := id_of(content)) is not None:
-                refusal = Refusal(400, f"{error}: open another, and make a player with that")
+                refusal = RefusalMessage(400, f"{error}: open another, and make a player with that")
                 self._tell({"id": name, "kind": "refused"}, msgspec.json.encode(refusal))
 
     def _tell(self, head: dict[str, str], body: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 
-class Status(Enum):
+class HealthStatus(Enum):
     NEW = "NEW"
     STARTING = "STARTING"
     UP = "UP"
@@ -26,7 +26,7 @@ class Component(msgspec.Struct, frozen=True):
     """One component; if it has children, its state follows from theirs (`parent`)."""
 
     name: str
-    status: Status
+    status: HealthStatus
     readiness: bool
     liveness: bool
     details: dict[str, Any]
@@ -39,19 +39,19 @@ class Component(msgspec.Struct, frozen=True):
         return next((component for component in found if component is not None), None)
 
 
-def leaf(name: str, status: Status, details: dict[str, Any] | None = None) -> Component:
-    alive = status in (Status.NEW, Status.STARTING, Status.UP)
-    return Component(name, status, status is Status.UP, alive, details or {}, {})
+def leaf(name: str, status: HealthStatus, details: dict[str, Any] | None = None) -> Component:
+    alive = status in (HealthStatus.NEW, HealthStatus.STARTING, HealthStatus.UP)
+    return Component(name, status, status is HealthStatus.UP, alive, details or {}, {})
 
 
 def parent(name: str, children: Iterable[Component]) -> Component:
     """The component made up of `children`, in the state of the worst of them."""
     members = {child.name: child for child in children}
-    order = (Status.FAILED, Status.DOWN, Status.UNKNOWN, Status.NEW, Status.STARTING)
+    order = (HealthStatus.FAILED, HealthStatus.DOWN, HealthStatus.UNKNOWN, HealthStatus.NEW, HealthStatus.STARTING)
     states = {child.status for child in members.values()}
     return Component(
         name,
-        next((status for status in order if status in states), Status.UP),
+        next((status for status in order if status in states), HealthStatus.UP),
         all(child.readiness for child in members.values()),
         all(child.liveness for child in members.values()),
         {},

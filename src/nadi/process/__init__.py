@@ -14,14 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nadi.process.dead_letters import DeadLetter
-    from nadi.process.processor import Event, Processor, ProcessorStoppedError, Status, delete, run, serve, status, stop
+    from nadi.process.processor import (
+        Processor,
+        ProcessorStatus,
+        ProcessorStoppedError,
+        StreamEvent,
+        delete,
+        run,
+        serve,
+        status,
+        stop,
+    )
 
 __all__ = [
     "DeadLetter",
-    "Event",
     "Processor",
+    "ProcessorStatus",
     "ProcessorStoppedError",
-    "Status",
+    "StreamEvent",
     "delete",
     "run",
     "serve",

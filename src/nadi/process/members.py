@@ -27,7 +27,7 @@ from nadi.errors import NadiError
 from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS_SILENT_S
 
 
-class Member(msgspec.Struct, frozen=True):
+class WorkerInfo(msgspec.Struct, frozen=True):
     """What a worker says of itself. state: in a word, where its kind has some; beat: grows; events: that it has done;
     events_per_s: lately; last_error: or ""; said_ms: when, by its clock."""
 
@@ -90,7 +90,7 @@ class Members:
         self._table: Table = Table(stores, scope, table)
         self.name = uuid.uuid4().hex
         self._beats = Beats(clock)
-        self._member = Member(socket.gethostname(), os.getpid(), _now_ms(), self.name, _machine())
+        self._member = WorkerInfo(socket.gethostname(), os.getpid(), _now_ms(), self.name, _machine())
         self._there = [self.name]
 
     async def say(self, events: int, events_per_s: float, segments: int, last_error: str, state: str = "") -> None:
@@ -146,7 +146,7 @@ class Members:
         return [segment for segment in segments if max(self._there, key=lambda one: _weight(one, segment)) == self.name]
 
 
-async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[Member]:
+async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[WorkerInfo]:
     """The workers that said something in the last ten seconds, by this machine's clock."""
     entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
     members = [_member(entry.value) async for entry in entries]
@@ -167,10 +167,10 @@ async def ended(stores: SegmentStores, scope: str, table: str, prefix: str, most
         await known.remove(prefix.encode() + entry.key)
 
 
-def _member(value: bytes) -> Member | None:
+def _member(value: bytes) -> WorkerInfo | None:
     """None: it isn't what a worker has said."""
     try:
-        return msgspec.json.decode(value, type=Member)
+        return msgspec.json.decode(value, type=WorkerInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

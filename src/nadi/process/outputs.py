@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nadi.client.aio import StreamManager
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.model.keyspace import key_position
 from nadi.naming import parse_segment_name, segment_name
 from nadi.process.dead_letters import DeadLetter
@@ -21,13 +21,13 @@ from nadi.process.dead_letters import DeadLetter
 _APPEND_BYTES = 1 << 20  # unless those of one event are more
 
 
-class Outputs:
+class OutputWriter:
     """Outputs of the segments of `scope`/`stream` in the stream `to`, "scope/stream". name: of what makes them."""
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, to: str, name: str) -> None:
         self._scope, self._stream, self._name = scope, stream, name
         self._shape = StreamShape(stores_of(manager), *to.split("/"))
-        self._writers: dict[tuple[int, str], NumberedWriter] = {}
+        self._writers: dict[tuple[int, str], IdempotentWriter] = {}
 
     async def write(self, made: Mapping[int, Sequence[Sequence[NumberedEvent]]], part: str = "") -> None:
         """Return once all are stored, those included that were before. made: of each segment, what each of its events
@@ -47,7 +47,7 @@ class Outputs:
         if writer is None:
             names = (self._name, segment_name(self._scope, self._stream, segment_id), part)
             writer_id = hashlib.blake2b("/".join(filter(None, names)).encode(), digest_size=16).digest()
-            writer = self._writers[segment_id, part] = NumberedWriter(self._shape, writer_id)
+            writer = self._writers[segment_id, part] = IdempotentWriter(self._shape, writer_id)
         batch: list[NumberedEvent] = []
         size = 0
         for group in groups:

@@ -30,9 +30,9 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Credentials
+from nadi.client.idempotent.writer import NumberedEvent
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent
-from nadi.client.tables.catalog import Catalog, Kind
+from nadi.client.tables.catalog import Catalog, RecordKind
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import (
     ConflictError,
@@ -47,16 +47,16 @@ from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import PROCESS_TABLE, check_name, segment_name
 from nadi.process.dead_letters import DeadLetter
-from nadi.process.following import SegmentPositions, behind_bytes, check_same, reaches
-from nadi.process.members import Member, Members, live_members
-from nadi.process.outputs import Outputs
-from nadi.process.running import in_daemon_thread, run_program, until
-from nadi.process.worker import BatchLimits, Taken, Worker
+from nadi.process.members import Members, WorkerInfo, live_members
+from nadi.process.outputs import OutputWriter
+from nadi.process.runner import in_daemon_thread, run_program, until
+from nadi.process.segment_follower import SegmentPositions, behind_bytes, check_same, reaches
+from nadi.process.worker import BatchLimits, StreamWorker, Taken
 
 Output = tuple[str, bytes]  # routing key, event
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """An event, and where it is: `segment` as "scope/stream/segment", `offset` in bytes."""
 
     data: bytes
@@ -65,14 +65,14 @@ class Event(NamedTuple):
 
 
 Returned = Output | Iterable[Output] | None
-Handler = Callable[[Event], Returned | Awaitable[Returned]]
+Handler = Callable[[StreamEvent], Returned | Awaitable[Returned]]
 """A function, a generator function or a coroutine function."""
 
 
 class ProcessorStoppedError(NadiError):
     """An event can't be handled, and there is no stream for dead letters: mend the handler, or name one."""
 
-    def __init__(self, name: str, event: Event, attempts: int, error: Exception) -> None:
+    def __init__(self, name: str, event: StreamEvent, attempts: int, error: Exception) -> None:
         super().__init__(
             f"processor {name} stopped at {event.segment}@{event.offset} after {attempts} attempts "
             f"({type(error).__name__}: {error}): mend it and run it again, or give it a stream for dead letters"
@@ -141,7 +141,7 @@ class Positions(SegmentPositions, frozen=True):
 
 def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
     """The positions of a scope's processors, by `stream/name`."""
-    kind = Kind(
+    kind = RecordKind(
         "the positions of processor",
         scope,
         lambda name: "delete them (`nadi.process.delete`), and begin anew",
@@ -157,7 +157,7 @@ def _key(stream: str, name: str) -> str:
     return f"{check_name('stream', stream)}/{check_name('processor', name)}"
 
 
-class ProcessorWorker(Worker[Positions]):
+class ProcessorWorker(StreamWorker[Positions]):
     """One worker of a processor whose record of positions is there."""
 
     remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
@@ -175,7 +175,9 @@ class ProcessorWorker(Worker[Positions]):
         )
         self._processor, self._run, self._name = processor, run, f"processor {scope}/{name}"
         self._output, self._letters = (
-            Outputs(manager, scope, stream, processor.full_name(to), f"{processor.name}/{run}/{kind}") if to else None
+            OutputWriter(manager, scope, stream, processor.full_name(to), f"{processor.name}/{run}/{kind}")
+            if to
+            else None
             for kind, to in (("output", processor.output), ("dead", processor.dead_letters))
         )
 
@@ -189,14 +191,14 @@ class ProcessorWorker(Worker[Positions]):
 
     async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
         """Each second, and before it ends early, what is done is recorded: handlers may be slow."""
-        loop, done = asyncio.get_running_loop(), _Done()
+        loop, done = asyncio.get_running_loop(), _HandledCounts()
         until = loop.time() + PROCESS_RECORD_S
         try:
             for followed, blocks in batch:
                 segment_id = followed.reach.segment_id
                 name = segment_name(self._scope, self._stream, segment_id)
                 events = [
-                    Event(bytes(data), name, offset)
+                    StreamEvent(bytes(data), name, offset)
                     for block in blocks
                     for data, offset in zip(block.events(), block.offsets().tolist(), strict=True)
                 ]
@@ -209,11 +211,11 @@ class ProcessorWorker(Worker[Positions]):
                         at += 1
                     if loop.time() >= until:
                         await self._record(done)
-                        done, until = _Done(), loop.time() + PROCESS_RECORD_S
+                        done, until = _HandledCounts(), loop.time() + PROCESS_RECORD_S
         finally:
             await self._record(done)
 
-    async def _record(self, done: _Done) -> None:
+    async def _record(self, done: _HandledCounts) -> None:
         if not done.steps:
             return
         if self._output is not None:
@@ -231,7 +233,7 @@ class ProcessorWorker(Worker[Positions]):
         self._count(done.events)
 
     async def _outcomes(
-        self, events: Sequence[Event], stop: asyncio.Event, seconds: float
+        self, events: Sequence[StreamEvent], stop: asyncio.Event, seconds: float
     ) -> AsyncIterator[list[Output] | DeadLetter]:
         """What becomes of each event, in order, of as many as are handled in so many seconds, or until `stop` is set;
         one that fails is tried again before the next is handled."""
@@ -267,7 +269,7 @@ class ProcessorWorker(Worker[Positions]):
             at, attempts = at + 1, 0
 
     async def _called(
-        self, events: Sequence[Event], stop: asyncio.Event, until: float
+        self, events: Sequence[StreamEvent], stop: asyncio.Event, until: float
     ) -> tuple[list[list[Output]], Exception | None]:
         """What the handler made of each event, as far as it came, and what it raised for the next."""
         handle = self._processor.handle
@@ -284,7 +286,7 @@ class ProcessorWorker(Worker[Positions]):
         return made, None
 
 
-class _Done:
+class _HandledCounts:
     """What was handled since the last record."""
 
     def __init__(self) -> None:
@@ -293,7 +295,7 @@ class _Done:
         self.letters: list[DeadLetter] = []
         self.events = 0
 
-    def add(self, segment_id: int, event: Event, end: int, outcome: list[Output] | DeadLetter) -> None:
+    def add(self, segment_id: int, event: StreamEvent, end: int, outcome: list[Output] | DeadLetter) -> None:
         start, _ = self.steps.get(segment_id, (event.offset, end))
         self.steps[segment_id] = start, end
         self.events += 1
@@ -305,7 +307,7 @@ class _Done:
 
 
 def _called(
-    handle: Handler, events: Sequence[Event], stop: asyncio.Event, until: float
+    handle: Handler, events: Sequence[StreamEvent], stop: asyncio.Event, until: float
 ) -> tuple[list[list[Output]], Exception | None]:
     made: list[list[Output]] = []
     for event in events:
@@ -377,22 +379,22 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ProcessorStatus:
     """How far a processor is: `reached` is the cut before which all is handled; behind_bytes: from there to the tail,
     None where that can't be told; workers: those that said something in the last ten seconds."""
 
     positions: Positions
     reached: StreamCut
     behind_bytes: int | None
-    workers: tuple[Member, ...]
+    workers: tuple[WorkerInfo, ...]
 
 
-async def status(manager: StreamManager, scope: str, stream: str, name: str) -> Status:
+async def status(manager: StreamManager, scope: str, stream: str, name: str) -> ProcessorStatus:
     """NotFoundError if there is no such processor."""
     positions = await processors_of(manager, scope).get(_key(stream, name))
     reached = StreamCut(scope, stream, positions.positions())
     workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
-    return Status(positions, reached, await behind_bytes(manager, reached), tuple(workers))
+    return ProcessorStatus(positions, reached, await behind_bytes(manager, reached), tuple(workers))
 
 
 async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:

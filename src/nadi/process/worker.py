@@ -20,12 +20,12 @@ from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
-from nadi.client.tables.catalog import Record
-from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRemadeError, UnavailableError
+from nadi.client.tables.catalog import CatalogRecord
+from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, StreamRecreatedError, UnavailableError
 from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
-from nadi.process.following import Followed, Follower, OvertakenError, SegmentPositions, gap_end, reaches
 from nadi.process.members import Members
+from nadi.process.segment_follower import Followed, Follower, PositionConflictError, SegmentPositions, gap_end, reaches
 
 T = TypeVar("T")
 _RATE_S = 10.0
@@ -85,7 +85,7 @@ class Taken(NamedTuple):
 P = TypeVar("P", bound=SegmentPositions)
 
 
-class Worker(Generic[P]):
+class StreamWorker(Generic[P]):
     """positions: the record of all workers. A kind of worker defines the methods below. remedy: what to do where the
     stream was made anew."""
 
@@ -96,7 +96,7 @@ class Worker(Generic[P]):
         manager: StreamManager,
         scope: str,
         stream: str,
-        positions: Record[P],
+        positions: CatalogRecord[P],
         members: Members,
         limits: BatchLimits,
         logger: logging.Logger,
@@ -140,7 +140,7 @@ class Worker(Generic[P]):
         return ()
 
     async def _finish(self) -> None:
-        """Record what was done last."""
+        """CatalogRecord what was done last."""
 
     async def _forget(self) -> None:
         """Let go of what is in hand: it is begun again from the record."""
@@ -178,8 +178,8 @@ class Worker(Generic[P]):
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Raise the error with which it ends, or return to end without one."""
-        if isinstance(error, StreamRemadeError):
-            raise StreamRemadeError(self._scope, self._stream, self.remedy) from error
+        if isinstance(error, StreamRecreatedError):
+            raise StreamRecreatedError(self._scope, self._stream, self.remedy) from error
         raise error
 
     def _close(self) -> None:
@@ -204,7 +204,7 @@ class Worker(Generic[P]):
                 await self._pass_ends()
             except ClosedError:
                 raise
-            except (OvertakenError, UnavailableError) as error:
+            except (PositionConflictError, UnavailableError) as error:
                 await self._forget()
                 self._follower.follow(())
                 is_old = True
@@ -214,7 +214,7 @@ class Worker(Generic[P]):
                     await backoff.pause()
                 else:
                     self._log.info("%s: looking again", error)
-        with suppress(OvertakenError):  # another has it
+        with suppress(PositionConflictError):  # another has it
             await self._finish()
 
     async def _collect(self, stop: asyncio.Event) -> None:

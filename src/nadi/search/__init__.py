@@ -16,23 +16,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.search.asking.searching import Excerpt, Hit, Page
     from nadi.search.blocking import clean, indexes, leftovers, standing_queries
-    from nadi.search.catalog import Status
-    from nadi.search.definition import Definition, IndexNotFoundError
-    from nadi.search.indexing import Part, past_parts, run, serve
+    from nadi.search.catalog import IndexStatus
+    from nadi.search.definition import IndexDefinition, IndexNotFoundError
+    from nadi.search.indexing import BackfillPart, past_parts, run, serve
     from nadi.search.objects import Leftover
-    from nadi.search.standing.catalog import StandingStatus
-    from nadi.search.standing.matcher import match, serve_matcher
-    from nadi.search.standing.matching import StandingHit
-    from nadi.search.standing.records import StandingQuery
+    from nadi.search.percolate.catalog import StandingStatus
+    from nadi.search.percolate.matcher import match, serve_matcher
+    from nadi.search.percolate.query_index import StandingHit
+    from nadi.search.percolate.records import StandingQuery
+    from nadi.search.searching.index_search import Excerpt, Hit, Page
 
 _NAMES = {
     "asking.searching": "Excerpt Hit Page",
     "blocking": "clean indexes leftovers standing_queries",
-    "catalog": "Status",
-    "definition": "Definition IndexNotFoundError",
-    "indexing": "Part past_parts run serve",
+    "catalog": "IndexStatus",
+    "definition": "IndexDefinition IndexNotFoundError",
+    "indexing": "BackfillPart past_parts run serve",
     "objects": "Leftover",
     "standing.catalog": "StandingStatus",
     "standing.matcher": "match serve_matcher",
@@ -42,17 +42,17 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "Definition",
+    "BackfillPart",
     "Excerpt",
     "Hit",
+    "IndexDefinition",
     "IndexNotFoundError",
+    "IndexStatus",
     "Leftover",
     "Page",
-    "Part",
     "StandingHit",
     "StandingQuery",
     "StandingStatus",
-    "Status",
     "clean",
     "indexes",
     "leftovers",

@@ -9,21 +9,21 @@ from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, described, ends, inside, on_loop, opens, waits
 from nadi.client.blocking.manager import StreamManager
 from nadi.search import catalog, objects
-from nadi.search.asking import searching
 from nadi.search.objects import Leftover
-from nadi.search.standing import catalog as standing
+from nadi.search.percolate import catalog as standing
+from nadi.search.searching import index_search
 
 
-@described(searching.Search)
-class Search(Closing[searching.Search]):
-    """See nadi.search.asking.searching.Search."""
+@described(index_search.Search)
+class Search(Closing[index_search.Search]):
+    """See nadi.search.searching.index_search.Search."""
 
-    query = waits(searching.Search.query)
-    count = waits(searching.Search.count)
-    wait = waits(searching.Search.wait)
-    reached = waits(searching.Search.reached)
-    hit_cut = waits(searching.Search.hit_cut)
-    close = ends(on_loop(searching.Search.close))
+    query = waits(index_search.Search.query)
+    count = waits(index_search.Search.count)
+    wait = waits(index_search.Search.wait)
+    reached = waits(index_search.Search.reached)
+    hit_cut = waits(index_search.Search.hit_cut)
+    close = ends(on_loop(index_search.Search.close))
 
 
 @described(catalog.Indexes)
@@ -43,7 +43,7 @@ class Indexes(Face[catalog.Indexes]):
 
 @described(standing.StandingQueries)
 class StandingQueries(Face[standing.StandingQueries]):
-    """See nadi.search.standing.catalog.StandingQueries."""
+    """See nadi.search.percolate.catalog.StandingQueries."""
 
     create = waits(standing.StandingQueries.create)
     get = waits(standing.StandingQueries.get)

@@ -17,25 +17,33 @@ from nadi.display import Displayed
 from nadi.limits import SEARCH_DROP_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
-from nadi.process.following import behind_bytes, check_same, reaches
-from nadi.process.members import Member, ended, live_members
+from nadi.process.members import WorkerInfo, ended, live_members
+from nadi.process.segment_follower import behind_bytes, check_same, reaches
 from nadi.runtime import REAL
-from nadi.search.asking.searching import Search
-from nadi.search.definition import BEING_DROPPED, REMADE, Definition, Definitions, Place, full_name, indexer_keys
+from nadi.search.definition import (
+    BEING_DROPPED,
+    REMADE,
+    Definitions,
+    IndexDefinition,
+    IndexLocation,
+    full_name,
+    indexer_keys,
+)
 from nadi.search.fields import by_field, check_format, check_installed, fields_of
 from nadi.search.objects import shards_of, url_of
-from nadi.search.shards.manifest import Manifest, new_index
+from nadi.search.searching.index_search import Search
+from nadi.search.shards.manifest import ShardManifest, new_index
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Displayed):
+class IndexStatus(Displayed):
     """How far an index is. indexed: events that can be found, those that retention has deleted since included; having:
     how many of these have each field, by its name; a name that none has may be misspelt. unfit: that didn't parse;
     gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut before which all is
     indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the past that is
     indexed by many; indexers: reports of the last ten seconds, by this machine's clock."""
 
-    definition: Definition
+    definition: IndexDefinition
     indexed: int
     unfit: int
     having: dict[str, int]
@@ -45,7 +53,7 @@ class Status(Displayed):
     reached: StreamCut
     behind_bytes: int | None
     past_bytes: int
-    indexers: tuple[Member, ...]
+    indexers: tuple[WorkerInfo, ...]
 
 
 @checked()
@@ -64,7 +72,7 @@ class Indexes:
         format: str = "json",
         start: StreamCut | str = "head",
         dead_letters: str | None = None,
-    ) -> Definition:
+    ) -> IndexDefinition:
         """Define the index of a stream; AlreadyExistsError if it has one. Indexers fill it: `nadi.search.run`.
 
         fields: `name:kind,name:kind`; a name is a path, as `resource.service.name` or `resource."service.name"`, and
@@ -83,12 +91,12 @@ class Indexes:
         cut = await definitions.cut(stream, start)
         if letters is not None:
             await definitions.manager.stream_info(*letters.split("/"))
-        found = Definition(stream, new_index(), form, made, url, cut.as_text(), REAL.now_ms(), letters)
+        found = IndexDefinition(stream, new_index(), form, made, url, cut.as_text(), REAL.now_ms(), letters)
         async with shards_of(scope, found) as shards:
             await shards.sizes()  # or its error: nothing would ever be indexed there
         manifest = definitions.manifest(found)
         await definitions.catalog.prepare()
-        await manifest.create(Manifest.started(await reaches(definitions.stores, scope, cut)))
+        await manifest.create(ShardManifest.started(await reaches(definitions.stores, scope, cut)))
         try:
             await definitions.catalog.create(stream, found)
         except errors.AlreadyExistsError:
@@ -101,12 +109,12 @@ class Indexes:
             raise
         return found
 
-    async def get(self, stream: str) -> Definition:
+    async def get(self, stream: str) -> IndexDefinition:
         """Return the definition of a stream's index; IndexNotFoundError if it has none."""
         async with self._definitions.named(stream):
             return await self._definitions.catalog.get(stream)
 
-    async def list(self) -> list[Definition]:
+    async def list(self) -> list[IndexDefinition]:
         """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
         return (await self.list_with_unreadable())[0]
 
@@ -115,12 +123,12 @@ class Indexes:
         dropped."""
         return (await self._definitions.catalog.all())[1]
 
-    async def list_with_unreadable(self) -> tuple[builtins.list[Definition], builtins.list[Unreadable]]:
+    async def list_with_unreadable(self) -> tuple[builtins.list[IndexDefinition], builtins.list[Unreadable]]:
         """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
         definitions, unreadable = await self._definitions.catalog.all()
         return [*definitions.values()], unreadable
 
-    async def status(self, stream: str) -> Status:
+    async def status(self, stream: str) -> IndexStatus:
         """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
@@ -129,7 +137,7 @@ class Indexes:
         with suppress(errors.StreamNotFoundError):
             await check_same(stores, scope, stream, manifest.segments, REMADE)
         reached = StreamCut(scope, stream, manifest.positions())
-        return Status(
+        return IndexStatus(
             definition,
             manifest.indexed,
             manifest.unfit,
@@ -143,7 +151,7 @@ class Indexes:
             tuple(await live_members(stores, scope, SEARCH_TABLE, indexer_keys(definition))),
         )
 
-    async def stop(self, stream: str) -> Definition:
+    async def stop(self, stream: str) -> IndexDefinition:
         """Have a stream's indexers end; `nadi.search.run` begins again where they were."""
         async with self._definitions.named(stream):
             return await self._definitions.stop(stream, is_stopped=True)
@@ -178,7 +186,7 @@ class Indexes:
         await self._drop_content(None if leave_shards else place, f"indexer/{stream}/")
         await self._definitions.table.remove(self._definitions.catalog.kind.key_of(stream), version)
 
-    async def _drop_content(self, place: Definition | Place | None, keys: str) -> None:
+    async def _drop_content(self, place: IndexDefinition | IndexLocation | None, keys: str) -> None:
         """Its shards, if they are to be deleted, and what its indexers say of themselves, with keys that begin so."""
         if place is not None:
             await self._delete_shards(place)  # also those of whoever is killed now
@@ -192,7 +200,7 @@ class Indexes:
         async with self._definitions.named(stream):
             return Search(self._definitions, await self._definitions.get(stream), cache)
 
-    async def _delete_shards(self, place: Definition | Place) -> None:
+    async def _delete_shards(self, place: IndexDefinition | IndexLocation) -> None:
         try:
             async with shards_of(self._definitions.scope, place) as shards:
                 await shards.delete_all()

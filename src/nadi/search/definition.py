@@ -18,13 +18,13 @@ from nadi.client.aio import SegmentRange, StreamManager, Table
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.catalog import Catalog, Kind, Record, named, remove_all
+from nadi.client.tables.catalog import Catalog, CatalogRecord, RecordKind, named, remove_all
 from nadi.client.tables.table import value_or_none
 from nadi.errors import NotFoundError, PermissionDeniedError, ScopeNotFoundError, StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.search.fields import Field, Format
-from nadi.search.shards.manifest import IndexId, Manifest
+from nadi.search.shards.manifest import IndexId, ShardManifest
 
 REMADE = "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one"
 
@@ -37,7 +37,7 @@ class IndexNotFoundError(NotFoundError):
         self.scope, self.stream = scope, stream
 
 
-class Definition(msgspec.Struct, frozen=True):
+class IndexDefinition(msgspec.Struct, frozen=True):
     """The index of a stream. id: of this one, as others may have had its name; start: the text of the cut where it
     begins; dead_letters: the stream, as `scope/stream`, for events that don't parse; is_stopped: its indexers end;
     is_dropped: so do they, and what is left of it is being deleted."""
@@ -54,7 +54,7 @@ class Definition(msgspec.Struct, frozen=True):
     is_dropped: bool = False
 
 
-class Place(msgspec.Struct, frozen=True):
+class IndexLocation(msgspec.Struct, frozen=True):
     """Of a definition, what says where the index's shards are."""
 
     stream: str
@@ -69,17 +69,17 @@ class Definitions:
         self.manager, self.scope = manager, check_name("scope", scope)
         self.stores: SegmentStores = stores_of(manager)
         self.table: Table = manager.table(scope, SEARCH_TABLE)
-        kind = Kind(
+        kind = RecordKind(
             "the search index of",
             scope,
             f"delete the index: `nadi search delete {scope} {{}}`".format,
             partial(IndexNotFoundError, scope),
-            lambda name, value: named(msgspec.json.decode(value, type=Definition), "stream", name),
+            lambda name, value: named(msgspec.json.decode(value, type=IndexDefinition), "stream", name),
             prefix="index/",
         )
-        self.catalog: Catalog[Definition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
+        self.catalog: Catalog[IndexDefinition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
 
-    async def get(self, stream: str) -> Definition:
+    async def get(self, stream: str) -> IndexDefinition:
         """IndexNotFoundError if there is none, or only what is left of one."""
         found = await self.catalog.get(stream)
         if found.is_dropped:
@@ -106,35 +106,35 @@ class Definitions:
                     raise StreamNotFoundError(self.scope, stream) from error
             raise
 
-    async def stop(self, stream: str, *, is_stopped: bool) -> Definition:
-        def stopped(definition: Definition) -> Definition:
+    async def stop(self, stream: str, *, is_stopped: bool) -> IndexDefinition:
+        def stopped(definition: IndexDefinition) -> IndexDefinition:
             if definition.is_dropped:
                 raise IndexNotFoundError(self.scope, stream)
             return replace(definition, is_stopped=is_stopped)
 
         return await self.catalog.change(stream, stopped)
 
-    def manifest(self, definition: Definition) -> Record[Manifest]:
+    def manifest(self, definition: IndexDefinition) -> CatalogRecord[ShardManifest]:
         """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
         remedy = f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`"
-        kind = Kind(
+        kind = RecordKind(
             "the manifest of the search index of",
             self.scope,
             lambda name: remedy,
             lambda name: IndexNotFoundError(self.scope, definition.stream),
-            lambda name, value: Manifest.decode(value),
-            Manifest.encode,
+            lambda name, value: ShardManifest.decode(value),
+            ShardManifest.encode,
             prefix="manifest/",
         )
-        return Record(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
+        return CatalogRecord(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
 
-    async def place(self, stream: str) -> tuple[Place | None, int]:
+    async def place(self, stream: str) -> tuple[IndexLocation | None, int]:
         """Where the shards are of an index whose definition can't be read, if that much of it can; and its version."""
         held = await value_or_none(self.table, self.catalog.kind.key_of(stream))
         if held is None:
             raise IndexNotFoundError(self.scope, stream)
         try:
-            found = msgspec.json.decode(held.value, type=Place)
+            found = msgspec.json.decode(held.value, type=IndexLocation)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None, held.version
         return found if found.stream == stream else None, held.version
@@ -149,7 +149,7 @@ class Definitions:
 BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
 
 
-def indexer_keys(definition: Definition) -> str:
+def indexer_keys(definition: IndexDefinition) -> str:
     """How the keys of its indexers begin."""
     return f"indexer/{definition.stream}/{definition.id}/"
 

@@ -34,33 +34,33 @@ from nadi.client.blocking import manager as blocking
 from nadi.client.blocking.face import inside
 from nadi.client.control.security import Credentials
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.arrivals import UNKNOWN, came_by, came_within
-from nadi.client.places.cuts import slices_between
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
-from nadi.client.scan.connection import Connection, client_of, connection_of
-from nadi.client.scan.pieces import Piece, divided
+from nadi.client.scan.connection import ConnectionSettings, client_of, connection_of
+from nadi.client.scan.pieces import ScanRange, divided
 from nadi.client.segments.info import segment_info
+from nadi.client.stream_cuts.arrival_times import UNKNOWN, came_by, came_within
+from nadi.client.stream_cuts.cuts import slices_between
 from nadi.defaults import DEFAULT_URI
 from nadi.model.frontier import Bound
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, segment_name
 from nadi.process.dead_letters import DeadLetter
-from nadi.process.following import OvertakenError, Reach, check_same, reaches
 from nadi.process.members import Members
-from nadi.process.outputs import Outputs
-from nadi.process.running import run_program, until
-from nadi.process.worker import BatchLimits, Taken, Worker, ended
+from nadi.process.outputs import OutputWriter
+from nadi.process.runner import run_program, until
+from nadi.process.segment_follower import PositionConflictError, SegmentProgress, check_same, reaches
+from nadi.process.worker import BatchLimits, StreamWorker, Taken, ended
 from nadi.runtime import REAL
-from nadi.search.definition import REMADE, Definition, Definitions, IndexNotFoundError, indexer_keys
+from nadi.search.definition import REMADE, Definitions, IndexDefinition, IndexNotFoundError, indexer_keys
 from nadi.search.fields import check_installed
 from nadi.search.objects import Shards, delete_if_gone, identity, labelled_shards, why_kept
-from nadi.search.shards.building import Built, Stretch, Unfit, bodies_of, build, clean_work_folders, merge, orders
+from nadi.search.shards.building import Built, EventRun, Unfit, bodies_of, build, clean_work_folders, merge, orders
 from nadi.search.shards.manifest import (
-    Manifest,
     PastOrders,
     Shard,
+    ShardManifest,
     Span,
     joined,
     made_ms,
@@ -70,14 +70,14 @@ from nadi.search.shards.manifest import (
 )
 
 
-def letters_to(manager: StreamManager, scope: str, definition: Definition) -> Outputs | None:
+def letters_to(manager: StreamManager, scope: str, definition: IndexDefinition) -> OutputWriter | None:
     """The writer of dead letters; None if the index has no stream for them."""
     to = definition.dead_letters
-    return None if to is None else Outputs(manager, scope, definition.stream, to, definition.id)
+    return None if to is None else OutputWriter(manager, scope, definition.stream, to, definition.id)
 
 
 async def write_letters(
-    letters: Outputs, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
+    letters: OutputWriter, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
 ) -> None:
     """Write dead letters. runs: by segment, the run of ascending numbers that they belong to."""
     made = [
@@ -102,7 +102,7 @@ _LEAST_MERGED = 8  # as tantivy has it
 OnStep = Callable[[str], None]
 
 
-class Indexer(Worker[Manifest]):
+class Indexer(StreamWorker[ShardManifest]):
     """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
 
     remedy = REMADE
@@ -111,7 +111,7 @@ class Indexer(Worker[Manifest]):
         self,
         manager: StreamManager,
         definitions: Definitions,
-        definition: Definition,
+        definition: IndexDefinition,
         shards: Shards,
         *,
         on_step: OnStep = lambda step: None,
@@ -215,8 +215,8 @@ class Indexer(Worker[Manifest]):
         if adding is not None:
             await ended([adding])
 
-    async def _stretches(self, batch: Sequence[Taken]) -> list[Stretch]:
-        async def of(one: Taken) -> Stretch:
+    async def _stretches(self, batch: Sequence[Taken]) -> list[EventRun]:
+        async def of(one: Taken) -> EventRun:
             reach = one.followed.reach
             offsets = np.concatenate([block.offsets() for block in one.blocks])
             name = segment_name(self._scope, self._stream, reach.segment_id)
@@ -226,11 +226,11 @@ class Indexer(Worker[Manifest]):
                 errors.SegmentNotFoundError
             ):  # truncated away since it was read: nobody finds these, and their shard goes
                 came = np.full(len(offsets), UNKNOWN, np.int64)
-            return Stretch(reach.segment_id, one.blocks, orders(came, one.followed.order))
+            return EventRun(reach.segment_id, one.blocks, orders(came, one.followed.order))
 
         return list(await asyncio.gather(*map(of, batch)))
 
-    async def _add(self, stretches: Sequence[Stretch], batch: Sequence[Taken]) -> None:
+    async def _add(self, stretches: Sequence[EventRun], batch: Sequence[Taken]) -> None:
         built = await REAL.in_thread(build, stretches, self._definition.format, self._definition.fields)
         self._on_step("built")
         name = new_name()
@@ -240,13 +240,13 @@ class Indexer(Worker[Manifest]):
         await self._write_letters(built)
         self._on_step("lettered")
 
-        def is_added(manifest: Manifest) -> bool:
+        def is_added(manifest: ShardManifest) -> bool:
             if shard is not None:
                 return any(one.id == shard.id for one in manifest.shards)
             reached = {reach.segment_id: reach.reached for reach in manifest.followed}
             return all(reached.get(step.segment_id) == step.end for step in built.steps)
 
-        def added(manifest: Manifest) -> Manifest:
+        def added(manifest: ShardManifest) -> ShardManifest:
             unfit = len(built.unfit)
             return manifest.advanced(built.steps, shard, indexed=built.docs, unfit=unfit, having=built.having)
 
@@ -280,7 +280,7 @@ class Indexer(Worker[Manifest]):
                     if REAL.monotonic() - tidied >= limits.SEARCH_TIDY_S:
                         tidied = REAL.monotonic()
                         await self._tidy()
-            except OvertakenError as error:
+            except PositionConflictError as error:
                 self._log.info("%s", error)
             except (IndexNotFoundError, errors.StoreError):
                 raise
@@ -304,7 +304,7 @@ class Indexer(Worker[Manifest]):
         data = await self._shards.get(shard)
         if data is None:
             if all(one.id != shard for one in (await self._positions.get()).shards):
-                raise OvertakenError(f"another has merged or deleted shard {shard}")
+                raise PositionConflictError(f"another has merged or deleted shard {shard}")
             problem = f"the object {shard} of the index is missing in {self._definition.url}"
         else:
             try:
@@ -407,11 +407,11 @@ async def _serve(manager: StreamManager, scope: str, stream: str, on_step: OnSte
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BackfillPart:
     """A part of a stream's past: pickle it, and have any process `index` it, one of a pool's or of Spark's. It has the
     credentials of the client that made it, if that was given some."""
 
-    connection: Connection
+    connection: ConnectionSettings
     scope: str
     stream: str
     span: Span
@@ -429,7 +429,7 @@ class Part:
 
 def past_parts(
     manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = limits.SEARCH_BATCH_BYTES
-) -> list[Part]:
+) -> list[BackfillPart]:
     """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier
     call, return those. StreamRemadeError if the stream was made anew since the index was.
 
@@ -440,7 +440,7 @@ def past_parts(
         raise errors.InvalidArgumentError(f"a part has 1 to {limits.SEARCH_BATCH_BYTES:,} bytes, not {max_bytes:,}")
     spans = thread.run(_divide(core, scope, stream, max_bytes))
     connection = connection_of(core)
-    return [Part(connection, scope, stream, span) for span in spans]
+    return [BackfillPart(connection, scope, stream, span) for span in spans]
 
 
 async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: int) -> list[Span]:
@@ -448,7 +448,7 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
     async with definitions.named(stream):
         definition = await definitions.get(stream)
 
-    async def with_past(known: Manifest | None) -> Manifest | None:
+    async def with_past(known: ShardManifest | None) -> ShardManifest | None:
         if known is None:
             raise IndexNotFoundError(scope, stream)
         if known.past:
@@ -466,7 +466,9 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
         ]
         cut = StreamCut(scope, stream, dict.fromkeys((segment for segment, _, _ in spans), 0))
         ranges = await known_ranges(definitions.stores, cut)
-        past = [Reach(one.segment_id, one.low, one.high, is_done=True) for one in ranges]  # spans say what is left
+        past = [
+            SegmentProgress(one.segment_id, one.low, one.high, is_done=True) for one in ranges
+        ]  # spans say what is left
         return known.divided(spans, [*past, *followed], orders)
 
     made = await definitions.manifest(definition).put(with_past)
@@ -474,7 +476,7 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
 
 
 async def _orders(
-    manager: StreamManager, scope: str, stream: str, known: Manifest, spans: Sequence[Span]
+    manager: StreamManager, scope: str, stream: str, known: ShardManifest, spans: Sequence[Span]
 ) -> dict[int, PastOrders]:
     found = {}
     for segment in {span[0] for span in spans}:
@@ -490,13 +492,15 @@ async def _orders(
     return found
 
 
-async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: StreamCut, max_bytes: int) -> list[Span]:
+async def _spans(
+    manager: StreamManager, scope: str, known: ShardManifest, tail: StreamCut, max_bytes: int
+) -> list[Span]:
     """What isn't indexed before the tail, cut at event boundaries: first, in one piece, that of a segment of which dead
     letters may be there."""
     cuts = manager.cuts(scope, tail.stream)
     if not known.positions():
         return []
-    pieces: list[Piece] = []
+    pieces: list[ScanRange] = []
     lettered: list[Span] = []
     for one in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
         reach = known.segments.get(one.segment_id)
@@ -508,7 +512,7 @@ async def _spans(manager: StreamManager, scope: str, known: Manifest, tail: Stre
             lettered.append((one.segment_id, start, min(to, one.end)))
             start = to
         if start < one.end:
-            pieces.append(Piece(tail.stream, one.segment_id, start, one.end))
+            pieces.append(ScanRange(tail.stream, one.segment_id, start, one.end))
     total = sum(piece.size_bytes for piece in pieces)
     count = min(max(-(-total // max_bytes), 1), limits.SCAN_SPLITS)
     parts = await divided(manager, scope, pieces, count, 1)
@@ -536,7 +540,7 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
                 lambda newest: newest.filled(span, shard, having=built.having, **counts),
                 lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
             )
-        except OvertakenError:
+        except PositionConflictError:
             return False
         except IndexNotFoundError:  # dropped meanwhile, by one who may have looked before the shard was there
             await shards.delete([name])
@@ -547,7 +551,9 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     return True
 
 
-async def _built(manager: StreamManager, scope: str, definition: Definition, span: Span, known: PastOrders) -> Built:
+async def _built(
+    manager: StreamManager, scope: str, definition: IndexDefinition, span: Span, known: PastOrders
+) -> Built:
     """Of what is left of it in the stream."""
     segment, start, end = span
     stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
@@ -563,5 +569,5 @@ async def _built(manager: StreamManager, scope: str, definition: Definition, spa
         return Built()
     offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
     came, ends = await came_within(stores, name, offsets, end)
-    stretch = Stretch(segment, blocks, past_micros(known, offsets, came, ends))
+    stretch = EventRun(segment, blocks, past_micros(known, offsets, came, ends))
     return await REAL.in_thread(build, [stretch], definition.format, definition.fields)

@@ -26,14 +26,14 @@ from nadi.backoff import Backoff
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.display import Displayed
-from nadi.engines.engine import LogEngine
-from nadi.engines.files import OURS
-from nadi.engines.opening import open_engines
-from nadi.engines.urls import folder_of
 from nadi.limits import SEARCH_LOOK_S
 from nadi.model.reports import IDENTITY, IdentityReport
+from nadi.object_log.engine import LogEngine
+from nadi.object_log.files import OURS
+from nadi.object_log.opening import open_engines
+from nadi.object_log.urls import folder_of
 from nadi.runtime import REAL
-from nadi.search.definition import Definition, Definitions, IndexNotFoundError, Place
+from nadi.search.definition import Definitions, IndexDefinition, IndexLocation, IndexNotFoundError
 from nadi.search.shards.building import Built
 from nadi.search.shards.manifest import SHARD, IndexId, Shard, folder_of_index
 
@@ -142,7 +142,7 @@ async def label_of(engine: LogEngine, name: str) -> Label | None:
 
 
 @asynccontextmanager
-async def shards_of(scope: str, place: Definition | Place) -> AsyncIterator[Shards]:
+async def shards_of(scope: str, place: IndexDefinition | IndexLocation) -> AsyncIterator[Shards]:
     """`open_shards`, closed behind."""
     shards = await open_shards(scope, place)
     try:
@@ -151,7 +151,7 @@ async def shards_of(scope: str, place: Definition | Place) -> AsyncIterator[Shar
         await shards.close()
 
 
-async def open_shards(scope: str, place: Definition | Place) -> Shards:
+async def open_shards(scope: str, place: IndexDefinition | IndexLocation) -> Shards:
     engine, _ = await open_engines(place.url, REAL)
     folder = folder_of_index(scope, place.stream, place.id)
     return Shards(engine, folder, is_folder=folder_of(place.url) is not None)
@@ -261,7 +261,7 @@ async def identity(manager: StreamManager) -> str:
 
 
 @asynccontextmanager
-async def labelled_shards(manager: StreamManager, scope: str, definition: Definition) -> AsyncIterator[Shards]:
+async def labelled_shards(manager: StreamManager, scope: str, definition: IndexDefinition) -> AsyncIterator[Shards]:
     """As `shards_of`, for who stores some: they have a label."""
     async with shards_of(scope, definition) as shards:
         await shards.label(Label(await identity(manager), scope, definition.stream, definition.id))

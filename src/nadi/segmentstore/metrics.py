@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.scrub import Scrubber
 from nadi.segmentstore.store import SegmentStore
 
 STATES = ("starting", "running", "recovering", "failed")
@@ -148,7 +148,7 @@ def _running(container: Container, number: str, now_s: float) -> Iterator[Sample
     yield _sample("nadi_store_snapshot_age_seconds", now_s - container.parts.snapshots.current_at, number)
 
 
-def _scrub(scrub: Scrub, runtime: Runtime) -> Iterator[Sample]:
+def _scrub(scrub: Scrubber, runtime: Runtime) -> Iterator[Sample]:
     last, latest = scrub.last, scrub.running or scrub.last
     yield _sample("nadi_store_scrub_running", int(scrub.running is not None))
     yield _sample("nadi_store_scrub_age_seconds", max(0.0, (runtime.now_ms() - scrub.since_ms) / 1000))

@@ -17,12 +17,12 @@ import lmdb
 import msgspec
 
 from nadi import limits
-from nadi.engines.lines import line_of, value_of
 from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
 from nadi.model.scrub import ScrubPass
+from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.hosted import Hosted
+from nadi.segmentstore.container_registry import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.commit import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
@@ -36,7 +36,7 @@ _RETRY_S = 10.0  # while a container recovers, or the disk fails
 _LOOK_S = 600.0  # how often to check whether a pass is due: the clock may be set
 
 
-class Place(msgspec.Struct):
+class ScrubCursor(msgspec.Struct):
     """Where a pass resumes: after `key` in a table of a container's state, then at `offset` of a segment."""
 
     container: int = 0
@@ -53,16 +53,16 @@ class Place(msgspec.Struct):
             raise ValueError("it tells of a place that isn't there")
 
 
-class Kept(msgspec.Struct):
+class ScrubRecord(msgspec.Struct):
     """The file: `since_ms` is when the folder was first served, from which the first week counts."""
 
     since_ms: int
     running: ScrubPass | None = None
     last: ScrubPass | None = None
-    place: Place = msgspec.field(default_factory=Place)
+    place: ScrubCursor = msgspec.field(default_factory=ScrubCursor)
 
 
-class Scrub:
+class Scrubber:
     """Of one store. file: where it keeps its place. hosted: the containers that it has, which stay the same from
     `start` to `stop`. writers: theirs, by their numbers."""
 
@@ -71,7 +71,7 @@ class Scrub:
     ) -> None:
         self._file, self._hosted, self._reader = file, hosted, reader
         self._writers, self._runtime = writers, runtime
-        self._kept, self._is_loaded, self._kept_at = Kept(runtime.now_ms()), False, 0.0
+        self._kept, self._is_loaded, self._kept_at = ScrubRecord(runtime.now_ms()), False, 0.0
         self._asked, self._unyielded = asyncio.Event(), 0  # bytes since it last looked whether appends wait
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -101,7 +101,7 @@ class Scrub:
     def begin(self) -> None:
         """Start a pass now, instead of the weekly one if that is running; a requested one that is running continues."""
         if self.running is None or not self.running.asked:
-            self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms(), asked=True), Place()
+            self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms(), asked=True), ScrubCursor()
             self._kept_at = 0.0  # so that a restart resumes it
             self._asked.set()
 
@@ -137,7 +137,7 @@ class Scrub:
             self._asked.clear()
             left_s = limits.SCRUB_EVERY_S - (self._runtime.now_ms() - self.since_ms) / 1000
             if not 0 < left_s <= limits.SCRUB_EVERY_S:  # or the clock was ahead
-                self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms()), Place()
+                self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms()), ScrubCursor()
                 return
             try:
                 async with asyncio.timeout(min(left_s, _LOOK_S)):
@@ -181,12 +181,12 @@ class Scrub:
                     return
                 place.container, place.table, place.key = place.container + 1, 0, b""
                 if self._hosted.following(place.container) is None:
-                    self._kept.place = place = Place(is_data=True)
+                    self._kept.place = place = ScrubCursor(is_data=True)
             await self._pause(size, found)
             if self.running is not found:
                 return
         if not place.is_data:
-            self._kept.place = Place(is_data=True)
+            self._kept.place = ScrubCursor(is_data=True)
 
     async def _snapshot(self, container: Container, found: ScrubPass) -> None:
         async def pause(size_bytes: int) -> None:
@@ -208,7 +208,7 @@ class Scrub:
             if self.running is not found:
                 return
 
-    def _read_records(self, container: Container, place: Place, found: ScrubPass) -> int:
+    def _read_records(self, container: Container, place: ScrubCursor, found: ScrubPass) -> int:
         table = TABLES[place.table]
         try:
             records = container.metadata.page(table, place.key, limits.SCRUB_STATE_RECORDS)
@@ -244,7 +244,7 @@ class Scrub:
                 return
             place.segment, place.offset = segment + 1, 0
 
-    def _next(self, place: Place) -> Container | None:
+    def _next(self, place: ScrubCursor) -> Container | None:
         """The container to continue with: the place's own, or the first one after it if another store has that."""
         container = self._hosted.following(place.container)
         if container is None:
@@ -340,14 +340,14 @@ class Scrub:
             raw = value_of(self._file.read_bytes())
             if raw is None:
                 raise ValueError("its checksum is wrong or missing")
-            self._kept = msgspec.json.decode(raw, type=Kept)
+            self._kept = msgspec.json.decode(raw, type=ScrubRecord)
             if self._kept.running is not None:  # else it is where the last pass ended
                 self._kept.place.check(self._hosted.count)
         except FileNotFoundError:
             self._keep()
         except (OSError, ValueError) as error:
             log.warning("where the scrub was can't be read, so it starts over: %s", error)
-            self._kept = Kept(self._kept.since_ms, ScrubPass(self._runtime.now_ms()))
+            self._kept = ScrubRecord(self._kept.since_ms, ScrubPass(self._runtime.now_ms()))
 
     def _keep(self) -> None:
         _write(self._file, msgspec.json.encode(self._kept))

@@ -34,8 +34,8 @@ from nadi.segmentstore.reading.boundaries import event_begins
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.state.records import Extent, SegmentRecord
+from nadi.segmentstore.tier1.blob_files import RunFile, RunFiles
 from nadi.segmentstore.tier1.log import ALL
-from nadi.segmentstore.tier1.runs import RunFile, RunFiles
 from nadi.segmentstore.tier2.checksums import ChunkDescription, boundaries_of, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.throttled_log import Complaints

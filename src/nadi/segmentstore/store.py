@@ -31,14 +31,14 @@ from nadi.observe import traces
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container, note_missing
-from nadi.segmentstore.counts import Counts, StoreTracing
-from nadi.segmentstore.datafolder import TIER2, FolderLock, Tier2, explained, make_private, open_folder
+from nadi.segmentstore.container_registry import Hosted, Placement
+from nadi.segmentstore.counters import StoreCounters, StoreTracing
+from nadi.segmentstore.data_dir import TIER2, FolderLock, Tier2, explained, make_private, open_folder
 from nadi.segmentstore.fair_scheduler import FairScheduler
-from nadi.segmentstore.hosted import Hosted, Placement
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.recovery.parts import ContainerParts, LocalParts
-from nadi.segmentstore.scrub import Scrub
-from nadi.segmentstore.server.appends import Append, Appends, Session, Setup
+from nadi.segmentstore.recovery.storage import ContainerParts, LocalParts
+from nadi.segmentstore.scrub import Scrubber
+from nadi.segmentstore.server.appends import Appends, Setup, WriterAppend, WriterSession
 from nadi.segmentstore.server.connection import Connection
 from nadi.segmentstore.server.reads import reply_to
 from nadi.segmentstore.server.service import SegmentService, TokenCheck
@@ -61,7 +61,7 @@ class InnerDoor:
         self._container_of = container_of
         self._reader = reader
         self._service = service
-        self._sessions: dict[bytes, Session] = {}  # by writer: for the segment it was last set up for
+        self._sessions: dict[bytes, WriterSession] = {}  # by writer: for the segment it was last set up for
 
     async def exchange(self, command: wire.Command) -> wire.Command:
         """Return the reply, which may be an error; raise UnavailableError if the store can't answer."""
@@ -83,23 +83,23 @@ class InnerDoor:
 
     async def _set_up(self, command: wire.SetupAppend) -> wire.Command:
         ends_at = self._service.access.check(command)
-        session = Session(command.segment, self._container_of(command.segment), ends_at, command.request_id)
-        caller = _Caller()
+        session = WriterSession(command.segment, self._container_of(command.segment), ends_at, command.request_id)
+        caller = _AppendWaiter()
         session.container.submit(Setup(caller, session, command))
         reply = await caller.reply
         self._sessions[command.writer_id] = session
         return reply
 
-    async def _append(self, command: wire.ConditionalAppend, session: Session | None) -> wire.Command:
+    async def _append(self, command: wire.ConditionalAppend, session: WriterSession | None) -> wire.Command:
         if session is None:
             raise InvalidArgumentError("an append without SetupAppend")
         writer, number = command.writer_id, command.event_number
         if number <= session.stored:
             return wire.InvalidEventNumber(writer, command.request_id, "", number)
-        caller, parts = _Caller(), event_parts(command)
+        caller, parts = _AppendWaiter(), event_parts(command)
         appends = Appends(caller, session.container.monotonic())
         size, expected = sum(map(len, parts)), command.expected_offset
-        appends.appends.append(Append(session, writer, parts, size, 1, number, command.request_id, expected))
+        appends.appends.append(WriterAppend(session, writer, parts, size, 1, number, command.request_id, expected))
         session.container.submit(appends)
         return await caller.reply
 
@@ -110,7 +110,7 @@ class InnerDoor:
         return reply_to(command, record, data)
 
 
-class _Caller:
+class _AppendWaiter:
     """The caller that waits for the one reply to an append, or to its setup; a `Peer` for as long as that takes."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class SegmentStore:
         self._on_lost = on_lost
         self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._coming: Container | None = None  # the one that is being taken
-        self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), Counts()
+        self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), StoreCounters()
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
@@ -199,7 +199,9 @@ class SegmentStore:
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
         self._service = SegmentService(self._hosted, self._reader, TokenCheck(tokens), runtime)
-        self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
+        self.scrub = self._service.scrub = Scrubber(
+            folder / "scrub", self._hosted, self._reader, self._writers, runtime
+        )
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
         self._closed = False

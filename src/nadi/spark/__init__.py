@@ -8,11 +8,11 @@ is for operators of yours that keep a state for each key. `following` keeps as m
 
 from __future__ import annotations
 
-from nadi.spark.following import ExecutorFollowing, follow_segments
-from nadi.spark.lags import QueryLag, lag
+from nadi.spark.consumer_lag import QueryLag, lag
+from nadi.spark.executor_scaling import ExecutorFollowing, follow_segments
 from nadi.spark.ordering import in_order
 from nadi.spark.tuning import TUNED, tuned
-from nadi.spark.unions import union
+from nadi.spark.union import union
 from nadi.spark.views import register
 
 __all__ = ["TUNED", "ExecutorFollowing", "QueryLag", "follow_segments", "in_order", "lag", "register", "tuned", "union"]

@@ -10,32 +10,32 @@ import os
 
 from nadi.client import StreamManager, aio
 from nadi.client.scan import connection as scan
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
 _tasks = 0
-_clients: dict[tuple[int, Connection], Client] = {}
-_managers: dict[tuple[int, Connection], StreamManager] = {}
+_clients: dict[tuple[int, ConnectionSettings], TaskClient] = {}
+_managers: dict[tuple[int, ConnectionSettings], StreamManager] = {}
 
 
-class Client(scan.Client):
+class TaskClient(scan.ScanClient):
     """What a task reads and writes with; its writers by scope and stream, and when each stream was seen to be there."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ConnectionSettings) -> None:
         super().__init__(*scan.opened(connection, "Spark"))
         self.seen: dict[tuple[str, str], float] = {}
         self.event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
 
 
-def client_of(controller: Connection) -> Client:
+def client_of(controller: ConnectionSettings) -> TaskClient:
     key = (os.getpid(), controller)
     if key not in _clients:
-        _clients[key] = Client(controller)
+        _clients[key] = TaskClient(controller)
     return _clients[key]
 
 
-def manager_of(controller: Connection) -> StreamManager:
+def manager_of(controller: ConnectionSettings) -> StreamManager:
     key = (os.getpid(), controller)
     if key not in _managers:
         _managers[key] = StreamManager(

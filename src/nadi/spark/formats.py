@@ -12,22 +12,22 @@ from pyspark.sql.types import StructType
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.moments import event_moment, is_moment
 from nadi.client.scan.pieces import chained, divided, pieces_of
 from nadi.client.scan.positions import with_positions
 from nadi.client.scan.rows import arrow_schema
-from nadi.client.values.options import Target, ValueOptions
+from nadi.client.stream_cuts.timestamps import event_moment, is_moment
+from nadi.client.values.options import ReadTarget, ValueOptions
 from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError
 from nadi.spark.columns import NO_TABLES, arrow_columns, schema_of, spark_schema
 from nadi.spark.connections import client_of
 from nadi.spark.options.parsed import ReadOptions, WriteOptions
-from nadi.spark.options.table import NO_ENDING_MOMENT, Format, Use
+from nadi.spark.options.table import NO_ENDING_MOMENT, SparkFormat, Use
 from nadi.spark.reading import plan
 from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.plan import PiecesPartition, partitions_of
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.reading.united import UnionReader, is_union, schema_of_union
-from nadi.spark.sink import BatchWriter, Columns, StreamWriter, check_overwrite, plan_of
+from nadi.spark.reading.union import UnionReader, is_union, schema_of_union
+from nadi.spark.sink import BatchWriter, SinkColumns, StreamWriter, check_overwrite, plan_of
 
 # the options that a schema follows from: a schema is asked for before it is known what is read with it
 _OF_SCHEMA = {
@@ -95,10 +95,10 @@ class BatchReader(DataSourceReader):
         return partitions_of(options, await divided(manager, options.scope, pieces, *sizes))
 
 
-class Source:
+class SourceRequest:
     """One use of a format: what Spark asks its data source for. given: the options, as the user gave them."""
 
-    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
+    def __init__(self, given: Mapping[str, str], format_: SparkFormat) -> None:
         self._given, self._format = given, format_
 
     def schema(self) -> StructType:
@@ -176,7 +176,7 @@ def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructTyp
     client = client_of(options.controller)
     target = client.run(target_of(client.manager, value, options.scope, [options.stream]))
     assert target is not None
-    event = schema.fields[Columns.of(schema, options).event]
+    event = schema.fields[SinkColumns.of(schema, options).event]
     try:
         kind = arrow_columns(StructType([event])).field(0).type
     except (TypeError, ValueError) as error:
@@ -195,7 +195,7 @@ def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool])
     client, value = client_of(options.controller), options.value
     assert value is not None
 
-    async def found() -> Target | None:
+    async def found() -> ReadTarget | None:
         streams = await plan.streams_of(client.manager, options)
         return await target_of(
             client.manager, value, options.scope, streams, lambda target: is_wanted(replace(options, target=target))

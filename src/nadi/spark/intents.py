@@ -21,13 +21,13 @@ import msgspec
 from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.manager.streams import stores_of
 from nadi.client.segments.info import following
 from nadi.errors import (
     ConflictError,
     EpochGoneError,
-    StreamRemadeError,
+    StreamRecreatedError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
@@ -59,23 +59,25 @@ class Claims:
     """
 
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
-        self._claims, self._name = ledger(manager, scope, "the claim of", "claim/", _Claim), name
+        self._claims, self._name = ledger(manager, scope, "the claim of", "claim/", _BatchClaim), name
 
     async def batch(self, number: int, run: str) -> bool:
         """Whether this run of a query may write the batch: no other has begun it, or a later one."""
-        return await self._claim("", _Claim(number, run), lambda found: found.batch == number and found.work != run)
+        return await self._claim(
+            "", _BatchClaim(number, run), lambda found: found.batch == number and found.work != run
+        )
 
     async def task(self, batch: int, run: str) -> bool:
         """Whether the task that this process runs may begin its part: no other attempt at it has."""
         partition, stage, attempt = attempt_of_task()
 
-        def is_begun(found: _Claim) -> bool:
+        def is_begun(found: _BatchClaim) -> bool:
             return (found.batch, found.work) == (batch, run) and found.attempts.get(stage, attempt) != attempt
 
-        return await self._claim(f"/{partition}", _Claim(batch, run, {stage: attempt}), is_begun)
+        return await self._claim(f"/{partition}", _BatchClaim(batch, run, {stage: attempt}), is_begun)
 
-    async def _claim(self, key: str, mine: _Claim, is_begun: Callable[[_Claim], bool]) -> bool:
-        def claimed(stored: _Claim | None) -> _Claim | None:
+    async def _claim(self, key: str, mine: _BatchClaim, is_begun: Callable[[_BatchClaim], bool]) -> bool:
+        def claimed(stored: _BatchClaim | None) -> _BatchClaim | None:
             if stored is None:
                 return mine
             if stored.batch > mine.batch or is_begun(stored):
@@ -91,7 +93,7 @@ class Claims:
         return is_mine and mine.attempts.items() <= stored.attempts.items()
 
 
-class _Claim(msgspec.Struct, frozen=True):
+class _BatchClaim(msgspec.Struct, frozen=True):
     """attempts: the first at the task, by stage: a batch is read by several."""
 
     batch: int
@@ -205,7 +207,7 @@ class SinkRecord:
             return intent
         try:
             await following(stores_of(self._manager), self._options.scope, self._options.stream, segment)
-        except StreamRemadeError:
+        except StreamRecreatedError:
             return None
         except EpochGoneError:  # it had so many scalings since that the segment is forgotten
             pass

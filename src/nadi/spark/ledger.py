@@ -8,7 +8,7 @@ import msgspec
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.tables.catalog import Catalog, Kind
+from nadi.client.tables.catalog import Catalog, RecordKind
 from nadi.errors import NotFoundError
 
 TABLE = "spark-ledger"
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 def ledger(manager: StreamManager, scope: str, noun: str, prefix: str, kept: type[_T]) -> Catalog[_T]:
     """The records of one kind. noun: what messages call one, before its name. prefix: of their keys."""
-    kind: Kind[_T] = Kind(
+    kind: RecordKind[_T] = RecordKind(
         noun,
         scope,
         lambda name: f"remove {prefix}{name} from table {TABLE}: its query then starts anew",

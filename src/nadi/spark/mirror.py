@@ -45,14 +45,14 @@ _READ_BYTES = 8 * MIB
 _OFFSET_LINE = re.compile(r"(?:[^{:]*:)?(\{.*\})")
 
 
-class _File(msgspec.Struct, frozen=True):
+class _CheckpointFile(msgspec.Struct, frozen=True):
     path: str
     size: int
     digest: bytes
 
 
-class _Header(msgspec.Struct, frozen=True):
-    came: list[_File]
+class _MirrorHeader(msgspec.Struct, frozen=True):
+    came: list[_CheckpointFile]
     went: list[str]
 
 
@@ -72,8 +72,8 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 def encode(came: Mapping[str, bytes], went: Iterable[str]) -> bytes:
-    files = [_File(path, len(data), sha256(data).digest()) for path, data in came.items()]
-    header = msgspec.msgpack.encode(_Header(files, list(went)))
+    files = [_CheckpointFile(path, len(data), sha256(data).digest()) for path, data in came.items()]
+    header = msgspec.msgpack.encode(_MirrorHeader(files, list(went)))
     return b"".join((_LENGTH.pack(len(header)), header, *came.values()))
 
 
@@ -83,7 +83,7 @@ def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
     while at < len(view):
         try:
             (size,) = _LENGTH.unpack_from(view, at)
-            header = msgspec.msgpack.decode(view[at + _LENGTH.size : at + _LENGTH.size + size], type=_Header)
+            header = msgspec.msgpack.decode(view[at + _LENGTH.size : at + _LENGTH.size + size], type=_MirrorHeader)
         except (struct.error, msgspec.DecodeError) as error:
             raise NadiError(f"the mirrored checkpoint is damaged at byte {at:,}: {error}") from error
         at += _LENGTH.size + size

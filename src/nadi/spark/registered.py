@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from nadi.spark.formats import Source
+    from nadi.spark.formats import SourceRequest
     from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 
 
 class Registered(DataSource):
     """A format, by its name."""
 
-    def _source(self) -> Source:
-        from nadi.spark.formats import Source
-        from nadi.spark.options.table import Format
+    def _source(self) -> SourceRequest:
+        from nadi.spark.formats import SourceRequest
+        from nadi.spark.options.table import SparkFormat
 
-        return Source(self.options, Format(self.name()))
+        return SourceRequest(self.options, SparkFormat(self.name()))
 
     def schema(self) -> StructType | str:
         from nadi.spark.columns import named_schema, refuse_tables

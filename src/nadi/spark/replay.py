@@ -24,17 +24,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
-from nadi.client.places.moments import HEAD
+from nadi.client.stream_cuts.timestamps import HEAD
 from nadi.errors import ConflictError, InvalidArgumentError, NotEmptyError, NotFoundError
 from nadi.limits import SPARK_COMPARED_AT_ONCE
 from nadi.model.cutorder import CutOrder
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import client_of
-from nadi.spark.handover import HandedOverError, Handover, HandoverRecord, State
-from nadi.spark.options.parsed import Given
+from nadi.spark.cutover import HandedOverError, Handover, HandoverRecord, State
+from nadi.spark.options.parsed import GivenOptions
 
-__all__ = ["Behind", "Comparison", "HandedOverError", "Replay"]
+__all__ = ["Comparison", "HandedOverError", "Replay", "ReplayLag"]
 KeyOf = Callable[[bytes], bytes | str]
 _TAKEN = 1000  # events of one, then of the other
 _TOLD_EVERY_S = 5.0
@@ -151,7 +151,7 @@ def _key(key_of: KeyOf, event: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class ReplayLag:
     """How far the new version is. size_bytes: of input between it and the old one, as both last said; None if one of
     them has not said yet. bytes_per_s: how fast it gets nearer; eta_s: how long that will take; None if unknown.
     is_even: it stands where the old one stood."""
@@ -205,11 +205,11 @@ class Takeover:
             )
         return found
 
-    async def behind(self) -> Behind:
+    async def behind(self) -> ReplayLag:
         found = await self._found()
         old, new = await self._record.old_place.find(), await self._record.new_place.find()
         if old is None or new is None:
-            return Behind(found.state)
+            return ReplayLag(found.state)
         here, there = StreamCut.from_text(new.cut), StreamCut.from_text(found.cut or old.cut)
         cuts = self._manager.cuts(self._scope, self._stream)
         size, now = 0, time.monotonic()
@@ -221,7 +221,7 @@ class Takeover:
             eta = size / rate if rate > 0 else None
         else:
             self._seen = now, size
-        return Behind(found.state, size, rate, eta, new.last is not None and new.last.cut == new.cut)
+        return ReplayLag(found.state, size, rate, eta, new.last is not None and new.last.cut == new.cut)
 
     async def compare(self, key_of: KeyOf | None = None, examples: int = 5) -> Comparison:
         """The outputs of the same input, up to the cut if both are done there, else to the latest mark."""
@@ -332,7 +332,7 @@ class Replay:
         self._checkpoint, self._start = checkpoint, start
         self._read, self._write = dict(read or {}), dict(write or {})
         scope = check_name("scope", given.get("scope", ""))
-        self._client = client_of(Given(given).connection())
+        self._client = client_of(GivenOptions(given).connection())
         self._takeover = Takeover(
             self._client.manager, scope, stream, old=old, new=new, output=output, trial=trial or f"{output}-{new}"
         )
@@ -345,11 +345,13 @@ class Replay:
             raise ConflictError(f"the replay {self._new} was abandoned")
         return self._run(found)
 
-    def behind(self) -> Behind:
+    def behind(self) -> ReplayLag:
         """How far the new version is behind the old one, and how long that will take."""
         return self._client.run(self._takeover.behind())
 
-    def wait_until_caught_up(self, timeout_s: float = 86_400.0, tell: Callable[[str], object] | None = print) -> Behind:
+    def wait_until_caught_up(
+        self, timeout_s: float = 86_400.0, tell: Callable[[str], object] | None = print
+    ) -> ReplayLag:
         """Wait until the new version has read what the old one has, printing progress; it goes on to follow it.
 
         ConflictError after timeout_s; the query's own error if it fails. tell: None prints nothing.

@@ -21,14 +21,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from nadi.client.aio import StreamManager, Transaction
-from nadi.client.places.moments import HEAD, TAIL
+from nadi.client.stream_cuts.timestamps import HEAD, TAIL
 from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError, NotEmptyError, SegmentGoneError
 from nadi.model.delivery import AT_MOST_ONCE, EXACTLY_ONCE
 from nadi.model.streamcut import StreamCut
 from nadi.naming import VALUE
 from nadi.spark.columns import TYPES
-from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
+from nadi.spark.connections import TaskClient, batch_of_task, begin_task, client_of
 from nadi.spark.intents import Claims, SinkRecord, abort_all, application, commit_all
 from nadi.spark.options.parsed import WriteOptions
 
@@ -95,12 +95,12 @@ async def _drop(manager: StreamManager, former: StreamCut) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class SinkColumns:
     event: int
     routing_key: int | None
 
     @classmethod
-    def of(cls, schema: StructType, options: WriteOptions) -> Columns:
+    def of(cls, schema: StructType, options: WriteOptions) -> SinkColumns:
         """Find the columns by their names, in upper or lower case. InvalidArgumentError unless they exist and have the
         right types, and for any other column but those of nadi's own reads, which aren't written."""
         names = schema.fieldNames()
@@ -141,17 +141,17 @@ def _position(names: Sequence[str], wanted: str) -> int | None:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task reports to the driver; no transaction if it had no rows."""
 
     transaction: UUID | None = None
     query_id: str | None = None
 
 
-class _Writer:
+class _SinkWriter:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = Columns.of(schema, options)
+        self._columns = SinkColumns.of(schema, options)
         self._run = uuid4().hex  # of the query: made beside the driver
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -159,7 +159,7 @@ class _Writer:
         is_exact = self._options.delivery == EXACTLY_ONCE
         return self._write_transaction(iterator) if is_exact else self._write_now(iterator)
 
-    def _write_transaction(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def _write_transaction(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
         query_id, _ = batch_of_task() or (None, None)
         client = client_of(self._options.controller)
@@ -175,9 +175,9 @@ class _Writer:
             if txn is not None:
                 client.run(_abort(txn))
             raise
-        return Written(txn.txn_id if txn else None, query_id)
+        return TaskCommit(txn.txn_id if txn else None, query_id)
 
-    def _write_now(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def _write_now(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again. At
         most once, only if neither another run has begun this batch nor another attempt this task: then the rows are
         left out."""
@@ -185,7 +185,7 @@ class _Writer:
         key = (options.scope, options.stream)
         if options.delivery == AT_MOST_ONCE and not client.run(self._is_first(client)):
             _logger.warning("a task's rows are left out of %s: they may be written already", options.stream)
-            return Written()
+            return TaskCommit()
         if key not in client.event_writers:
             client.event_writers[key] = client.run(client.manager.create_writer(*key))
         writer = client.event_writers[key]
@@ -196,9 +196,9 @@ class _Writer:
         except NadiError:
             client.event_writers.pop(key, None)  # its stream may have been deleted
             raise
-        return Written()
+        return TaskCommit()
 
-    async def _is_first(self, client: Client) -> bool:
+    async def _is_first(self, client: TaskClient) -> bool:
         if self._options.application is not None:
             name, number = application(self._options.application[0]), self._options.application[1]
         else:
@@ -208,7 +208,7 @@ class _Writer:
         claims = Claims(client.manager, self._options.scope, f"{name}/{self._options.stream}")
         return await claims.batch(number, self._run) and await claims.task(number, self._run)
 
-    async def _begin(self, client: Client) -> Transaction:
+    async def _begin(self, client: TaskClient) -> Transaction:
         key = (self._options.scope, self._options.stream)
         if key not in client.writers:
             client.writers[key] = await client.manager.create_transaction_writer(*key)
@@ -244,10 +244,10 @@ async def _abort(txn: Transaction) -> None:
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
-    return [m.transaction for m in messages if isinstance(m, Written) and m.transaction is not None]
+    return [m.transaction for m in messages if isinstance(m, TaskCommit) and m.transaction is not None]
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
+class BatchWriter(_SinkWriter, DataSourceArrowWriter):
     """`df.write`: all or nothing, by one commit of all tasks' transactions."""
 
     def __init__(self, options: WriteOptions, schema: StructType, plan: BatchPlan) -> None:
@@ -255,7 +255,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Written() if self._plan.skips else super().write(iterator)
+        return TaskCommit() if self._plan.skips else super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
@@ -279,7 +279,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             client.run(SinkRecord(client.manager, options, application(options.application[0])).abort(written))
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     """`df.writeStream`: each batch exactly once, whatever is killed or rerun (see `intents`)."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -292,9 +292,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if (record := self._record(client, messages)) is not None:
             client.run(record.abort(_transactions(messages)))
 
-    def _record(self, client: Client, messages: Sequence[WriterCommitMessage | None]) -> SinkRecord | None:
+    def _record(self, client: TaskClient, messages: Sequence[WriterCommitMessage | None]) -> SinkRecord | None:
         for message in messages:
-            if isinstance(message, Written) and self._options.delivery == EXACTLY_ONCE:
+            if isinstance(message, TaskCommit) and self._options.delivery == EXACTLY_ONCE:
                 assert message.query_id, "a task of a streaming query has its id"
                 return SinkRecord(client.manager, self._options, message.query_id)
         return None

@@ -59,12 +59,12 @@ def register(
         if name.lower() in _SET_HERE:
             raise InvalidArgumentError(f"the option {name!r} has no effect here: each view has its own")
     from nadi.spark.connections import client_of  # and the client's modules: who asks for a schema does without
-    from nadi.spark.options.parsed import Given
+    from nadi.spark.options.parsed import GivenOptions
 
     if not isinstance(prefix, str) or not isinstance(streaming, bool):
         raise InvalidArgumentError(f"prefix is a text, and streaming True or False, not {prefix!r} and {streaming!r}")
     given = {name: str(value) for name, value in options.items()}
-    client = client_of(Given({name.lower(): value for name, value in given.items()}).connection())
+    client = client_of(GivenOptions({name.lower(): value for name, value in given.items()}).connection())
     is_ended = streaming or any(name.lower() == "end" for name in given)
     found = client.run(_found(client.manager, scope, is_ended))
     if spark.conf.get("spark.sql.caseSensitive") != "true":

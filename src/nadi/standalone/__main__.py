@@ -15,8 +15,8 @@ import msgspec
 from nadi.config import ServerConfig
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
 from nadi.observe import logs, traces
+from nadi.shutdown import end_process_within
 from nadi.standalone.embedded import ERROR_KINDS, Ready, stop_s
-from nadi.stopping import end_process_within
 
 if TYPE_CHECKING:
     from nadi.standalone.clustered import ClusterServer

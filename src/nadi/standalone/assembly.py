@@ -17,24 +17,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import nadi
-from nadi.access.gate import Gate
+from nadi.access.authentication import Gate
+from nadi.access.fair_shares import Shares
 from nadi.access.listener import raise_file_limit
-from nadi.access.shares import Shares
 from nadi.access.tls import ServerTls
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.controller.grpc.server import rpc_server
 from nadi.defaults import DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError
 from nadi.limits import INGEST_ANSWER_S, PAGE_ANSWER_S, STOP_DOOR_S, THREAD_SWITCH_S
+from nadi.loopback_clients import Door, OwnClients
 from nadi.naming import check_path
 from nadi.observe.health import Component
 from nadi.observe.metrics import Meaning, Sample, Value, by_name
-from nadi.own_clients import Door, OwnClients
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.metrics import samples
 from nadi.segmentstore.store import SegmentStore
+from nadi.shutdown import Ending
 from nadi.standalone.ports import listening
-from nadi.stopping import Ending
 
 if TYPE_CHECKING:
     import grpc

@@ -12,24 +12,24 @@ from pathlib import Path
 import nadi
 from nadi.client.control.security import Security
 from nadi.cluster.membership_view import GCS_PACE, MembershipPace
-from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
+from nadi.cluster.node import ClusterNode, NodeSettings, ServerAddresses, Stores
 from nadi.config import ServerConfig
 from nadi.controller.scaling.judge import profile_of
-from nadi.engines.engine import LogEngine
-from nadi.engines.identity import OwnLog, known_cluster
-from nadi.engines.opening import log_name, open_engines, open_log
-from nadi.engines.proof import prove
 from nadi.errors import DataFolderError
 from nadi.limits import PAGE_ANSWER_S, STOP_DOOR_S
+from nadi.loopback_clients import Door, OwnClients
+from nadi.object_log.engine import LogEngine
+from nadi.object_log.identity import OwnLog, known_cluster
+from nadi.object_log.opening import log_name, open_engines, open_log
+from nadi.object_log.store_probe import prove
 from nadi.observe.health import Component, parent
 from nadi.observe.logs import of_process
-from nadi.own_clients import Door, OwnClients
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.datafolder import FolderLock, find
+from nadi.segmentstore.data_dir import FolderLock, find
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.shutdown import Ending
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
-from nadi.stopping import Ending
 
 _COPIES = "copies"
 
@@ -73,7 +73,7 @@ class ClusterServer(ServerAssembly):
         door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # as all clients, and servers
         index = OwnClients(PAGE_ANSWER_S, door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
-        self.node.join(Addresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
+        self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
         self._more_samples = self.node.samples
         if self._api is not None:
             self._api.cluster = self.node.operator

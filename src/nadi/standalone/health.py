@@ -9,7 +9,7 @@ import msgspec
 
 from nadi.controller.controller import Controller
 from nadi.errors import NadiError
-from nadi.observe.health import Component, Status, leaf, parent
+from nadi.observe.health import Component, HealthStatus, leaf, parent
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
@@ -20,11 +20,11 @@ _DAMAGE_SHOWN = 20  # places of each container
 def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = "") -> Component:
     """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
     cluster's active controller is, if another server of it has that."""
-    scrub = leaf("scrub", Status.STARTING)
+    scrub = leaf("scrub", HealthStatus.STARTING)
     if store.scrub.started:  # what it found doesn't stop the server from working
         passes = {"running": store.scrub.running, "last": store.scrub.last}
         found = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
-        scrub = leaf("scrub", Status.FAILED if store.scrub.ended else Status.UP, found)
+        scrub = leaf("scrub", HealthStatus.FAILED if store.scrub.ended else HealthStatus.UP, found)
     claim, pairs = store.chunks.claim, zip(store.containers, store.storage_writers, strict=True)
     parts = [
         parent("containers", [_container(container) for container in store.containers]),
@@ -36,14 +36,14 @@ def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: s
         details: dict[str, Any] = {"url": claim.url, "claimed": claim.is_confirmed}
         if claim.lost is not None:
             details = {"url": claim.url, "error": str(claim.lost)}
-        parts.insert(2, leaf("tier2", Status.UP if claim.lost is None else Status.FAILED, details))
+        parts.insert(2, leaf("tier2", HealthStatus.UP if claim.lost is None else HealthStatus.FAILED, details))
     if controller is not None:
-        active = leaf("controller", Status.UP, {"unfinished": controller.unfinished})
+        active = leaf("controller", HealthStatus.UP, {"unfinished": controller.unfinished})
     elif elsewhere:
-        active = leaf("controller", Status.UP, {"active": elsewhere})
+        active = leaf("controller", HealthStatus.UP, {"active": elsewhere})
     else:
-        active = leaf("controller", Status.STARTING)
-    rpc = leaf("rpc", Status.UP if rpc_uri else Status.STARTING, {"uri": rpc_uri})
+        active = leaf("controller", HealthStatus.STARTING)
+    rpc = leaf("rpc", HealthStatus.UP if rpc_uri else HealthStatus.STARTING, {"uri": rpc_uri})
     return parent("nadi", (active, parent("segment-store", parts), rpc))
 
 
@@ -51,7 +51,7 @@ def _peers(store: SegmentStore) -> Component:
     """Memory held for those who are connected, of what it may be, and how many there are."""
     listener, budget = store.listener, store.budget
     if listener is None:
-        return leaf("peers", Status.STARTING)
+        return leaf("peers", HealthStatus.STARTING)
     details: dict[str, Any] = {
         "held_bytes": budget.held_bytes,
         "peak_bytes": budget.peak_bytes,
@@ -62,18 +62,18 @@ def _peers(store: SegmentStore) -> Component:
         "ended": listener.ended,
         "too_slow": store.too_slow,
     }
-    return leaf("peers", Status.UP, details)
+    return leaf("peers", HealthStatus.UP, details)
 
 
 def _container(container: Container) -> Component:
     """A container that lost its log restarts by itself."""
     name = f"container-{container.number}"
     if container.ended:
-        return leaf(name, Status.DOWN)
+        return leaf(name, HealthStatus.DOWN)
     if container.failure is not None:
-        return leaf(name, Status.STARTING, {"recovers_from": str(container.failure)})
+        return leaf(name, HealthStatus.STARTING, {"recovers_from": str(container.failure)})
     if not container.started:
-        return leaf(name, Status.STARTING)
+        return leaf(name, HealthStatus.STARTING)
     snapshots = container.parts.snapshots
     details: dict[str, Any] = {
         "frame": container.state.sequence,
@@ -95,7 +95,7 @@ def _container(container: Container) -> Component:
     if damaged:
         details["damaged_places"] = len(damaged) + container.damage.unlisted
         details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
-    return leaf(name, Status.UP, details)
+    return leaf(name, HealthStatus.UP, details)
 
 
 def _writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) -> Component:
@@ -103,14 +103,14 @@ def _writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) 
     help then."""
     name = f"storage-writer-{writer.number}"
     if not writer.started:
-        return leaf(name, Status.STARTING)
+        return leaf(name, HealthStatus.STARTING)
     if writer.ended:
-        return leaf(name, Status.FAILED)
+        return leaf(name, HealthStatus.FAILED)
     if writer.error is not None:
         details = {"error": str(writer.error) if isinstance(writer.error, NadiError) else repr(writer.error)}
         if not is_elsewhere:
-            return leaf(name, Status.DOWN, details)
+            return leaf(name, HealthStatus.DOWN, details)
         if container.logged_bytes <= container.log_max_bytes:
-            return leaf(name, Status.UP, details)
-        return Component(name, Status.DOWN, readiness=False, liveness=True, details=details, children={})
-    return leaf(name, Status.UP)
+            return leaf(name, HealthStatus.UP, details)
+        return Component(name, HealthStatus.DOWN, readiness=False, liveness=True, details=details, children={})
+    return leaf(name, HealthStatus.UP)

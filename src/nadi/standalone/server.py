@@ -20,21 +20,21 @@ from nadi.controller.scaling.judge import profile_of
 from nadi.defaults import DEFAULT_HOST
 from nadi.errors import StorageFullError
 from nadi.limits import LOG_MAX_BYTES, PAGE_ANSWER_S, STOP_DOOR_S, STOP_STORE_S
+from nadi.loopback_clients import Door, OwnClients
 from nadi.naming import check_path
 from nadi.observe.cluster import HoldReport
 from nadi.observe.health import Component
-from nadi.own_clients import Door, OwnClients
-from nadi.segmentstore.datafolder import Tier2
-from nadi.segmentstore.holding import Hold, is_left, leave_folder
+from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.write_freeze import Hold, is_left, leave_folder
+from nadi.shutdown import Ending
 from nadi.standalone.assembly import ServerAssembly
 from nadi.standalone.health import server_health
-from nadi.stopping import Ending
 
 if TYPE_CHECKING:
     import grpc
 
-    from nadi.access.shares import Shares
+    from nadi.access.fair_shares import Shares
 
 
 class Server(ServerAssembly):

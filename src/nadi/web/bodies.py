@@ -62,7 +62,7 @@ class ByTimes(Struct, frozen=True, kw_only=True):
     by: Literal["arrival", "event-time"] | UnsetType = UNSET
 
 
-class OfStream(ByTimes, frozen=True, kw_only=True):
+class StreamQuery(ByTimes, frozen=True, kw_only=True):
     stream: str | UnsetType = UNSET
 
 
@@ -74,7 +74,7 @@ class TailFrom(Struct, frozen=True, kw_only=True):
     start: _Place = UNSET
 
 
-class Stretch(ByTimes, frozen=True, kw_only=True):
+class EventRange(ByTimes, frozen=True, kw_only=True):
     """A named slice, or from one place to another."""
 
     slice: _Place = UNSET
@@ -84,12 +84,12 @@ class Stretch(ByTimes, frozen=True, kw_only=True):
     to_ms: _Ms = field(name="to", default=UNSET)
 
 
-class FirstEvents(Stretch, frozen=True, kw_only=True):
+class FirstEvents(EventRange, frozen=True, kw_only=True):
     most: Annotated[int, Meta(ge=1, le=PAGE_BATCH_EVENTS)] = 1
     which: Literal["first", "last"] = "first"
 
 
-class Played(Stretch, frozen=True, kw_only=True):
+class Played(EventRange, frozen=True, kw_only=True):
     speed: Annotated[float, Meta(ge=0.01, le=604_800.0)] = 1.0
     pauses: Literal["keep", "skip"] = "keep"
 
@@ -124,7 +124,7 @@ class CountBy(Searched, frozen=True, kw_only=True):
 # --- bodies ----------------------------------------------------------------------------------------------
 
 
-class StreamRate(ResponseBody, frozen=True):
+class StreamRateBody(ResponseBody, frozen=True):
     """A stream, the number of its current segments, and what passes into it: means over the last ten seconds."""
 
     scopeName: str
@@ -324,7 +324,7 @@ class Rename(RequestBody, frozen=True):
     name: NewName
 
 
-class Truncate(RequestBody, frozen=True):
+class TruncateBody(RequestBody, frozen=True):
     at: Place
 
 
@@ -357,7 +357,7 @@ class EventSeen(ResponseBody, frozen=True):
     due: int | UnsetType = UNSET
 
 
-class Batch(ResponseBody, frozen=True):
+class EventsMessage(ResponseBody, frozen=True):
     """The data of each server-sent event of the kind `batch`.
 
     at: how far it is played, in milliseconds since 1970. next: when the next event came, if that lies ahead. passed:

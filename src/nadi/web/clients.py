@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from nadi.controller.rest.endpoint import EVERYBODY, Asked, Call, Endpoint, Parameter
+from nadi.controller.rest.endpoint import EVERYBODY, Asked, Parameter, RestCall, RestEndpoint
 from nadi.errors import InvalidArgumentError
-from nadi.own_clients import OwnClients
+from nadi.loopback_clients import OwnClients
 from nadi.web.bodies import ABOUT
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -30,7 +30,7 @@ def parameters_of(query: type[msgspec.Struct]) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def asked(call: Call, kind: type[T]) -> T:
+def asked(call: RestCall, kind: type[T]) -> T:
     """The query; InvalidArgumentError says what can't be in it. Parameters that it doesn't know may have an effect
     elsewhere, unless the kind forbids them."""
     query, known = call.request.query_params, {one.name: one.schema for one in parameters_of(kind)}
@@ -47,13 +47,13 @@ def asked(call: Call, kind: type[T]) -> T:
         raise InvalidArgumentError(f"the query can't be taken: {error}") from None
 
 
-def authorization_of(call: Call) -> str:
+def authorization_of(call: RestCall) -> str:
     return call.request.headers.get("authorization", "") if call.caller is not EVERYBODY else ""
 
 
-Asks = Callable[[Call, Any], Awaitable[Response]]
+Asks = Callable[[RestCall, Any], Awaitable[Response]]
 _CODES = {400: "A name, or a place, can't be one.", 409: "It is being changed by others."}  # that the client may raise
-Bound = Callable[[OwnClients], Endpoint]
+Bound = Callable[[OwnClients], RestEndpoint]
 
 
 def through_client(
@@ -69,14 +69,14 @@ def through_client(
     the clients."""
 
     def made(handler: Asks) -> Bound:
-        def bound(clients: OwnClients) -> Endpoint:
-            async def handle(call: Call) -> Response:
+        def bound(clients: OwnClients) -> RestEndpoint:
+            async def handle(call: RestCall) -> Response:
                 async with clients.of(authorization_of(call)) as manager:
                     return await handler(call, manager)
 
             parameters = () if query is None else parameters_of(query)
             summary, told = handler.__doc__ or "", {**_CODES, **(codes or {})}
-            return Endpoint(verb, path, summary, handle, needs, gives, codes=told, query=parameters, **more)
+            return RestEndpoint(verb, path, summary, handle, needs, gives, codes=told, query=parameters, **more)
 
         bound.is_bound = True  # type: ignore[attr-defined]
         return bound

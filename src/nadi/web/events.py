@@ -17,17 +17,17 @@ from msgspec import Struct
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from nadi.access.fair_shares import Shares
 from nadi.access.names import Act
-from nadi.access.shares import Shares
 from nadi.controller.rest.bodies import Error
-from nadi.controller.rest.endpoint import JSON, Call, Endpoint, Handler, encode, on_stream, reply
+from nadi.controller.rest.endpoint import JSON, Handler, RestCall, RestEndpoint, encode, on_stream, reply
 from nadi.errors import NadiError, UnavailableError
 from nadi.limits import PAGE_READERS
-from nadi.own_clients import OwnClients
+from nadi.loopback_clients import OwnClients
 from nadi.web import bodies
-from nadi.web.bodies import Batch
+from nadi.web.bodies import EventsMessage
 from nadi.web.clients import asked, authorization_of, parameters_of
-from nadi.web.places import STREAM
+from nadi.web.stream_cuts import STREAM
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
@@ -57,10 +57,12 @@ class Readers:
     def __init__(self, clients: OwnClients, at_once: int = PAGE_READERS) -> None:
         self._clients, self._shares = clients, Shares(at_once)
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        def of(path: str, handler: Handler, query: type[Struct], media: str) -> Endpoint:
+    def endpoints(self) -> tuple[RestEndpoint, ...]:
+        def of(path: str, handler: Handler, query: type[Struct], media: str) -> RestEndpoint:
             more: Any = {"query": parameters_of(query), "media": (media,), "codes": _CODES}
-            return Endpoint("GET", STREAM + path, handler.__doc__ or "", handler, on_stream(Act.READ), Batch, **more)
+            return RestEndpoint(
+                "GET", STREAM + path, handler.__doc__ or "", handler, on_stream(Act.READ), EventsMessage, **more
+            )
 
         return (
             of("/events", self.events, bodies.FirstEvents, JSON),
@@ -68,7 +70,7 @@ class Readers:
             of("/play", self.play, bodies.Played, SSE),
         )
 
-    async def events(self, call: Call) -> Response:
+    async def events(self, call: RestCall) -> Response:
         """List the first events of a stretch of a stream, or its last, by the times at which they came or happened."""
         query = asked(call, bodies.FirstEvents)
         async with self._clients.of(authorization_of(call)) as manager:
@@ -77,23 +79,23 @@ class Readers:
             what = await stretch_of(manager, *call.stream, query)
             return reply(await first_events(manager, what, query.most, last=query.which == "last"))
 
-    async def tail(self, call: Call) -> Response:
+    async def tail(self, call: RestCall) -> Response:
         """Send a stream's events as they come, by server-sent events: batches, until the reader leaves."""
         start = asked(call, bodies.TailFrom).start
 
-        async def batches(manager: StreamManager) -> AsyncGenerator[Batch, None]:
+        async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
             from nadi.web.reading.tail import tail
 
             return tail(manager, *call.stream, await manager.cuts(*call.stream).named(start) if start else None)
 
         return await self._sent(call, batches)
 
-    async def play(self, call: Call) -> Response:
+    async def play(self, call: RestCall) -> Response:
         """Play a stretch of a stream by server-sent events: batches, at the times at which they came or happened or
         faster, then an event of the kind `end`."""
         query = asked(call, bodies.Played)
 
-        async def batches(manager: StreamManager) -> AsyncGenerator[Batch, None]:
+        async def batches(manager: StreamManager) -> AsyncGenerator[EventsMessage, None]:
             from nadi.web.reading.playing import play, stretch_of
 
             return play(manager, await stretch_of(manager, *call.stream, query))
@@ -101,7 +103,7 @@ class Readers:
         return await self._sent(call, batches)
 
     async def _sent(
-        self, call: Call, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[Batch, None]]]
+        self, call: RestCall, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[EventsMessage, None]]]
     ) -> Response:
         """The response, once there is a first batch: until then an error has its own status."""
         address = call.request.client.host if call.request.client is not None else ""
@@ -118,14 +120,16 @@ class Readers:
         return _EventStream(events)
 
     async def _read(
-        self, call: Call, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[Batch, None]]]
-    ) -> AsyncGenerator[Batch, None]:
+        self, call: RestCall, batches: Callable[[StreamManager], Awaitable[AsyncGenerator[EventsMessage, None]]]
+    ) -> AsyncGenerator[EventsMessage, None]:
         async with self._clients.of(authorization_of(call)) as manager, aclosing(await batches(manager)) as found:
             async for batch in found:
                 yield batch
 
 
-async def _events(batches: AsyncGenerator[Batch, None], leave: Callable[[], None]) -> AsyncGenerator[bytes, None]:
+async def _events(
+    batches: AsyncGenerator[EventsMessage, None], leave: Callable[[], None]
+) -> AsyncGenerator[bytes, None]:
     """Messages, after an empty one once there is a first batch; an error is a message, too, from then on."""
     is_begun = False
     try:

@@ -22,16 +22,16 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.access import shows
-from nadi.controller.rest.endpoint import Call, on_scope, on_stream, reply
+from nadi.controller.rest.endpoint import RestCall, on_scope, on_stream, reply
 from nadi.errors import NotFoundError, PermissionDeniedError, ProtocolError, StoreError
 from nadi.limits import REST_SEARCHES, REST_STANDING_QUERIES
 from nadi.web import bodies
 from nadi.web.clients import asked, bound_of, through_client
-from nadi.web.places import SCOPE, STREAM
+from nadi.web.stream_cuts import SCOPE, STREAM
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
-    from nadi.search.asking.searching import Hit, Search
+    from nadi.search.searching.index_search import Hit, Search
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _CODES = {
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
+class _CachedSearch:
     """asked: how many are asking just now. It is closed once it `is_gone` and nobody does."""
 
     search: Search
@@ -57,12 +57,12 @@ class _Kept:
             self.search.close()
 
 
-_Known = OrderedDict[tuple[str, str], _Kept]
+_Known = OrderedDict[tuple[str, str], _CachedSearch]
 _known: dict[StreamManager, _Known] = {}
 
 
 @through_client("GET", STREAM + "/search", on_stream(Act.READ), bodies.SearchPage, _CODES, bodies.SearchFor)
-async def search(call: Call, manager: StreamManager) -> Response:
+async def search(call: RestCall, manager: StreamManager) -> Response:
     """Find events in a stream's search index, a page of them."""
     query = asked(call, bodies.SearchFor)
     async with _asking(call, manager) as found:
@@ -73,7 +73,7 @@ async def search(call: Call, manager: StreamManager) -> Response:
 
 
 @through_client("GET", STREAM + "/search/counts", on_stream(Act.READ), list[bodies.SearchCount], _CODES, bodies.CountBy)
-async def counts(call: Call, manager: StreamManager) -> Response:
+async def counts(call: RestCall, manager: StreamManager) -> Response:
     """Count the events that fit a query, by a field or by time."""
     query = asked(call, bodies.CountBy)
     interval_s = None if query.interval is UNSET else query.interval
@@ -86,10 +86,10 @@ async def counts(call: Call, manager: StreamManager) -> Response:
 
 
 @through_client("GET", SCOPE + "/searched", on_scope(Permission.READ), list[bodies.SearchKept])
-async def searched(call: Call, manager: StreamManager) -> Response:
+async def searched(call: RestCall, manager: StreamManager) -> Response:
     """List the streams of a scope that have a search index, or standing queries."""
     from nadi.search.definition import Definitions
-    from nadi.search.standing.records import sets_of
+    from nadi.search.percolate.records import sets_of
 
     definitions = Definitions(manager, call.scope)
     (indexes, no_indexes), (sets, no_sets) = await definitions.catalog.all(), await sets_of(definitions).all()
@@ -101,7 +101,7 @@ async def searched(call: Call, manager: StreamManager) -> Response:
 
 
 @through_client("GET", STREAM + "/search/index", on_stream(Act.READ), bodies.SearchIndex)
-async def index(call: Call, manager: StreamManager) -> Response:
+async def index(call: RestCall, manager: StreamManager) -> Response:
     """Show a stream's search index, and how far it is."""
     from nadi.search.catalog import Indexes
 
@@ -124,9 +124,9 @@ async def index(call: Call, manager: StreamManager) -> Response:
 
 
 @through_client("GET", STREAM + "/search/standing", on_stream(Act.READ), bodies.StandingQueriesSeen)
-async def standing(call: Call, manager: StreamManager) -> Response:
+async def standing(call: RestCall, manager: StreamManager) -> Response:
     """Show a stream's standing queries, and how far it is matched with them."""
-    from nadi.search.standing.catalog import StandingQueries
+    from nadi.search.percolate.catalog import StandingQueries
 
     scope, stream = call.stream
     queries = StandingQueries(manager, scope)
@@ -150,7 +150,7 @@ async def standing(call: Call, manager: StreamManager) -> Response:
 
 
 @asynccontextmanager
-async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
+async def _asking(call: RestCall, manager: StreamManager) -> AsyncIterator[Search]:
     """The index of the stream, opened once for each client. Its records and its shards are others' to write: what is
     wrong with them is told to who asks."""
     try:
@@ -166,9 +166,9 @@ async def _asking(call: Call, manager: StreamManager) -> AsyncIterator[Search]:
         raise HTTPException(500, str(error)) from error
 
 
-async def _opened(call: Call, manager: StreamManager) -> _Kept:
-    from nadi.search.asking.searching import Search
+async def _opened(call: RestCall, manager: StreamManager) -> _CachedSearch:
     from nadi.search.definition import Definitions
+    from nadi.search.searching.index_search import Search
 
     scope, stream = call.stream
     definitions = Definitions(manager, scope)
@@ -185,7 +185,7 @@ async def _opened(call: Call, manager: StreamManager) -> _Kept:
     kept = known.get((scope, stream))
     if kept is None or (kept.search.definition.id, kept.search.definition.url) != (definition.id, definition.url):
         _forget(known, scope, stream)
-        kept = known[scope, stream] = _Kept(Search(definitions, definition))
+        kept = known[scope, stream] = _CachedSearch(Search(definitions, definition))
         while len(known) > REST_SEARCHES:
             _forget(known, *next(iter(known)))
     known.move_to_end((scope, stream))
@@ -206,7 +206,7 @@ def forget_all(manager: StreamManager) -> None:
 
 
 def _check_allowed(url: str) -> None:
-    from nadi.engines.urls import folder_of
+    from nadi.object_log.urls import folder_of
     from nadi.search.objects import url_of
 
     folder = folder_of(url)

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nadi.controller.rest.endpoint import PAGE_FILES, Site
-from nadi.own_clients import OwnClients
-from nadi.web import now, places, searching
+from nadi.loopback_clients import OwnClients
+from nadi.web import live, searching, stream_cuts
 from nadi.web.events import Readers
 
 KINDS = {
@@ -58,14 +58,14 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _StaticFile:
     data: bytes
     packed: bytes
     kind: str
 
 
 @cache
-def _files() -> tuple[str, Mapping[str, _File]]:
+def _files() -> tuple[str, Mapping[str, _StaticFile]]:
     """The hash over all files, and the files by their paths; `index.html` has the hash put in, and names
     all modules, so that a browser needn't read one to learn of the next."""
     found = dict(sorted(_found(files(__package__) / "files", "")))
@@ -77,7 +77,8 @@ def _files() -> tuple[str, Mapping[str, _File]]:
     page = found["index.html"].replace(b"<!-- modules -->", "\n".join(modules).encode())
     found["index.html"] = page.replace(b"{files}", f"{PAGE_FILES}/{version}".encode())
     kept = {
-        name: _File(data, gzip.compress(data, mtime=0), KINDS[name[name.rindex(".") :]]) for name, data in found.items()
+        name: _StaticFile(data, gzip.compress(data, mtime=0), KINDS[name[name.rindex(".") :]])
+        for name, data in found.items()
     }
     return version, kept
 
@@ -111,7 +112,7 @@ async def _file(request: Request) -> Response:
     return _sent(request, found, {"Cache-Control": _FOR_GOOD if is_current else "no-store"})
 
 
-def _sent(request: Request, file: _File, more: Mapping[str, str]) -> Response:
+def _sent(request: Request, file: _StaticFile, more: Mapping[str, str]) -> Response:
     headers = {**HEADERS, **more, "Content-Type": file.kind, "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(file.data, headers=headers)
@@ -121,6 +122,6 @@ def _sent(request: Request, file: _File, more: Mapping[str, str]) -> Response:
 def live_site(clients: OwnClients) -> Site:
     """For an Api. clients: whoever makes them sets their door once the server has one, and closes them."""
     clients.ended.append(searching.forget_all)
-    through = (bound(clients) for bound in (*places.BOUND, *searching.BOUND))
-    asked = (*now.ENDPOINTS, *through, *Readers(clients).endpoints())
+    through = (bound(clients) for bound in (*stream_cuts.BOUND, *searching.BOUND))
+    asked = (*live.ENDPOINTS, *through, *Readers(clients).endpoints())
     return Site(asked, (Route("/", _page), Route(PAGE_FILES + "/{version}/{path:path}", _file)))

@@ -40,12 +40,12 @@ class Variable:
     read: Callable[[memoryview, int, int], tuple[Any, int]]
 
 
-class TableKey(NamedTuple):
+class WireTableKey(NamedTuple):
     key: bytes
     version: int = NO_VERSION
 
 
-class TableEntry(NamedTuple):
+class WireTableEntry(NamedTuple):
     key: bytes
     version: int
     value: bytes
@@ -143,7 +143,7 @@ def list_of(
     return Variable(write_all, read_all)
 
 
-def _write_key(parts: list[Buffer], key: TableKey | TableEntry) -> None:
+def _write_key(parts: list[Buffer], key: WireTableKey | WireTableEntry) -> None:
     size = len(key.key)
     if not size:
         raise ProtocolError("a table key can't be empty")
@@ -152,7 +152,7 @@ def _write_key(parts: list[Buffer], key: TableKey | TableEntry) -> None:
     parts.append(_I64.pack(key.version))
 
 
-def _read_key(data: memoryview, position: int, end: int) -> tuple[TableKey, int]:
+def _read_key(data: memoryview, position: int, end: int) -> tuple[WireTableKey, int]:
     payload, position = take_count(data, position, end)
     stop = position + payload
     size, position = take_count(data, position, stop)
@@ -160,22 +160,22 @@ def _read_key(data: memoryview, position: int, end: int) -> tuple[TableKey, int]
     position += size
     if position + 8 > stop:
         raise ProtocolError("a table key has no version")
-    return TableKey(key, _I64.unpack_from(data, position)[0]), stop
+    return WireTableKey(key, _I64.unpack_from(data, position)[0]), stop
 
 
-def _write_entry(parts: list[Buffer], entry: TableEntry) -> None:
+def _write_entry(parts: list[Buffer], entry: WireTableEntry) -> None:
     _write_key(parts, entry)
     size = len(entry.value)
     parts.append(struct.pack(">ii", 4 + size, size))
     parts.append(entry.value)
 
 
-def _read_entry(data: memoryview, position: int, end: int) -> tuple[TableEntry, int]:
+def _read_entry(data: memoryview, position: int, end: int) -> tuple[WireTableEntry, int]:
     key, position = _read_key(data, position, end)
     payload, position = take_count(data, position, end)
     stop = position + payload
     value, _ = _read_blob(data, position, stop)
-    return TableEntry(key.key, key.version, value), stop
+    return WireTableEntry(key.key, key.version, value), stop
 
 
 def _write_update(parts: list[Buffer], update: AttributeUpdate) -> None:
@@ -239,8 +239,8 @@ View = Annotated[Buffer, Variable(_write_blob, _read_view)]
 Rest = Annotated[Buffer, Variable(list.append, _read_rest)]
 Strs = Annotated[tuple[str, ...], list_of(_write_str, _read_str, 2)]
 I64s = Annotated[tuple[int, ...], list_of(_write_i64, _read_i64, 8)]
-Keys = Annotated[tuple[TableKey, ...], list_of(_write_key, _read_key, 16)]
-Entries = Annotated[tuple[TableEntry, ...], list_of(_write_entry, _read_entry, 24)]
+Keys = Annotated[tuple[WireTableKey, ...], list_of(_write_key, _read_key, 16)]
+Entries = Annotated[tuple[WireTableEntry, ...], list_of(_write_entry, _read_entry, 24)]
 Updates = Annotated[tuple[AttributeUpdate, ...], list_of(_write_update, _read_update, 33)]
 Merged = Annotated[tuple[tuple[str, int], ...], list_of(_write_merged, _read_merged, 10)]
 # (continuation token, from key, to key)

@@ -9,7 +9,7 @@ import json
 import msgspec
 import pytest
 
-from nadi.cli.sql.query import Stretch, stretches
+from nadi.cli.sql.query import StreamReference, stretches
 from nadi.client import StreamManager
 from nadi.client.serializers import Struct
 from nadi.errors import InvalidArgumentError
@@ -226,6 +226,6 @@ def test_only_what_is_written_as_a_stretch_is_one() -> None:
     query = f"select 'ä€ for slice ''x''', \"for\" from {stretch} z, t"
     rewritten, found = stretches(query)
     assert rewritten == query.replace(stretch, '"sc-1"."a""b for slice it\'s"')
-    assert found == [Stretch("sc-1", 'a"b', "it's"), Stretch("", "t")]
+    assert found == [StreamReference("sc-1", 'a"b', "it's"), StreamReference("", "t")]
     with pytest.raises(InvalidArgumentError, match="no stream"):
         stretches("for slice 'x'")

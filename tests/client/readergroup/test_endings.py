@@ -16,7 +16,7 @@ import pytest
 
 from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
 from nadi.client.readergroup.reader import drop_out
-from nadi.errors import ClosedError, RequestTimeoutError, StreamRemadeError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamRecreatedError
 from nadi.testing import RestartableServer
 from tests.support.waiting import until
 
@@ -211,7 +211,7 @@ def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
         assert len(read_all(10, reader)) == 10
     remake(manager, stream, 25)
     told = f"sc/{stream} was deleted and recreated.*reset_reader_group"
-    with group.create_reader("after") as reader, pytest.raises(StreamRemadeError, match=told):
+    with group.create_reader("after") as reader, pytest.raises(StreamRecreatedError, match=told):
         reader.read_next_event(60)
     group.reset_reader_group([manager.cuts("sc", stream).head()])
     with group.create_reader("again") as reader:
@@ -230,7 +230,7 @@ def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
             list(reader)
     manager.delete_stream("sc", stream)
     manager.create_stream("sc", stream)
-    with whole.create_reader("after") as reader, pytest.raises(StreamRemadeError):
+    with whole.create_reader("after") as reader, pytest.raises(StreamRecreatedError):
         reader.read_next_event(60)
     with part.create_reader("after") as reader:
         read = reader.read_next_event(60)

@@ -20,8 +20,8 @@ from nadi.client.readergroup.updates import (
     Join,
     Leave,
     Pass,
+    PositionReport,
     Release,
-    Report,
     Reset,
 )
 from nadi.client.reading.read_ahead import Completion
@@ -68,7 +68,7 @@ def test_a_segment_given_away_before_the_checkpoint_is_passed_counts_where_it_wa
     state, a, b = two_segments()
     state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment), CreateCheckpoint("c"))
     state = state.apply(Join("other", "t"), Release("r", a.segment, 5), Acquire("other", a.segment))
-    state = state.apply(Report("other", {a.segment: 9}), Pass("r", 1, {b.segment: 7}))
+    state = state.apply(PositionReport("other", {a.segment: 9}), Pass("r", 1, {b.segment: 7}))
     assert state.checkpoints[0].is_complete
     assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 7}
 
@@ -76,7 +76,7 @@ def test_a_segment_given_away_before_the_checkpoint_is_passed_counts_where_it_wa
 def test_the_word_of_a_dead_reader_s_application_counts_also_where_it_had_told_more() -> None:
     state, a, b = two_segments()
     state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment), CreateCheckpoint("c"))
-    state = state.apply(Pass("r", 1, {a.segment: 5, b.segment: 7}), Report("r", {a.segment: 5, b.segment: 7}))
+    state = state.apply(Pass("r", 1, {a.segment: 5, b.segment: 7}), PositionReport("r", {a.segment: 5, b.segment: 7}))
     state = state.apply(Leave("r", {a.segment: 3}))
     assert state.positions() == {a.segment: 3, b.segment: 7}
     assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 7}, "what was passed stays a boundary"
@@ -84,8 +84,8 @@ def test_the_word_of_a_dead_reader_s_application_counts_also_where_it_had_told_m
 
 def test_after_a_reset_an_old_position_counts_for_nothing() -> None:
     state, a, b = two_segments()
-    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Report("r", {a.segment: 99}))
-    state = state.apply(Reset(segments_of([(a, 7), (b, 3)])), Report("r", {a.segment: 99}))
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), PositionReport("r", {a.segment: 99}))
+    state = state.apply(Reset(segments_of([(a, 7), (b, 3)])), PositionReport("r", {a.segment: 99}))
     assert {name: held.offset for name, held in state.segments.items()} == {a.segment: 7, b.segment: 3}
 
 

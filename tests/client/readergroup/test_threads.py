@@ -71,7 +71,7 @@ def test_read_interrupted_before_it_waits_loses_nothing(
 
         while len(found) < 60:
             with monkeypatch.context() as patched:
-                patched.setattr(loop_thread._Run, "result", interrupt)
+                patched.setattr(loop_thread._LoopCall, "result", interrupt)
                 with contextlib.suppress(KeyboardInterrupt):
                     found += read_next(60).events
             found += read_next(60).events

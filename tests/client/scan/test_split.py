@@ -20,16 +20,16 @@ import nadi
 from nadi.client import Basic, Bearer, StreamManager
 from nadi.client.control.security import Encoded
 from nadi.client.scan import connection
-from nadi.client.scan.connection import Connection
-from nadi.client.scan.pieces import Piece, parted
-from nadi.client.scan.rows import Rows
+from nadi.client.scan.connection import ConnectionSettings
+from nadi.client.scan.pieces import ScanRange, parted
+from nadi.client.scan.rows import ScanRows
 from nadi.client.scan.split import Split, data_of, text_of
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
     SegmentGoneError,
     StreamNotFoundError,
-    StreamRemadeError,
+    StreamRecreatedError,
     TruncatedError,
 )
 
@@ -51,9 +51,9 @@ def filled(manager: StreamManager, stream: str, events: int = 1_000, segments: i
 
 
 def split_of(credentials: Basic | Bearer | Encoded | None = None) -> Split:
-    piece = Piece("meters", (1 << 32) | 2, 16, 4_096, ((0, 100),))
-    rows = Rows("home", ("event", "position"), "ms", None, "skip", False)
-    return Split(Connection("tls://store:9090", credentials, "/etc/ca.pem", False), rows, (piece,))
+    piece = ScanRange("meters", (1 << 32) | 2, 16, 4_096, ((0, 100),))
+    rows = ScanRows("home", ("event", "position"), "ms", None, "skip", False)
+    return Split(ConnectionSettings("tls://store:9090", credentials, "/etc/ca.pem", False), rows, (piece,))
 
 
 # --- how even they are ---------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def column_of(split: Split) -> Callable[[str], list[Any]]:
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20), places=st.sets(st.integers(1, 999), max_size=20))
 def test_what_is_parted_at_borders_is_all_there_in_order(sizes: list[int], places: set[int]) -> None:
-    pieces = [Piece("s", number, 7, 7 + size) for number, size in enumerate(sizes)]
+    pieces = [ScanRange("s", number, 7, 7 + size) for number, size in enumerate(sizes)]
     borders = sorted(place for place in places if place < sum(sizes))
     parts = parted(pieces, borders)
     lengths = [sum(piece.size_bytes for piece in part) for part in parts]
@@ -243,7 +243,7 @@ def test_after_deletion(uneven: StreamManager) -> None:
     with pytest.raises(StreamNotFoundError):
         scan.splits(2)
     filled(uneven, "deleted")  # another stream of that name
-    with pytest.raises(StreamRemadeError):
+    with pytest.raises(StreamRecreatedError):
         list(split.batches())
 
 
@@ -283,5 +283,5 @@ def test_blocks_are_the_events_as_they_were_written(uneven: StreamManager) -> No
         assert found == column_of(Split(split.connection, with_events(split.rows), split.pieces))("event")
 
 
-def with_events(rows: Rows) -> Rows:
-    return Rows(rows.scope, ("event",), rows.event_time_unit, None, rows.on_damage, False)
+def with_events(rows: ScanRows) -> ScanRows:
+    return ScanRows(rows.scope, ("event",), rows.event_time_unit, None, rows.on_damage, False)

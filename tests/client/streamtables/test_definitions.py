@@ -24,7 +24,7 @@ from nadi.errors import (
     StreamNotFoundError,
     StreamTableNotFoundError,
 )
-from nadi.model.place import StoredTable
+from nadi.model.named_records import StoredTable
 from nadi.naming import STREAM_TABLES_TABLE
 
 SCHEMA = "meter string, wh double, at timestamp"

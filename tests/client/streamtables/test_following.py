@@ -16,9 +16,9 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.client.streamtables import changes, following, latest
-from nadi.client.streamtables import latest as spill
-from nadi.client.streamtables.following import Following, write_changes
+from nadi.client.streamtables import change_writer, changes, latest_rows
+from nadi.client.streamtables import latest_rows as spill
+from nadi.client.streamtables.change_writer import Following, write_changes
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, StreamNotFoundError
 from nadi.naming import STREAM_TABLES_TABLE
 from tests.support.waiting import until
@@ -40,8 +40,8 @@ def manager(uri: str) -> Iterator[StreamManager]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of some 40 events."""
-    monkeypatch.setattr(following, "STREAM_TABLE_ROUND_BYTES", 2_000)
-    monkeypatch.setattr(following, "STREAM_TABLE_ROUND_EVENTS", 40)
+    monkeypatch.setattr(change_writer, "STREAM_TABLE_ROUND_BYTES", 2_000)
+    monkeypatch.setattr(change_writer, "STREAM_TABLE_ROUND_EVENTS", 40)
 
 
 def made(manager: StreamManager, name: str) -> None:
@@ -109,9 +109,9 @@ def test_whoever_dies_at_which_step(
     name = f"kills-{most}"
     made(manager, name)
     if most is not None:
-        monkeypatch.setattr(latest, "MOST_BYTES", most)
-        monkeypatch.setattr(latest, "GATHERED_BYTES", 1)
-        for module in (latest, changes, spill):
+        monkeypatch.setattr(latest_rows, "MOST_BYTES", most)
+        monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 1)
+        for module in (latest_rows, changes, spill):
             monkeypatch.setattr(module, "STREAM_TABLE_PARTS", 2)
             if module is not spill:
                 monkeypatch.setattr(module, "MOST_LEVELS", 1)
@@ -179,9 +179,9 @@ def test_one_of_which_nobody_knows_is_told(manager: StreamManager, choice: Any) 
     write(manager, name, 30, random.Random(5))
     tail = manager.cuts("sc", name).tail().as_text()
     table.put(key, json.dumps(stored | {"next": tail, "transaction": str(uuid.UUID(int=7))}).encode())
-    with pytest.raises(ConflictError, match="if_unknown='written'"):
+    with pytest.raises(ConflictError, match="on_unknown_commit='written'"):
         write_changes(manager, "sc", name, f"{name}-changes", end="tail")
-    count = write_changes(manager, "sc", name, f"{name}-changes", end="tail", if_unknown=choice)
+    count = write_changes(manager, "sc", name, f"{name}-changes", end="tail", on_unknown_commit=choice)
     if choice == "again":
         check(manager, name)
     else:
@@ -214,7 +214,7 @@ def test_processes_that_are_killed(manager: StreamManager, uri: str) -> None:
     """A table that is written to, and a process that follows it and is killed again and again."""
     made(manager, "processes")
     program = (
-        "import nadi, nadi.client.streamtables.following as f\n"
+        "import nadi, nadi.client.streamtables.change_writer as f\n"
         "f.STREAM_TABLE_ROUND_BYTES, f.STREAM_TABLE_ROUND_EVENTS = 2_000, 40\n"
         f"with nadi.StreamManager({uri!r}) as manager:\n"
         "    nadi.write_changes(manager, 'sc', 'processes', 'processes-changes', every=0.01,\n"
@@ -296,8 +296,8 @@ def test_what_can_not_follow_is_refused(manager: StreamManager) -> None:
     )
     with pytest.raises(InvalidArgumentError, match="isn't that of refused, meter"):
         write_changes(manager, "sc", "refused", "odd-changes")
-    with pytest.raises(InvalidArgumentError, match="if_unknown is"):
-        write_changes(manager, "sc", "refused", "refused-changes", if_unknown="perhaps")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="on_unknown_commit is"):
+        write_changes(manager, "sc", "refused", "refused-changes", on_unknown_commit="perhaps")  # type: ignore[arg-type]
     tables.define("keyless", stream="refused", value_schema=SCHEMA)
     with pytest.raises(InvalidArgumentError, match="has no key"):
         write_changes(manager, "sc", "keyless", "refused-changes")

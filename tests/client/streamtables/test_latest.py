@@ -19,9 +19,9 @@ import pytest
 import nadi
 from nadi.client import StreamManager
 from nadi.client.streamtables import changes as changing
-from nadi.client.streamtables import latest
-from nadi.client.streamtables import latest as spill
-from nadi.client.streamtables.latest import Spill
+from nadi.client.streamtables import latest_rows
+from nadi.client.streamtables import latest_rows as spill
+from nadi.client.streamtables.latest_rows import Spill
 from nadi.errors import InvalidArgumentError, StorageFullError
 from nadi.model.streamcut import StreamCut
 
@@ -103,11 +103,11 @@ def changes(found: pa.Table) -> dict[str, list[tuple[str, Row]]]:
 @pytest.fixture(params=["in memory", "in files", "in files of files"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How much of the rows may be held."""
-    most = {"in memory": latest.MOST_BYTES, "in files": 1_500, "in files of files": 0}[request.param]
-    monkeypatch.setattr(latest, "MOST_BYTES", most)
-    gathered = {"in memory": latest.GATHERED_BYTES, "in files": 1_000, "in files of files": 1}[request.param]
-    monkeypatch.setattr(latest, "GATHERED_BYTES", gathered)
-    for module in (latest, changing, spill):
+    most = {"in memory": latest_rows.MOST_BYTES, "in files": 1_500, "in files of files": 0}[request.param]
+    monkeypatch.setattr(latest_rows, "MOST_BYTES", most)
+    gathered = {"in memory": latest_rows.GATHERED_BYTES, "in files": 1_000, "in files of files": 1}[request.param]
+    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", gathered)
+    for module in (latest_rows, changing, spill):
         monkeypatch.setattr(module, "STREAM_TABLE_PARTS", 3)
     return str(request.param)
 
@@ -259,8 +259,8 @@ def test_keys_of_all_kinds_and_rows_without_one(uri: str, memory: str) -> None:
 
 def test_a_disk_without_room_is_told_and_nothing_is_left(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, _, _ = home
-    monkeypatch.setattr(latest, "MOST_BYTES", 0)
-    monkeypatch.setattr(latest, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(latest_rows, "MOST_BYTES", 0)
+    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 1)
     made: list[Full] = []
 
     class Full(io.BytesIO):
@@ -283,8 +283,8 @@ def test_a_disk_without_room_is_told_and_nothing_is_left(home: Any, monkeypatch:
 
 def test_a_view_that_isnt_read_to_its_end_leaves_no_files(home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, _, _ = home
-    monkeypatch.setattr(latest, "MOST_BYTES", 0)
-    monkeypatch.setattr(latest, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(latest_rows, "MOST_BYTES", 0)
+    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 1)
     made: list[Any] = []
     real = tempfile.TemporaryFile
 

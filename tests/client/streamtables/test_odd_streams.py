@@ -12,13 +12,13 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.client.streamtables import latest
+from nadi.client.streamtables import latest_rows
 from nadi.errors import (
     EventTooLargeError,
     InvalidStreamCutError,
     NadiError,
     StreamNotFoundError,
-    StreamRemadeError,
+    StreamRecreatedError,
     TruncatedError,
     UnavailableError,
 )
@@ -118,7 +118,7 @@ def test_a_stream_that_ends_or_is_another_one(manager: StreamManager) -> None:
     manager.create_stream("sc", "ends")
     manager.stream_tables("sc").define("ends", value_schema=SCHEMA, key=["meter"])
     write(manager, "ends", {"meter": "b", "wh": 2})
-    with pytest.raises(StreamRemadeError, match="Write the new one's to another stream"):
+    with pytest.raises(StreamRecreatedError, match="Write the new one's to another stream"):
         nadi.write_changes(manager, "sc", "ends", "ends-changes", end="tail")
     assert wh(nadi.stream_table(manager, "sc", "ends-changes").latest()) == {"a": 1}
 
@@ -126,8 +126,8 @@ def test_a_stream_that_ends_or_is_another_one(manager: StreamManager) -> None:
 def test_a_folder_for_files_that_isnt_there(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(manager, "no-folder")
     write(manager, "no-folder", {"meter": "a", "wh": 1}, {"meter": "b", "wh": 1})
-    monkeypatch.setattr(latest, "MOST_BYTES", 0)
-    monkeypatch.setattr(latest, "GATHERED_BYTES", 1)
+    monkeypatch.setattr(latest_rows, "MOST_BYTES", 0)
+    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 1)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     with pytest.raises(UnavailableError, match="/nowhere can't be used"):
         list(table.latest().batches())

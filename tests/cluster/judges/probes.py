@@ -18,7 +18,7 @@ from typing import IO
 
 from nadi.client.aio import StreamManager
 from nadi.naming import segment_name
-from nadi.segmentstore.hosted import container_of
+from nadi.segmentstore.container_registry import container_of
 from tests.cluster.processes.client import Client, put
 from tests.cluster.processes.cluster import Cluster
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nadi.cluster import membership_view as members
-from nadi.engines.opening import open_engines
 from nadi.errors import UnavailableError
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
-from nadi.segmentstore.tier2.records import Records
+from nadi.segmentstore.tier2.records import ContainerRecords
 from tests.cluster.processes.doors import Doors
 from tests.cluster.processes.patience import PATIENCE_S
 from tests.cluster.processes.server import Server
@@ -87,7 +87,7 @@ class Cluster:
                 member = members.decode(entry.value) if entry is not None else None
                 if member is not None:
                     places[member.id] = next(one for one in self.servers if member.controller.endswith(f":{one.port}"))
-            records = Records(registry, REAL)
+            records = ContainerRecords(registry, REAL)
             found = {number: (await records.read(number)).record for number in range(self.containers)}
             return {
                 number: places[record.owner]

@@ -39,7 +39,7 @@ from nadi.limits import (
     REST_SOCKET_BYTES,
     REST_STEPS_A_TURN,
 )
-from nadi.observe.health import Status, leaf
+from nadi.observe.health import HealthStatus, leaf
 from nadi.standalone.server import Server
 from tests.support.peers import open_connection
 from tests.support.turns import MostInATurn
@@ -255,7 +255,7 @@ async def served(
 ) -> AsyncIterator[RestServer]:
     if app is not None:
         monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
-    api = Api(lambda: leaf("nadi", Status.UP), None, controller, budget=budget or Budget())
+    api = Api(lambda: leaf("nadi", HealthStatus.UP), None, controller, budget=budget or Budget())
     made = RestServer(api, "127.0.0.1", 0)
     await made.start()
     try:

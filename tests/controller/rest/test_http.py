@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from nadi.access.gate import Gate
+from nadi.access.authentication import Gate
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, hash_password, write_users
 from nadi.config import ServerConfig
@@ -19,12 +19,12 @@ from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.intake import LOGS_PATH
 from nadi.controller.rest.server import ENDPOINTS, rest_app
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, Stream, StreamState
+from nadi.controller.state.records import StreamConfigRecord, StreamRecord, StreamState
 from nadi.controller.state.segments import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
-from nadi.observe.health import Component, Status, leaf
-from nadi.own_clients import OwnClients
+from nadi.loopback_clients import OwnClients
+from nadi.observe.health import Component, HealthStatus, leaf
 from nadi.segmentstore.recovery import snapshotter
 from nadi.standalone.server import Server
 from nadi.web.site import live_site
@@ -91,7 +91,7 @@ def test_ping_and_description(rest: httpx.Client) -> None:
 
 
 def _up() -> Component:
-    return leaf("nadi", Status.UP)
+    return leaf("nadi", HealthStatus.UP)
 
 
 def _client(app: Starlette) -> httpx.AsyncClient:
@@ -168,7 +168,7 @@ async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(
         for scope in "abc":
             await controller.create_scope(scope)
         for stream in "abc":
-            await controller.create_stream(StreamName("b", stream), Config())
+            await controller.create_stream(StreamName("b", stream), StreamConfigRecord())
         async with _client(rest_app(Api(_up, gate, controller))) as client:
             for wrong in (None, ("ann", "guessed"), ("bob", "secret")):
                 refused = await client.get("/v1/scopes", auth=wrong)
@@ -252,7 +252,7 @@ async def fill(server: Server, scope: str, count: int) -> None:
     """Streams as the listing sees them: their records."""
     controller = server.controller
     await controller.create_scope(scope)
-    stream = Stream(Config(tags=("a tag",)), 0, StreamState.ACTIVE, 0, 0, 0, ())
+    stream = StreamRecord(StreamConfigRecord(tags=("a tag",)), 0, StreamState.ACTIVE, 0, 0, 0, ())
     table = controller.metadata.streams(scope)
     for first in range(0, count, 1000):
         await table.put_all([(f"stream-{i}", stream, ABSENT) for i in range(first, min(first + 1000, count))])

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from nadi.client import StreamManager
 from nadi.config import ServerConfig
 from nadi.controller.rest.bodies import (
-    RetentionPolicy,
-    ScalingPolicy,
+    RetentionPolicyBody,
+    ScalingPolicyBody,
     TimeBasedRetention,
     UpdateStream,
     config_of,
@@ -159,8 +159,8 @@ def test_retention_is_echoed(
 
 
 def test_the_most_that_is_kept_and_whether_names_count() -> None:
-    scaling = ScalingPolicy("FIXED_NUM_SEGMENTS", 1)
-    body = UpdateStream(scalingPolicy=scaling, retentionPolicy=RetentionPolicy("LIMITED_DAYS", 1, maxValue=2))
+    scaling = ScalingPolicyBody("FIXED_NUM_SEGMENTS", 1)
+    body = UpdateStream(scalingPolicy=scaling, retentionPolicy=RetentionPolicyBody("LIMITED_DAYS", 1, maxValue=2))
     config = config_of(body)
     assert (config.retention_type, config.retention_param, config.retention_max) == (
         RetentionType.TIME,
@@ -169,7 +169,7 @@ def test_the_most_that_is_kept_and_whether_names_count() -> None:
     )
     assert not config.retention_over_bookmarks
     shown = stream_property(StreamName("home", "meters"), replace(config, retention_over_bookmarks=True))
-    assert shown.retentionPolicy == RetentionPolicy(
+    assert shown.retentionPolicy == RetentionPolicyBody(
         "LIMITED_DAYS",
         1,
         TimeBasedRetention(1, 0, 0),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadi.controller.scaling.judge import CLASSIC, FAST, Profile, around, cut, sampled
-from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.state.records import ScaleType, StreamConfigRecord
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE
 from nadi.model.load import KeySample
 from nadi.model.segments import KeyRange
@@ -196,14 +196,19 @@ def test_classic_takes_its_time() -> None:
 
 
 def test_a_fixed_stream_and_one_without_a_target_are_left_alone() -> None:
-    for config in (Config(ScaleType.FIXED, 0, 0, 1), Config(ScaleType.EVENTS_PER_SECOND, 0, 2, 1)):
+    for config in (
+        StreamConfigRecord(ScaleType.FIXED, 0, 0, 1),
+        StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, 0, 2, 1),
+    ):
         world = World([even(100, lambda _: 90_000)], FAST, config)
         world.run(300)
         assert not world.history
 
 
 def test_rates_in_bytes_are_weighed_in_kib() -> None:
-    world = World([even(200, lambda _: 40_960)], FAST, Config(ScaleType.KIB_PER_SECOND, 1_000, 16, 1))  # 100 B each
+    world = World(
+        [even(200, lambda _: 40_960)], FAST, StreamConfigRecord(ScaleType.KIB_PER_SECOND, 1_000, 16, 1)
+    )  # 100 B each
     world.run(60)
     assert 4 <= len(world.segments) <= 6
 

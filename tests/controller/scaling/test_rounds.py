@@ -13,24 +13,24 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import FAST, Decision, Judge, Step
+from nadi.controller.scaling.judge import FAST, Decision, ScalingJudge, ScalingStep
 from nadi.controller.scaling.rounds import log_decisions, logged_decisions
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, EpochSegment, ScaleType
+from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_LOG_ENTRIES
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
 from nadi.model.reports import LOAD, SCALING, LoadReport, ScalingReport
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
-from nadi.wire.loads import packed_loads
+from nadi.wire.load_reports import packed_loads
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import STREAM, FakeClock, scaled, settle
 from tests.support.turns import MostInATurn
 
 TARGET = 1_000
 LONG_S = 2_000.0
-ELASTIC = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+ELASTIC = StreamConfigRecord(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
 HOT = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
 SPREAD = KeySample(tuple(i / 100 for i in range(100)), (1.0,) * 100)
 
@@ -62,7 +62,7 @@ def new_controller(store: FakeStore, clock: FakeClock) -> Controller:
 
 
 @asynccontextmanager
-async def elastic(config: Config = ELASTIC) -> AsyncIterator[tuple[Controller, LoadedStore, FakeClock]]:
+async def elastic(config: StreamConfigRecord = ELASTIC) -> AsyncIterator[tuple[Controller, LoadedStore, FakeClock]]:
     store, clock = LoadedStore(), FakeClock()
     controller = new_controller(store, clock)
     await controller.start()
@@ -113,7 +113,7 @@ async def test_a_hot_segment_is_split_by_its_keys_and_its_pieces_merged_when_all
 async def test_streams_without_load_are_found_and_merged() -> None:
     async with elastic() as (controller, _, clock):
         await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
-        await controller.create_stream(StreamName("home", "fixed"), Config(min_segments=1))
+        await controller.create_stream(StreamName("home", "fixed"), StreamConfigRecord(min_segments=1))
         await rounds(controller, clock, 150)
         assert len(await ids(controller)) == 1
         (merge,) = await told(controller)
@@ -163,7 +163,7 @@ async def test_what_changes_while_loads_are_asked_for(change: str) -> None:
                 if change == "policy":
                     await controller.update_stream(STREAM, replace(ELASTIC, target_rate=10_000))
                 elif change == "fixed":
-                    await controller.update_stream(STREAM, Config(min_segments=1))
+                    await controller.update_stream(STREAM, StreamConfigRecord(min_segments=1))
                 elif change == "scaled":
                     await scaled(controller, [0], [(0.0, 0.9), (0.9, 1.0)])
                 else:
@@ -281,7 +281,9 @@ async def test_a_controller_killed_at_any_step_has_scaled_or_has_not() -> None:
 async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
     async with elastic() as (controller, store, _):
         metadata = controller.metadata
-        entry = controller.scaling._entry(Step("hot-key", (0,), (), 5.0, 1, "events/s", "one key has it all"), -1)
+        entry = controller.scaling._entry(
+            ScalingStep("hot-key", (0,), (), 5.0, 1, "events/s", "one key has it all"), -1
+        )
         for _ in range(3):
             await log_decisions(metadata, STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
         await controller._flow.metadata.scalings(STREAM).drop()
@@ -315,13 +317,13 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
             name = StreamName("home", f"wide{number}")
             await controller.create_stream(name, replace(ELASTIC, min_segments=60))
             store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
-        turn, look = MostInATurn(), Judge.look
+        turn, look = MostInATurn(), ScalingJudge.look
 
-        def counted(judge: Judge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
+        def counted(judge: ScalingJudge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
             turn.count(len(segments))
             return look(judge, segments, *others, **more)
 
-        monkeypatch.setattr(Judge, "look", counted)
+        monkeypatch.setattr(ScalingJudge, "look", counted)
         async with turn:
             await controller.scaling.round()
         assert turn.all == 12 * 60
@@ -331,7 +333,7 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
 async def test_decisions_about_many_segments_come_in_several_pages() -> None:
     async with elastic() as (controller, _, _):
         metadata, many = controller.metadata, tuple((i / 4_000, (i + 1) / 4_000) for i in range(4_000))
-        for step in (Step("split", (0,), many, 5.0, 1, "events/s", "it is hot"),) * 3:
+        for step in (ScalingStep("split", (0,), many, 5.0, 1, "events/s", "it is hot"),) * 3:
             await log_decisions(metadata, STREAM, [controller.scaling._entry(step, -1)])
         first, token = await controller.report(STREAM, SCALING)
         assert [one.number for one in first] == [1, 2]

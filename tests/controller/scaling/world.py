@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from nadi.controller.scaling.judge import Decision, Judge, Profile
-from nadi.controller.state.records import Config, EpochSegment, ScaleType
+from nadi.controller.scaling.judge import Decision, Profile, ScalingJudge
+from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
 from nadi.model.keyspace import equal_ranges
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
 from nadi.naming import segment_id
@@ -72,7 +72,7 @@ class World:
 
     keys: Sequence[Keys]
     profile: Profile
-    config: Config
+    config: StreamConfigRecord
     sampled: bool = True
     samples: int = SAMPLES
     noise: float = 0.0
@@ -82,7 +82,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.now_s, self.epoch = 1_000.0, 0
-        self.random, self.judge = Random(self.seed), Judge(self.profile)
+        self.random, self.judge = Random(self.seed), ScalingJudge(self.profile)
         self.rates: dict[int, Means] = {}
         if not self.segments:
             tiles = enumerate(equal_ranges(self.config.min_segments))
@@ -161,5 +161,5 @@ def even(count: int, total: Callable[[float], float], seed: int = 5) -> Keys:
     return Keys([random.random() for _ in range(count)], total)
 
 
-def policy(target: int, factor: int = 16, least: int = 1) -> Config:
-    return Config(EVENTS, target, factor, least)
+def policy(target: int, factor: int = 16, least: int = 1) -> StreamConfigRecord:
+    return StreamConfigRecord(EVENTS, target, factor, least)

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from nadi.controller.rest.intake import Sent
 from nadi.errors import InvalidArgumentError
-from nadi.ingest.batch import Batch, batch_of
+from nadi.ingest.batch import IngestBatch, batch_of
 from nadi.limits import INGEST_EVENTS_MAX
 from nadi.model.cloud_events import BATCH, STRUCTURED
 
@@ -27,7 +27,7 @@ def sent(body: bytes, media: str = "application/x-ndjson", headers: dict[str, st
     return Sent(media, given, {name.replace("_", "-"): value for name, value in query.items()}, body, None)
 
 
-def pairs(batch: Batch) -> list[tuple[bytes, str | None]]:
+def pairs(batch: IngestBatch) -> list[tuple[bytes, str | None]]:
     events = batch.events if isinstance(batch.events, list) else batch.events.to_pylist()
     if batch.keys is None or isinstance(batch.keys, str):
         return [(event, batch.keys) for event in events]

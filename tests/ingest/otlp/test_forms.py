@@ -11,7 +11,7 @@ import pytest
 
 from nadi.controller.rest.intake import Sent
 from nadi.errors import InvalidArgumentError
-from nadi.ingest.batch import Batch
+from nadi.ingest.batch import IngestBatch
 from nadi.ingest.otlp import records_of
 from nadi.wire.rpc import logs_pb2
 
@@ -23,7 +23,7 @@ def _sent(body: bytes, media: str) -> Sent:
     return Sent(media, {}, {}, body, None)
 
 
-def by_json(*records: Any, service: Any = None) -> Batch:
+def by_json(*records: Any, service: Any = None) -> IngestBatch:
     resource = {"attributes": [{"key": "service.name", "value": service}]} if service is not None else None
     request = {"resourceLogs": [{"resource": resource, "scopeLogs": [{"logRecords": records}]}]}
     return records_of(_sent(json.dumps(request).encode(), "application/json"))

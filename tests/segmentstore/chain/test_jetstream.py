@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nadi.engines.engine import LogEngine
-from nadi.engines.jetstream.connection import Connection, Problem
-from nadi.engines.jetstream.where import where
-from nadi.engines.opening import open_log
 from nadi.errors import ClosedError, FencedError, UnavailableError
+from nadi.object_log.engine import LogEngine
+from nadi.object_log.jetstream.connection import JetStreamConnection, Problem
+from nadi.object_log.jetstream.location import where
+from nadi.object_log.opening import open_log
 from nadi.runtime import REAL
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from tests.support.nats import NatsServer, nats_servers, url_of
@@ -91,7 +91,7 @@ async def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(
 
 async def leader_of(servers: list[NatsServer]) -> NatsServer:
     """The stream's, once it has one."""
-    connection = Connection(where(url_of(servers), {}), 0)
+    connection = JetStreamConnection(where(url_of(servers), {}), 0)
     try:
         while True:
             with contextlib.suppress(UnavailableError):

@@ -13,7 +13,7 @@ import pytest
 
 from nadi.errors import CorruptLogError, UnavailableError
 from nadi.segmentstore.chain import walk
-from nadi.segmentstore.chain.layout import FRAME, SEAL, Header, Place, name_of, place_of
+from nadi.segmentstore.chain.layout import FRAME, SEAL, ChainPosition, Header, name_of, place_of
 from nadi.segmentstore.chain.log import ChainLog
 from nadi.segmentstore.chain.walk import ChainObjects
 from tests.segmentstore.chain.racing import play
@@ -68,7 +68,7 @@ def not_confirmed(patch: Patch) -> None:
 def exists_means_stored(patch: Patch) -> None:
     """R6: what is there isn't read."""
 
-    async def store(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> memoryview | None:
+    async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         async def attempt() -> None:
             await self._engine.create(name_of(self.container, place), parts)
 
@@ -82,7 +82,7 @@ def no_answer_means_stored(patch: Patch) -> None:
     """R6: a try without an answer isn't made again."""
     original = ChainObjects.store
 
-    async def store(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> memoryview | None:
+    async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         try:
             if await self._engine.create(name_of(self.container, place), parts):
                 return None
@@ -95,27 +95,27 @@ def no_answer_means_stored(patch: Patch) -> None:
 
 def ends_where_a_listing_ends(patch: Patch) -> None:
     """R2: the seal goes behind the highest number that is listed."""
-    original = walk.Walk._seal
+    original = walk.ChainWalk._seal
 
-    async def seal(self: walk.Walk, place: Place, sequence: int) -> memoryview | None:
+    async def seal(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> memoryview | None:
         engine, container = self._objects._engine, self._objects.container
         folder = name_of(container, place).rpartition("/")[0]
         async for names in engine.listed(folder):
             found = [at for at in map(place_of, names) if at is not None]
-            place = Place(place.epoch, max([place.number - 1, *(at.number for at in found)]) + 1)
+            place = ChainPosition(place.epoch, max([place.number - 1, *(at.number for at in found)]) + 1)
         return await original(self, place, sequence)
 
-    patch.setattr(walk.Walk, "_seal", seal)
+    patch.setattr(walk.ChainWalk, "_seal", seal)
 
 
 def only_the_brake(patch: Patch) -> None:
     """R3: the walk ends with the seal ahead, whatever lies before it."""
-    original = walk.Walk._seal
+    original = walk.ChainWalk._seal
 
-    async def seal(self: walk.Walk, place: Place, sequence: int) -> memoryview | None:
-        return await original(self, Place(place.epoch, place.number + 2), sequence)
+    async def seal(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> memoryview | None:
+        return await original(self, ChainPosition(place.epoch, place.number + 2), sequence)
 
-    patch.setattr(walk.Walk, "_seal", seal)
+    patch.setattr(walk.ChainWalk, "_seal", seal)
 
 
 def seals_are_deleted(patch: Patch) -> None:
@@ -154,21 +154,21 @@ def deletes_before_the_manifest_says_so(patch: Patch) -> None:
 
 def walks_on_past_a_later_epoch(patch: Patch) -> None:
     """R2: a seal that names a later epoch doesn't stop a claimant, who continues there."""
-    original = walk.Walk.links
+    original = walk.ChainWalk.links
 
-    async def links(self: walk.Walk, place: Place, sequence: int) -> object:
+    async def links(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> object:
         self._epoch += 100  # whatever is there comes earlier
         async for link in original(self, place, sequence):
             yield link
 
-    patch.setattr(walk.Walk, "links", links)
+    patch.setattr(walk.ChainWalk, "links", links)
 
 
 def anothers_frame_is_ones_own(patch: Patch) -> None:
     """R5: whose object is under the number isn't looked at."""
     original = ChainObjects.store
 
-    async def store(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> memoryview | None:
+    async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         there = await original(self, place, parts)
         header = Header.decode(memoryview(b"".join(parts)), self.container, place)
         return there if header is not None and header.kind != FRAME else None

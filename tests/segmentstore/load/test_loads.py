@@ -19,10 +19,10 @@ from nadi.limits import LOAD_REPORT_POSITIONS
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.counts import LoadMeter
+from nadi.segmentstore.counters import LoadMeter
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
-from nadi.wire.loads import report_of_keys, unpacked_loads
+from nadi.wire.load_reports import report_of_keys, unpacked_loads
 from tests.segmentstore.harness import WRITER, Peer, open_store
 from tests.support.memory_store import MemoryStore
 from tests.support.waiting import until_async
@@ -438,7 +438,7 @@ def test_many_reports_become_few_positions_of_the_same_distribution() -> None:
 
 
 def test_samples_are_kept_of_a_limited_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.counts.LOAD_KEYS_SEGMENTS", 2)
+    monkeypatch.setattr("nadi.segmentstore.counters.LOAD_KEYS_SEGMENTS", 2)
     meter, clock = made()
     names = [f"home/meters/{number}.#epoch.0" for number in range(3)]
     for _ in range(2):

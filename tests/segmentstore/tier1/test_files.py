@@ -27,7 +27,7 @@ from nadi.errors import (
 )
 from nadi.segmentstore.tier1 import disk, layout
 from nadi.segmentstore.tier1.fence import Fence
-from nadi.segmentstore.tier1.files import FileLog, Pace
+from nadi.segmentstore.tier1.files import FileLog, WritePace
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_HEADER_BYTES,
@@ -48,7 +48,7 @@ def thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Small frames are written in the one or the other, as the disk is quick or not: the same bytes."""
     in_loop = getattr(request, "param", "loop's thread") == "loop's thread"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pace, "is_quick", lambda _, size: in_loop and size < FILE_BYTES)
+        patch.setattr(WritePace, "is_quick", lambda _, size: in_loop and size < FILE_BYTES)
         yield
 
 

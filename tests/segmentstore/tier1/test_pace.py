@@ -13,7 +13,7 @@ from nadi.limits import (
     LOG_QUICK_WRITE_S,
 )
 from nadi.segmentstore.container.checkpoints import BackgroundThrottle
-from nadi.segmentstore.tier1.files import Pace
+from nadi.segmentstore.tier1.files import WritePace
 
 QUICK_S = LOG_QUICK_WRITE_S / 3
 
@@ -26,14 +26,14 @@ class Clock:
 
 
 def test_small_frames_on_a_quick_disk() -> None:
-    pace = Pace(Clock())
+    pace = WritePace(Clock())
     for _ in range(100):
         assert pace.is_quick(LOG_QUICK_FRAME_BYTES)
         pace.took(QUICK_S)
     assert not pace.is_quick(LOG_QUICK_FRAME_BYTES + 1)
 
 
-def until_slow(pace: Pace, clock: Clock, write_s: float = 0.005) -> int:
+def until_slow(pace: WritePace, clock: Clock, write_s: float = 0.005) -> int:
     """Writes here of so many seconds until the writer thread has them."""
     count = 0
     while pace.is_quick(100):
@@ -45,7 +45,7 @@ def until_slow(pace: Pace, clock: Clock, write_s: float = 0.005) -> int:
 
 def test_a_slow_disk_holds_the_loop_up_once_in_a_while() -> None:
     clock = Clock()
-    pace = Pace(clock)
+    pace = WritePace(clock)
     began, here = clock.now, 0.0
     while clock.now < began + 120:
         here += 0.005 * until_slow(pace, clock)
@@ -55,7 +55,7 @@ def test_a_slow_disk_holds_the_loop_up_once_in_a_while() -> None:
 
 def test_a_disk_that_stands_still_is_tried_again_soon() -> None:
     clock = Clock()
-    pace = Pace(clock)
+    pace = WritePace(clock)
     assert until_slow(pace, clock) < 5
     clock.now += LOG_QUICK_PAUSE_S
     assert pace.is_quick(100)
@@ -71,7 +71,7 @@ def test_a_disk_that_stands_still_is_tried_again_soon() -> None:
 
 def test_the_pause_grows_while_the_disk_is_found_slow() -> None:
     clock = Clock()
-    pace = Pace(clock)
+    pace = WritePace(clock)
     pauses = []
     for _ in range(12):
         until_slow(pace, clock)
@@ -84,7 +84,7 @@ def test_the_pause_grows_while_the_disk_is_found_slow() -> None:
 
 
 def test_a_single_slower_write_among_quick_ones_changes_nothing() -> None:
-    pace = Pace(Clock())
+    pace = WritePace(Clock())
     for number in range(1000):
         pace.took(0.1 if number % 50 == 0 else QUICK_S)
         assert pace.is_quick(100)

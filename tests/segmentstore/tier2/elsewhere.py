@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore.datafolder import Tier2
+from nadi.segmentstore.data_dir import Tier2
 from nadi.segmentstore.store import SegmentStore
 from tests.segmentstore.harness import Peer, connect
 from tests.support.fake_s3.objects import Object

@@ -9,8 +9,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord
 from nadi.segmentstore.state.stored import pack_extent, record_changes
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2 import checksums
@@ -99,8 +99,8 @@ def test_boundaries_lie_at_or_behind_their_blocks(begins: list[int], length: int
 
 
 def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
-    metadata = Metadata(tmp_path)
-    record = SegmentRecord(1, "scope/stream/0.#epoch.0", Kind.STREAM, 0)
+    metadata = ContainerMetadata(tmp_path)
+    record = SegmentRecord(1, "scope/stream/0.#epoch.0", SegmentKind.STREAM, 0)
     frame = FrameRef(7, LogAddress(7, 2, 4_156), 0.0)
     record.extents = [
         Extent(0, 10, None, 0, NAME),

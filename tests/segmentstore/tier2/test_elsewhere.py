@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 
 from nadi.cli.admin.migrate import _Shown
-from nadi.engines import outcomes
-from nadi.engines.identity import open_cluster
-from nadi.engines.opening import open_engines
 from nadi.errors import DataFolderError, FencedError, InvalidArgumentError, StoreError, UnavailableError
+from nadi.migration.migrate import Migration
 from nadi.migration.migration_lock import Turn
-from nadi.migration.moving import Migration
 from nadi.migration.sources import StoppedFolder
 from nadi.migration.targets import NewFolder
+from nadi.object_log import outcomes
+from nadi.object_log.identity import open_cluster
+from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.datafolder import TIER2, Tier2, find, has_chunks
-from nadi.segmentstore.holding import Hold
+from nadi.segmentstore.data_dir import TIER2, Tier2, find, has_chunks
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.writer import FrameWriter
 from nadi.segmentstore.tier2 import claim
 from nadi.segmentstore.tier2.opening import claim_anew
+from nadi.segmentstore.write_freeze import Hold
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.tier2.elsewhere import (

@@ -11,18 +11,18 @@ from unittest import mock
 from msgspec.structs import replace
 
 from nadi.cluster.admin import janitor as garbage
-from nadi.cluster.keeper import Keeper
-from nadi.cluster.membership import Lease, Membership
-from nadi.cluster.parts import ClusterParts
+from nadi.cluster.membership import Membership, ServerLease
 from nadi.cluster.proxy.active import Active
+from nadi.cluster.reconciler import Keeper
+from nadi.cluster.storage import ClusterParts
 from nadi.controller.state.segments import Segments
 from nadi.controller.transactions.decisions import Transactions
-from nadi.segmentstore.chain.layout import Place
-from nadi.segmentstore.chain.walk import ChainObjects, Walk
+from nadi.segmentstore.chain.layout import ChainPosition
+from nadi.segmentstore.chain.walk import ChainObjects, ChainWalk
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.tier2 import records
-from nadi.segmentstore.tier2.records import Manifest, Records, Stored
+from nadi.segmentstore.tier2.records import ContainerRecords, SnapshotManifest, VersionedRecord
 
 from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_append_twice
 
@@ -31,7 +31,7 @@ from .mutations import Mutation, forgets_what_a_writer_has_stored, takes_an_appe
 def acknowledges_before_it_is_in_the_store() -> Iterator[None]:
     store, under_way = ChainObjects.store, set()
 
-    async def hasty(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> None:
+    async def hasty(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> None:
         task = asyncio.create_task(store(self, place, parts))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
@@ -44,7 +44,7 @@ def acknowledges_before_it_is_in_the_store() -> Iterator[None]:
 def takes_what_another_has_stored_for_its_own() -> Iterator[None]:
     store = ChainObjects.store
 
-    async def trusting(self: ChainObjects, place: Place, parts: Sequence[bytes]) -> None:
+    async def trusting(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> None:
         await store(self, place, parts)
 
     with mock.patch.object(ChainObjects, "store", trusting):
@@ -53,24 +53,24 @@ def takes_what_another_has_stored_for_its_own() -> Iterator[None]:
 
 @contextmanager
 def takes_a_log_over_without_sealing_it() -> Iterator[None]:
-    async def unsealed(self: Walk, place: Place, sequence: int) -> None:
+    async def unsealed(self: ChainWalk, place: ChainPosition, sequence: int) -> None:
         return None
 
-    with mock.patch.object(Walk, "_seal", unsealed):
+    with mock.patch.object(ChainWalk, "_seal", unsealed):
         yield
 
 
 @contextmanager
 def claims_whatever_the_record_says_by_now() -> Iterator[None]:
-    async def bold(self: Any, container: int, server: str, seen: Stored) -> Stored:
+    async def bold(self: Any, container: int, server: str, seen: VersionedRecord) -> VersionedRecord:
         nonce = self._runtime.unique()
         claimed = replace(
             seen.record, epoch=seen.record.epoch + 1, owner=server, target="", released=False, nonce=nonce
         )
         version = await self._registry.put(records.name_of(container), records._encode(claimed))
-        return Stored(claimed, version)
+        return VersionedRecord(claimed, version)
 
-    with mock.patch.object(Records, "claim", bold):
+    with mock.patch.object(ContainerRecords, "claim", bold):
         yield
 
 
@@ -81,7 +81,7 @@ def lets_the_snapshot_of_an_overtaken_owner_count() -> Iterator[None]:
         value = records._encode(replace(record, nonce=self._runtime.unique(), **changes))
         await self._registry.compare_and_set(records.name_of(container), value, version)
 
-    with mock.patch.object(Records, "_change", bold):
+    with mock.patch.object(ContainerRecords, "_change", bold):
         yield
 
 
@@ -103,15 +103,15 @@ def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
 @contextmanager
 def goes_on_with_a_lease_that_had_ended() -> Iterator[None]:
     """By a beat alone, as if no new term had begun."""
-    extend = Lease.extend
+    extend = ServerLease.extend
 
-    def revive(self: Lease, sent: float) -> bool:
+    def revive(self: ServerLease, sent: float) -> bool:
         if extend(self, sent) and self.term > 1:
             self.term -= 1
             self._settle()
         return False
 
-    with mock.patch.object(Lease, "extend", revive):
+    with mock.patch.object(ServerLease, "extend", revive):
         yield
 
 
@@ -171,7 +171,7 @@ def releases_the_log_before_the_record_says_so() -> Iterator[None]:
         needed[self._parts.snapshots] = self._opened.state.log_needed()[0] or self.sequence + 1
         await snapshot(self)
 
-    async def early(self: Snapshotter, manifest: Manifest) -> Manifest:
+    async def early(self: Snapshotter, manifest: SnapshotManifest) -> SnapshotManifest:
         assert isinstance(self._owner, ClusterParts)
         chain = self._owner.chain
         chain.released(chain.start_after(manifest.sequence))
@@ -184,8 +184,8 @@ def releases_the_log_before_the_record_says_so() -> Iterator[None]:
 
 @contextmanager
 def cleans_frames_that_the_log_still_needs() -> Iterator[None]:
-    def past(record: Any, place: Place) -> bool:
-        return place < Place(record.start.epoch, record.start.number + 3)
+    def past(record: Any, place: ChainPosition) -> bool:
+        return place < ChainPosition(record.start.epoch, record.start.number + 3)
 
     with mock.patch.object(garbage, "_is_past", past):
         yield

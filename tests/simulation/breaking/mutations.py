@@ -16,7 +16,7 @@ from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.server import appends
 from nadi.segmentstore.server.segments import find
-from nadi.segmentstore.state.records import Kind
+from nadi.segmentstore.state.records import SegmentKind
 from nadi.wire.fields import NO_VERSION
 
 from ..machine import disk
@@ -51,7 +51,7 @@ def takes_appends_of_a_session_that_was_replaced() -> Iterator[None]:
     store = appends._store
 
     def lenient(append: Any, frame: Any) -> int:
-        record = find(frame.state, append.session.segment, Kind.STREAM)
+        record = find(frame.state, append.session.segment, SegmentKind.STREAM)
         stored = frame.state.attribute(record, append.writer)
         append.session.stored = NO_VERSION if stored is None else stored
         return store(append, frame)
@@ -66,7 +66,7 @@ def takes_an_append_twice() -> Iterator[None]:
     store = appends._store
 
     def lenient(append: Any, frame: Any) -> int:
-        record = find(frame.state, append.session.segment, Kind.STREAM)
+        record = find(frame.state, append.session.segment, SegmentKind.STREAM)
         stored = frame.state.attribute(record, append.writer)
         append.session.stored = NO_VERSION if stored is None else stored
         append.last = max(append.last, append.session.stored)

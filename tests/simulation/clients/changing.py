@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, EpochSegment
+from nadi.controller.state.records import EpochSegment, StreamConfigRecord
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError
 
 from .appending import Appender
@@ -68,7 +68,9 @@ class Deleter(Client):
 
     async def _one(self, stream: StreamName) -> None:
         try:
-            await self.control("create", lambda controller: controller.create_stream(stream, Config(min_segments=2)))
+            await self.control(
+                "create", lambda controller: controller.create_stream(stream, StreamConfigRecord(min_segments=2))
+            )
         except ConflictError:
             pass  # an answer that was lost
         segments = await self.control("segments", lambda controller: controller.current_segments(stream))

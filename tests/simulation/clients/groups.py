@@ -7,7 +7,7 @@ from nadi.controller.state.records import GroupConfig, GroupRetention
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.naming import READER_GROUP_PREFIX, TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 from ..judging.history import BrokenWordError, History
 from ..machine.network import LostError
@@ -58,7 +58,7 @@ class Regrouper(Client):
             pass  # an answer that was lost
 
     async def _put(self, kept: list[bytes], key: bytes) -> None:
-        entry = TableEntry(key, NOT_EXISTS, key)
+        entry = WireTableEntry(key, NOT_EXISTS, key)
         try:
             reply = await self.once(wire.UpdateTableEntries(self.id(), self._table, "", (entry,)))
         except (LostError, UnavailableError):
@@ -69,7 +69,7 @@ class Regrouper(Client):
             raise BrokenWordError(f"{self._table} was made, and now {reply}")
 
     async def _check(self, kept: list[bytes]) -> None:
-        asked = tuple(TableKey(key, NO_VERSION) for key in kept)
+        asked = tuple(WireTableKey(key, NO_VERSION) for key in kept)
         if not asked:
             return
         reply = await self.sure(wire.ReadTable(self.id(), self._table, "", asked))

@@ -6,7 +6,7 @@ import asyncio
 
 from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 from ..judging.history import BrokenWordError, History
 from ..machine.network import LostError
@@ -43,7 +43,7 @@ class Inserter(Client):
             await self.pause(mean_s)
 
     async def _insert(self, table: str, key: bytes) -> None:
-        entry = TableEntry(key, NOT_EXISTS, key)
+        entry = WireTableEntry(key, NOT_EXISTS, key)
         if self.chance.random() < _ANEW:
             self._places.pop(table, None)
         while True:
@@ -66,7 +66,7 @@ class Inserter(Client):
         for table, keys in self.history.inserted.items():
             for first in range(0, len(keys), _AT_ONCE):
                 some = keys[first : first + _AT_ONCE]
-                asked = tuple(TableKey(key, NO_VERSION) for key in some)
+                asked = tuple(WireTableKey(key, NO_VERSION) for key in some)
                 reply = await self.sure(wire.ReadTable(self.id(), table, "", asked))
                 if not isinstance(reply, wire.TableRead):
                     raise BrokenWordError(f"{table} was made, and now {reply}")

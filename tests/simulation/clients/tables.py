@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 from ..judging.history import Counter
 from ..machine.network import LostError
@@ -27,10 +27,10 @@ class TableUser(Client):
         """The table, if it isn't there."""
         await self.sure(wire.CreateTableSegment(self.id(), self.SEGMENT, ""))
 
-    async def read(self, keys: list[bytes]) -> dict[bytes, TableEntry]:
+    async def read(self, keys: list[bytes]) -> dict[bytes, WireTableEntry]:
         counters = [self.history.counters.setdefault(key, Counter()) for key in keys]
         at_least = [counter.highest for counter in counters]
-        asked = tuple(TableKey(key, NO_VERSION) for key in keys)
+        asked = tuple(WireTableKey(key, NO_VERSION) for key in keys)
         reply = await self.sure(wire.ReadTable(self.id(), self.SEGMENT, "", asked))
         assert isinstance(reply, wire.TableRead), reply
         for counter, entry, least in zip(counters, reply.entries, at_least, strict=True):
@@ -42,7 +42,7 @@ class TableUser(Client):
         await self.pause(mean_s)  # others count meanwhile
         values = {key: int(bytes(entry.value) or b"0") + 1 for key, entry in found.items()}
         entries = tuple(
-            TableEntry(key, entry.version if entry.value else NOT_EXISTS, str(values[key]).encode())
+            WireTableEntry(key, entry.version if entry.value else NOT_EXISTS, str(values[key]).encode())
             for key, entry in found.items()
         )
         for key, value in values.items():

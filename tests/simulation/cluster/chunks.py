@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.segmentstore.tier2.checksums import ChunkDescription
-from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
+from nadi.segmentstore.tier2.chunks import ChunkStore, ListedObject
 from nadi.wire.fields import Buffer
 
 from ..machine.process import BEGIN_MS, Process
@@ -61,13 +61,13 @@ class StoredChunks(ChunkStore):
     async def listed(self, folder: str) -> dict[str, int]:
         return {one.name: one.size_bytes async for page in self.pages(folder) for one in page}
 
-    async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+    async def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         found = await self._ask(f"list {folder}", lambda: self._line.store.listed(folder), changes=False)
         for first in range(0, len(found), _PAGE):
             if first:
                 await self._ask(f"list more of {folder}", lambda: None, changes=False)
             yield [
-                Listed(name, len(one.value), BEGIN_MS + int(one.since * 1000))
+                ListedObject(name, len(one.value), BEGIN_MS + int(one.since * 1000))
                 for name, one in found[first : first + _PAGE]
             ]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from nadi.errors import NadiError
-from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
+from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER
 
 from ..machine.process import Process
 from ..machine.store import Trap

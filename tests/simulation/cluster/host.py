@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nadi.cluster.node import Addresses, ClusterNode, NodeSettings, Stores
+from nadi.cluster.node import ClusterNode, NodeSettings, ServerAddresses, Stores
 from nadi.cluster.proxy.segment_router import SegmentRouter
 from nadi.controller.controller import Controller
 from nadi.controller.scaling.judge import FAST
 from nadi.errors import NadiError, UnavailableError
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.stopping import Ending
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.shutdown import Ending
 from nadi.wire import commands as wire
 
 from ..machine.process import Process
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from .world import ClusterWorld
 
 STORE_PORT, RPC_PORT = 12345, 9090
-_WRITES = (Metadata, Metadata.commit, Metadata.apply, snapshots._append)  # to this machine's disk
+_WRITES = (
+    ContainerMetadata,
+    ContainerMetadata.commit,
+    ContainerMetadata.apply,
+    snapshots._append,
+)  # to this machine's disk
 _AGAIN_S = 5.0  # at most, until a server that ended is started again
 
 
@@ -43,7 +48,7 @@ class Life:
         self.parts = Ending()  # what a clean stop ends
         self.rpc = RpcDoor()
         self.is_ready = False
-        self.states: list[Metadata] = []  # that were opened
+        self.states: list[ContainerMetadata] = []  # that were opened
 
     @property
     def controller(self) -> Controller:
@@ -108,7 +113,7 @@ class ClusterHost:
         if self.disk_is_full and function in _WRITES:
             raise OSError(errno.ENOSPC, "No space left on device")
         done = work()
-        if isinstance(done, Metadata):
+        if isinstance(done, ContainerMetadata):
             life.states.append(done)
         return done
 
@@ -132,7 +137,7 @@ class ClusterHost:
                 node.store.exchange = partial(self._exchanged, life.process, node.store.exchange)  # type: ignore[method-assign]
                 node.store.listen_on([cast("Any", self.world.network.door(life.process, (name, STORE_PORT)))])
                 node.proxy.add_to(cast("Any", life.rpc))
-                node.join(Addresses((name, STORE_PORT), (name, RPC_PORT)), parts)
+                node.join(ServerAddresses((name, STORE_PORT), (name, RPC_PORT)), parts)
                 life.is_ready = True
                 life.parts = parts.pop_all()
             await node.settled("the simulation")

@@ -18,7 +18,7 @@ from typing import Any
 from nadi.controller.controller import Controller
 from nadi.errors import NadiError
 from nadi.naming import READER_GROUP_PREFIX
-from nadi.segmentstore.chain.layout import FRAME, Header, Place
+from nadi.segmentstore.chain.layout import FRAME, ChainPosition, Header
 from nadi.segmentstore.chain.layout import name_of as name_in_log
 from nadi.segmentstore.tier2 import records
 from nadi.wire import commands as wire
@@ -76,7 +76,7 @@ class Plots:
         """A server dies. Who claims one of its containers stands still before it does, or before it has looked at the
         log, until another has taken that over, too, and has released the log to behind where the first is about to
         begin. Then the first goes on, and for a while doesn't learn what the records say; or the other one dies."""
-        world, store, claimed = self._world, self._world.store, list[tuple[Process, int, Place]]()
+        world, store, claimed = self._world, self._world.store, list[tuple[Process, int, ChainPosition]]()
         if not await self._until(lambda: bool(self._owners()), _SOON_S):
             return False
 
@@ -104,7 +104,10 @@ class Plots:
         (process, number, start), epoch = claimed[0], world.record(claimed[0][1]).epoch
 
         def is_overtaken() -> bool:
-            left = (name_in_log(number, Place(start.epoch, start.number + n)) in store.objects for n in range(_AHEAD))
+            left = (
+                name_in_log(number, ChainPosition(start.epoch, start.number + n)) in store.objects
+                for n in range(_AHEAD)
+            )
             return world.record(number).epoch > epoch and sum(left) <= 1  # a seal
 
         found = await self._until(is_overtaken, _LONG_S)

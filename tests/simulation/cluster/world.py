@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from nadi.cluster.admin.metrics import Moves
-from nadi.engines.engine import Entry
-from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
+from nadi.object_log.engine import VersionedValue
+from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery.snapshotter import SnapshotPace
 from nadi.segmentstore.tier2.records import ContainerRecord, name_of
 from nadi.segmentstore.tier2.records import _record as decoded
@@ -101,7 +101,7 @@ class ClusterWorld(World):
     def record(self, number: int) -> ContainerRecord:
         """What the store has of a container."""
         found = self.store.objects.get(name_of(number))
-        return ContainerRecord() if found is None else decoded(number, Entry(found.value, ""))
+        return ContainerRecord() if found is None else decoded(number, VersionedValue(found.value, ""))
 
     # --- what needs no network ------------------------------------------------------------------------------
 

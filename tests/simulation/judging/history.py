@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nadi.controller.state.history import Cut
-from nadi.controller.state.history import History as Epochs
+from nadi.controller.state.history import EpochHistory as Epochs
 from nadi.controller.state.records import TxnState
 from nadi.model.framing import HEADER, HEADER_BYTES
 from nadi.model.watermark import Watermark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nadi.controller.state.history import History as Epochs
+from nadi.controller.state.history import EpochHistory as Epochs
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.records import TxnState
 from nadi.model.watermark import SegmentPosition, Watermark

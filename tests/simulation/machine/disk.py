@@ -16,15 +16,15 @@ from typing import Any, cast
 
 from crc32c import crc32c
 
-from nadi.engines.engine import Entry
 from nadi.errors import NotFoundError, UnavailableError
+from nadi.object_log.engine import VersionedValue
 from nadi.runtime import Runtime
-from nadi.segmentstore.recovery.parts import ContainerParts, Opened
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.tier1.log import Appended
 from nadi.segmentstore.tier2.checksums import ChunkDescription
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, Records
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 from nadi.wire.fields import Buffer
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
@@ -146,8 +146,8 @@ class SimulatedChunks(ChunkStore):
         folder = f"{prefix.rstrip('/')}/"
         return {name: len(data) for name, data in sorted(self._objects.items()) if name.startswith(folder)}
 
-    async def records(self) -> Records:
-        return Records(_Registry(self), self.runtime, is_alone=True)
+    async def records(self) -> ContainerRecords:
+        return ContainerRecords(_Registry(self), self.runtime, is_alone=True)
 
     async def rename(self, name: str, new: str) -> None:
         raise NotImplementedError("only a repair renames")
@@ -163,10 +163,10 @@ class _Registry:
     def __init__(self, chunks: SimulatedChunks) -> None:
         self._chunks = chunks
 
-    async def get(self, name: str) -> Entry | None:
+    async def get(self, name: str) -> VersionedValue | None:
         await self._chunks._faults.step()
         value = self._chunks._objects.get(name)
-        return None if value is None else Entry(value, str(crc32c(value)))
+        return None if value is None else VersionedValue(value, str(crc32c(value)))
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         there = self._chunks._objects.get(name)
@@ -197,7 +197,7 @@ class MemoryParts(ContainerParts):
     ) -> None:
         super().__init__(number, folder, chunks, runtime)
         self._open_new_log = open_log
-        self._metadata: Metadata | None = None
+        self._metadata: ContainerMetadata | None = None
         self._epoch = 0
 
     async def _claimed(self) -> ContainerRecord:
@@ -208,7 +208,7 @@ class MemoryParts(ContainerParts):
     async def _open_log(self, record: ContainerRecord) -> MemoryLog:
         return self._open_new_log()
 
-    async def _opened(self, opened: Opened) -> Opened:
+    async def _opened(self, opened: OpenStorage) -> OpenStorage:
         self._metadata = opened.metadata
         return opened
 
@@ -217,5 +217,5 @@ class MemoryParts(ContainerParts):
         if self._metadata is not None:
             self._metadata.close()
 
-    async def claim_record(self) -> tuple[Records, int]:
+    async def claim_record(self) -> tuple[ContainerRecords, int]:
         return await self._chunks.records(), self._epoch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from nadi.engines.engine import Entry
 from nadi.errors import StoreError
+from nadi.object_log.engine import VersionedValue
 from nadi.segmentstore.tier2 import records
 from nadi.wire.fields import Buffer
 
@@ -17,13 +17,13 @@ _PAGE = 100
 
 def _epoch(record: bytes) -> int:
     try:
-        return records._record(0, Entry(record, "")).epoch
+        return records._record(0, VersionedValue(record, "")).epoch
     except StoreError:  # a test's own
         return 0
 
 
 class SimulatedEngine:
-    """`nadi.engines.engine.LogEngine` for one process."""
+    """`nadi.object_log.engine.LogEngine` for one process."""
 
     def __init__(self, store: SimulatedStore, process: Process) -> None:
         self._line = Line(store, process)
@@ -57,14 +57,14 @@ class SimulatedEngine:
 
 
 class SimulatedRegistry:
-    """`nadi.engines.engine.Registry` for one process."""
+    """`nadi.object_log.engine.Registry` for one process."""
 
     def __init__(self, store: SimulatedStore, process: Process) -> None:
         self._line = Line(store, process)
 
-    async def get(self, name: str) -> Entry | None:
+    async def get(self, name: str) -> VersionedValue | None:
         found = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
-        return None if found is None else Entry(found.value, found.version)
+        return None if found is None else VersionedValue(found.value, found.version)
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         line = self._line

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from nadi.spark import intents
-from nadi.spark.formats import Source
-from nadi.spark.options.table import Format
+from nadi.spark.formats import SourceRequest
+from nadi.spark.options.table import SparkFormat
 from nadi.spark.registered import Registered
 
 ROOT = Path(__file__).parents[3]
@@ -192,9 +192,9 @@ class KillingWriter(DataSourceStreamArrowWriter):
         self._inner.abort(messages, batchId)
 
 
-class KillingSource(Source):
+class KillingSource(SourceRequest):
     def __init__(self, given: Mapping[str, str], steps: Steps) -> None:
-        super().__init__(given, Format.NADI)
+        super().__init__(given, SparkFormat.NADI)
         self._steps = steps
 
     def stream_reader(self, schema: StructType) -> Any:
@@ -211,6 +211,6 @@ class Killing(Registered):
     def name(cls) -> str:
         return "killing"
 
-    def _source(self) -> Source:
+    def _source(self) -> SourceRequest:
         given = {name: value for name, value in self.options.items() if name.lower() != "kills"}
         return KillingSource(given, Steps(self.options["kills"]))

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import nadi
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import NotFoundError
 from nadi.spark.connections import client_of
 from nadi.spark.mirror import restore
@@ -92,7 +92,7 @@ class Job:
         self._start_driver()
 
     def _lose_checkpoint(self, number: int) -> None:
-        folder, client = self._folder / f"checkpoint-{number}", client_of(Connection(self._uri))
+        folder, client = self._folder / f"checkpoint-{number}", client_of(ConnectionSettings(self._uri))
         shutil.rmtree(folder, ignore_errors=True)
         try:
             client.run(restore(client.manager, "home", f"windows-{number}", str(folder)))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from nadi.cli.app import app
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import ConflictError, InvalidArgumentError, NadiError, NotFoundError
 from nadi.spark import mirror as module
 from nadi.spark.connections import client_of
@@ -41,7 +41,7 @@ def checkpoint(folder: Path, query: str = "q") -> Path:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "MIB", 3000)
-    chance, client = random.Random(seed), client_of(Connection(home.uri))
+    chance, client = random.Random(seed), client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "checkpoint")
     kept = CheckpointMirror(client.manager, "home", f"m{seed}", f"file://{folder}")
     for batch in range(1, 40):
@@ -68,7 +68,7 @@ def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed:
 
 
 def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Path) -> None:
-    client = client_of(Connection(home.uri))
+    client = client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "one")
     first, second = (CheckpointMirror(client.manager, "home", "both", str(folder)) for _ in range(2))
     client.run(first.keep())
@@ -95,7 +95,7 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
     with home.manager.create_writer("home", "grouped") as writer:
         for _ in range(30):
             writer.write_event(bytes(92), "k")
-    folder, client = checkpoint(tmp_path / "grouped"), client_of(Connection(home.uri))
+    folder, client = checkpoint(tmp_path / "grouped"), client_of(ConnectionSettings(home.uri))
     options = {"groupId": "grouped", "mirror_checkpoint": str(folder), "mirror_name": "grouped"}
     query = Query(home, "grouped", maxOffsetsPerTrigger="10", **options)
     for batch in range(3):
@@ -118,7 +118,7 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
 
 
 def test_a_folder_that_cant_be_written_is_told(home: Home, tmp_path: Path) -> None:
-    client = client_of(Connection(home.uri))
+    client = client_of(ConnectionSettings(home.uri))
     client.run(CheckpointMirror(client.manager, "home", "kept", str(checkpoint(tmp_path / "one"))).keep())
     (tmp_path / "file").write_text("no folder")
     folder = str(tmp_path / "file" / "restored")
@@ -176,7 +176,7 @@ def test_a_query_with_named_sources_goes_on_from_its_mirror(
             run(folder)
             assert (folder / "offsets" / str(life)).read_text().startswith("v2\n")
             shutil.rmtree(folder)  # with all that was not mirrored
-            client = client_of(Connection(world.uri))
+            client = client_of(ConnectionSettings(world.uri))
             assert client.run(restore(client.manager, "home", mirror, str(tmp_path / str(life + 1)))).batch == life
     end = world.manager.stream_info("home", f"{mirror}-out").tail
     written = [event.data.decode() for event in world.manager.read_events("home", f"{mirror}-out", end=end)]
@@ -187,7 +187,7 @@ def test_a_query_with_named_sources_goes_on_from_its_mirror(
 
 def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) -> None:
     """Its query went on elsewhere, and planned another batch with the same number."""
-    client = client_of(Connection(home.uri))
+    client = client_of(ConnectionSettings(home.uri))
     left, other = checkpoint(tmp_path / "left"), checkpoint(tmp_path / "other")
     (left / "offsets" / "1").write_text("the batch of a driver that was cut off")
     (other / "offsets" / "1").write_text("the batch that was run")
@@ -199,7 +199,7 @@ def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) ->
 
 
 def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path) -> None:
-    client, folder = client_of(Connection(home.uri)), checkpoint(tmp_path / "driver")
+    client, folder = client_of(ConnectionSettings(home.uri)), checkpoint(tmp_path / "driver")
     (folder / "state" / "0" / "_metadata").mkdir(parents=True)
     (folder / "state" / "0" / "_metadata" / "metadata").touch()
     kept = CheckpointMirror(client.manager, "home", "elsewhere", str(folder))
@@ -240,7 +240,7 @@ class Lives:
     def lose(self) -> int:
         """The last batch that was mirrored."""
         shutil.rmtree(self.folder)
-        client = client_of(Connection(self.world.uri))
+        client = client_of(ConnectionSettings(self.world.uri))
         return client.run(restore(client.manager, "home", self.mirror, str(self.folder))).batch
 
     def written(self) -> list[str]:
@@ -291,7 +291,7 @@ def test_a_batch_without_rows_after_the_mirror_is_restored(
 
 def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:
     """Spark runs it at the next start and asks the source for nothing: neither tasks, nor a commit."""
-    lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(Connection(world.uri))
+    lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(ConnectionSettings(world.uri))
     lives.write(1, 3)
     lives.run(counted(lives.hours()))
     assert lives.lose() == 1, "planned, and not committed"

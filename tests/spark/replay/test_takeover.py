@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from nadi.client.scan.connection import Connection
+from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import ConflictError, InvalidArgumentError
-from nadi.spark import handover
+from nadi.spark import cutover
 from nadi.spark.connections import client_of
-from nadi.spark.handover import HandedOverError, Handover, State
+from nadi.spark.cutover import HandedOverError, Handover, State
 from nadi.spark.replay import Comparison, Takeover, compare
 from tests.spark.queries import Home
 from tests.spark.replay.versions import Version
@@ -33,7 +33,7 @@ class Scene:
         home.manager.create_stream("home", self.output, 2)
         self.old, self.new = Version(home, b":old", self.chance), Version(home, b":new", self.chance)
         self.old.start(self.output, stream=name, handover="v1", max_bytes_per_trigger="2000")
-        self.client = client_of(Connection(home.uri))
+        self.client = client_of(ConnectionSettings(home.uri))
 
     def run(self, work: Callable[[Takeover], Any], new: str = "v2") -> Any:
         """A step, taken by somebody who knows nothing of the steps before."""
@@ -64,7 +64,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "SPARK_HANDOVER_EVERY_S", 0.0)
+    monkeypatch.setattr(cutover, "SPARK_HANDOVER_EVERY_S", 0.0)
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))])

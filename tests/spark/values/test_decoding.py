@@ -20,7 +20,7 @@ from nadi.client.serializers import Arrow, Avro, Protobuf, Struct, arrow, docume
 from nadi.client.serializers import avro_columns as avro
 from nadi.client.serializers import protobuf_columns as protobuf
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.serializers.avro import Schema, Walk
+from nadi.client.serializers.avro import AvroWalk, Schema
 from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.structs import Encoding
 from nadi.client.serializers.types import is_json, of_ddl
@@ -306,7 +306,7 @@ def test_avro_of_random_schemas(data: st.DataObject) -> None:
     events = [*map(serializer.serialize, some)]
     found = avro.decoder(kind, serializer.definition, serializer.definition)(events)
     assert not found.wrong
-    walk = Walk(Schema(serializer.definition).root)
+    walk = AvroWalk(Schema(serializer.definition).root)
     for event in events:
         walk.check(event)
         assert walk.at == len(event)

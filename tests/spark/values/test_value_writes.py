@@ -19,8 +19,8 @@ from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
 from nadi.client.serializers.arrow_columns import plain
 from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.spark.columns import arrow_columns, spark_schema
-from nadi.spark.formats import Source
-from nadi.spark.options.table import Format
+from nadi.spark.formats import SourceRequest
+from nadi.spark.options.table import SparkFormat
 
 from ..queries import Home
 
@@ -39,7 +39,7 @@ def written(home: Home, stream: str, serializer: Any, kind: pa.DataType, *rows: 
 def write(home: Home, stream: str, kind: pa.DataType, *rows: Any, **given: Any) -> None:
     options = {"controller": home.uri, "scope": "home", "stream": stream} | given
     schema = spark_schema(pa.schema([("value", plain(kind)), ("routing_key", pa.string())]))
-    writer = Source(options, Format.NADI).writer(schema, overwrite=False)
+    writer = SourceRequest(options, SparkFormat.NADI).writer(schema, overwrite=False)
     assert isinstance(writer, DataSourceArrowWriter)
     columns = arrow_columns(schema)
     some = [{"value": row, "routing_key": "key"} for row in rows]
@@ -183,7 +183,7 @@ def test_columns_of_types_that_spark_does_not_hand_over_are_refused(home: Home, 
     schema = StructType().add("value", StructType().add("tags", part))
     options = {"controller": home.uri, "scope": "home", "stream": "parts", "value_format": "json"}
     with pytest.raises(InvalidArgumentError, match=r"the column 'value' is struct<tags:.*, and Spark hands over no"):
-        Source(options, Format.NADI).writer(schema, overwrite=False)
+        SourceRequest(options, SparkFormat.NADI).writer(schema, overwrite=False)
 
 
 def test_rows_that_cant_be_written(home: Home) -> None:

@@ -1,5 +1,5 @@
-"""HDFS as its client shows it, in memory: what `nadi.engines.hdfs.files.connect` gives, with the errors and the texts
-that the real one has, which `tests/hdfs` compares with a real cluster."""
+"""HDFS as its client shows it, in memory: what `nadi.object_log.hdfs.files.connect` gives, with the errors and the
+texts that the real one has, which `tests/hdfs` compares with a real cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from nadi.engines.hdfs.where import Where
+from nadi.object_log.hdfs.location import HdfsLocation
 from nadi.wire.fields import Buffer
 
 
@@ -37,7 +37,7 @@ class FakeHdfs:
         self.of: Sequence[str] = ()
         self.is_silent = False  # calls have no answer
 
-    def connect(self, where: Where) -> FakeClient:
+    def connect(self, where: HdfsLocation) -> FakeClient:
         return FakeClient(self)
 
     async def check(self, call: str) -> None:

@@ -17,9 +17,9 @@ from nadi.defaults import DEFAULT_REST_PORT, MOST_CONTAINERS
 from nadi.errors import DataFolderLockedError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.migration.moving import Report
-    from nadi.migration.sources import Ask, Source
-    from nadi.migration.targets import Target
+    from nadi.migration.migrate import MigrationReport
+    from nadi.migration.sources import Ask, MigrationSource
+    from nadi.migration.targets import MigrationTarget
 
 _REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
 
@@ -68,7 +68,7 @@ def migrate(
     from nadi.limits import MIGRATION_PAUSE_MAX_S, MIGRATION_PAUSE_S
     from nadi.migration.planning import check_apart
     from nadi.migration.targets import NewCluster, NewFolder
-    from nadi.segmentstore.datafolder import Tier2
+    from nadi.segmentstore.data_dir import Tier2
 
     with errors_told(OSError):
         if not _is_url(from_) and not Path(from_).is_dir():
@@ -102,7 +102,7 @@ def migrate(
         limit_s = MIGRATION_PAUSE_S if pause_limit is None else pause_limit
         source = _source(from_, options, _ask_at(rest, trust_store), limit_s)
         if _is_url(to):
-            target: Target = NewCluster(to, options, containers)
+            target: MigrationTarget = NewCluster(to, options, containers)
         else:
             target = NewFolder(Path(to), containers, None if there is None else Tier2(*there))
         _report(asyncio.run(_run(source, target, ahead=ahead, verify=verify)), to, tier2)
@@ -110,7 +110,7 @@ def migrate(
 
 def _is_url(place: str) -> bool:
     """InvalidArgumentError: it looks like one, and would be a folder of that name."""
-    from nadi.engines.urls import ELSEWHERE
+    from nadi.object_log.urls import ELSEWHERE
 
     scheme, _, rest = place.partition(":")
     if scheme in (*ELSEWHERE, "file") and not rest.startswith("//"):
@@ -118,9 +118,9 @@ def _is_url(place: str) -> bool:
     return "://" in place
 
 
-def _source(place: str, options: dict[str, str], ask: Ask, limit_s: float) -> Source:
+def _source(place: str, options: dict[str, str], ask: Ask, limit_s: float) -> MigrationSource:
     from nadi.migration.sources import ClusterStore, ServedFolder, StoppedFolder
-    from nadi.segmentstore.datafolder import FolderLock
+    from nadi.segmentstore.data_dir import FolderLock
 
     if _is_url(place):
         return ClusterStore(place, options)
@@ -151,8 +151,8 @@ async def _planned(
     )
 
 
-async def _run(source: Source, target: Target, *, ahead: bool, verify: bool) -> Report:
-    from nadi.migration.moving import Migration
+async def _run(source: MigrationSource, target: MigrationTarget, *, ahead: bool, verify: bool) -> MigrationReport:
+    from nadi.migration.migrate import Migration
 
     with bar("looking at both ends", None) as report:
         async with source, target:
@@ -167,7 +167,7 @@ async def _taken_back(place: str, given: list[str] | None) -> str:
     return f"{place} can be served again; {to} can't be"
 
 
-def _report(report: Report, where: str, tier2: str | None) -> None:
+def _report(report: MigrationReport, where: str, tier2: str | None) -> None:
     rate = report.stored_bytes / max(report.took_s, 1e-3) / 1e6
     say(
         f"copied {report.stored_bytes:,} bytes in {report.took_s:.1f} s ({rate:,.0f} MB/s); "
@@ -189,7 +189,7 @@ def _ask_at(rest: str, trust_store: str | None) -> Ask:
     """The REST of the server that has the folder."""
 
     def ask(what: str, kind: type[Any], body: object = None, *, within_s: float = 10.0) -> Any:
-        from nadi.cli.cluster.asking import RestClient
+        from nadi.cli.cluster.rest_client import RestClient
 
         client = RestClient(rest, trust_store)
         return client.asked("POST", f"{client.first}/v1/migration/{what}", kind, body, within_s=within_s)

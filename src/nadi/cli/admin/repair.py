@@ -19,7 +19,7 @@ from nadi.cli.printing import confirm, errors_told, say
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.repair.inspection import Report
+    from nadi.segmentstore.repair.inspection import InspectionReport
 
 
 def check(data: DataFolder) -> None:
@@ -37,7 +37,7 @@ def check(data: DataFolder) -> None:
 def locked(data: Path, *, changes: bool) -> Iterator[None]:
     """Hold the folder's lock; end the command if a server has locked it, or if it is not a data folder, or a later
     version's."""
-    from nadi.segmentstore.datafolder import FolderLock, check_is_whole, check_version, is_data_folder
+    from nadi.segmentstore.data_dir import FolderLock, check_is_whole, check_version, is_data_folder
 
     with errors_told(OSError):
         if not data.is_dir():
@@ -54,7 +54,7 @@ def locked(data: Path, *, changes: bool) -> Iterator[None]:
         lock.release()
 
 
-def inspected(data: Path) -> list[Report]:
+def inspected(data: Path) -> list[InspectionReport]:
     """Inspect the folder; end the command if it can't be read."""
     import asyncio
     import tempfile
@@ -66,7 +66,7 @@ def inspected(data: Path) -> list[Report]:
         return asyncio.run(inspect_folder(data))
 
 
-def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
+def tell(reports: list[InspectionReport], *, is_repaired: bool = False) -> bool:
     """Print what was found, and return whether everything is sound.
 
     is_repaired: something was given up just now, and no longer shows up.
@@ -134,7 +134,7 @@ def repair(data: DataFolder, yes: Yes = False) -> None:
 _ROUNDS = 3  # a rebuilt state may reveal damage of the log that it hid
 
 
-def _plan(reports: list[Report]) -> list[str]:
+def _plan(reports: list[InspectionReport]) -> list[str]:
     plan = []
     for report in reports:
         if report.healed:
@@ -146,11 +146,11 @@ def _plan(reports: list[Report]) -> list[str]:
     return plan
 
 
-def _do(data: Path, reports: list[Report]) -> None:
+def _do(data: Path, reports: list[InspectionReport]) -> None:
     import asyncio
 
     from nadi.runtime import REAL
-    from nadi.segmentstore.datafolder import heal, known_containers
+    from nadi.segmentstore.data_dir import heal, known_containers
     from nadi.segmentstore.repair.skipped_frames import repair_container
     from nadi.segmentstore.tier2.opening import taken_over
 
@@ -187,7 +187,7 @@ def claim(
     import asyncio
 
     from nadi.runtime import REAL
-    from nadi.segmentstore.datafolder import FolderLock, Tier2, check_version, is_data_folder
+    from nadi.segmentstore.data_dir import FolderLock, Tier2, check_version, is_data_folder
     from nadi.segmentstore.tier2.opening import claim_anew
 
     with errors_told(OSError):

@@ -16,15 +16,27 @@ from typing import Any
 
 import typer
 
-from nadi.config import OPTIONS, Kind, Option
+from nadi.config import OPTIONS, ConfigOption, OptionKind
 from nadi.errors import InvalidArgumentError
 
 _SETTINGS = {option.key: option for option in OPTIONS.values()}
 _MOST_BYTES = 1 << 16  # parsing a larger file may take minutes
 _NOT_IN_A_FILE = ("config", "print-config")
 _RANKS = {"COMMANDLINE": 3, "ENVIRONMENT": 2, "DEFAULT_MAP": 1, "DEFAULT_MAP_FLAG": 1}
-_TYPES = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list}
-_EXAMPLES = {Kind.TEXT: '"…"', Kind.SIZE: '"20GiB"', Kind.NUMBER: "1", Kind.SWITCH: "true", Kind.TEXTS: '["…"]'}
+_TYPES = {
+    OptionKind.TEXT: str,
+    OptionKind.SIZE: str,
+    OptionKind.NUMBER: int,
+    OptionKind.SWITCH: bool,
+    OptionKind.TEXTS: list,
+}
+_EXAMPLES = {
+    OptionKind.TEXT: '"…"',
+    OptionKind.SIZE: '"20GiB"',
+    OptionKind.NUMBER: "1",
+    OptionKind.SWITCH: "true",
+    OptionKind.TEXTS: '["…"]',
+}
 _NAMES = {bool: "true or false", int: "a number", float: "a decimal number", str: "a text", list: "a list"}
 
 
@@ -40,7 +52,7 @@ class Sources:
         """Larger for a source that comes before others; 0 is the default."""
         return self._ranks.get(name, 0)
 
-    def name(self, option: Option) -> str:
+    def name(self, option: ConfigOption) -> str:
         """How an error names it: `--data`, `NADI_STORE`, `nadi.toml: data`."""
         if (rank := self.rank(option.name)) == 1:
             return f"{self._file}: {option.key}"
@@ -59,12 +71,12 @@ class Sources:
             else:
                 yield f"{option.key} = {_literal(value, option)}  # {self._source(option)}"
 
-    def _source(self, option: Option) -> str:
+    def _source(self, option: ConfigOption) -> str:
         by_rank = ("default", str(self._file), f"environment: {option.variable}", "command line")
         return " ".join(by_rank[self.rank(option.name)].splitlines())
 
 
-def _literal(value: Any, option: Option) -> str:
+def _literal(value: Any, option: ConfigOption) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_text(one, option) for one in value)}]"
     if isinstance(value, bool):
@@ -72,7 +84,7 @@ def _literal(value: Any, option: Option) -> str:
     return str(value) if isinstance(value, int) else _text(str(value), option)
 
 
-def _text(value: str, option: Option) -> str:
+def _text(value: str, option: ConfigOption) -> str:
     if not value.isascii():
         try:
             value.encode()
@@ -139,7 +151,7 @@ def _unknown(key: str, value: Any) -> str:
     return f"there is no setting {name}: there are {', '.join(_SETTINGS)}"
 
 
-def _problem(value: Any, option: Option) -> str | None:
+def _problem(value: Any, option: ConfigOption) -> str | None:
     kind = type(value)
     if kind is not _TYPES[option.kind]:  # true is not a number, though it is an int
         return f"can't be {_NAMES.get(kind, 'a table' if kind is dict else 'a time')}"

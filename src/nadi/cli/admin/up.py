@@ -21,7 +21,7 @@ from nadi.cli.admin.settings import Sources, read_settings
 from nadi.cli.admin.storing import log_options, store_options
 from nadi.cli.amounts import size_bytes
 from nadi.cli.printing import failure, say
-from nadi.config import OPTIONS, Kind, Mode, Option, ServerConfig
+from nadi.config import OPTIONS, ConfigOption, Mode, OptionKind, ServerConfig
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_REST_PORT, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, NadiError
 
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 _WRONG_SETTINGS = 2  # the exit code, as for an option that doesn't exist: to start it again doesn't help
 _STOPPING = "STOPPING=1\nSTATUS=stopping"
 _PORTS = ("port", "store_port", "rest_port")
-_TYPES: dict[Kind, Any] = {Kind.TEXT: str, Kind.SIZE: str, Kind.NUMBER: int, Kind.SWITCH: bool, Kind.TEXTS: list[str]}
+_TYPES: dict[OptionKind, Any] = {
+    OptionKind.TEXT: str,
+    OptionKind.SIZE: str,
+    OptionKind.NUMBER: int,
+    OptionKind.SWITCH: bool,
+    OptionKind.TEXTS: list[str],
+}
 
 
 @contextmanager
@@ -91,15 +97,15 @@ def up(
     say("stopped")
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    default: Any = None if option.kind in (Kind.TEXTS, Kind.SIZE) else option.default
+def _parameter(option: ConfigOption) -> inspect.Parameter:
+    default: Any = None if option.kind in (OptionKind.TEXTS, OptionKind.SIZE) else option.default
     names = [f"--{option.key}", *(["-v"] if option.name == "verbose" else [])]
     more: dict[str, Any] = {"rich_help_panel": option.panel} if option.panel else {}
     if option.default_text:
         more |= {"show_default": option.default_text}
-    if option.kind is Kind.NUMBER:
+    if option.kind is OptionKind.NUMBER:
         more |= {"min": option.least, "max": option.most}
-    if option.kind is Kind.TEXTS:
+    if option.kind is OptionKind.TEXTS:
         more |= {"metavar": "KEY=VALUE"}
     kind: Any = _TYPES[option.kind]
     annotation: Any = Annotated[
@@ -263,7 +269,7 @@ def _say_ports(server: Server | ClusterServer) -> None:
 def _ending(limit_s: float) -> None:
     """End this process, which serves by itself, within so many seconds."""
     from nadi.observe.systemd import tell_systemd
-    from nadi.stopping import end_process_within
+    from nadi.shutdown import end_process_within
 
     tell_systemd(_STOPPING)
     end_process_within(limit_s)

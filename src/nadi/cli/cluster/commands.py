@@ -17,7 +17,7 @@ from nadi.defaults import DEFAULT_REST_PORT
 from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.cli.cluster.asking import Servers
+    from nadi.cli.cluster.rest_client import Servers
     from nadi.observe.cluster import ClusterReport
 
 cluster_app = typer.Typer(no_args_is_help=True)
@@ -137,7 +137,7 @@ def drain(
     wait: Annotated[float, typer.Option(help="How long to wait for it to be done, in seconds.", min=0)] = 120.0,
 ) -> None:
     """Have a server hand all its containers over, and wait. It keeps running, without any, until it is stopped."""
-    from nadi.cli.cluster.asking import Servers, named
+    from nadi.cli.cluster.rest_client import Servers, named
 
     servers = Servers(rest, trust_store)
     drained = named(servers.report(), server)
@@ -148,7 +148,7 @@ def drain(
 @cluster_app.command()
 def rebalance(rest: Rest = _DEFAULT_REST, trust_store: TrustStore = None) -> None:
     """Have all servers hand over what others are to have, without waiting for 30 s in which no server comes or goes."""
-    from nadi.cli.cluster.asking import Servers
+    from nadi.cli.cluster.rest_client import Servers
 
     servers = Servers(rest, trust_store)
     for one in servers.report().servers:

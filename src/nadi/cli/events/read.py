@@ -4,7 +4,7 @@
 `xargs` or `parallel`, a file on a shared disk, or the input of a MapReduce job carries them.
 
 `tail` starts at the cut so many events before the tail, `StreamCuts.before`: it goes back by bytes in each segment,
-counts events by their sizes alone, and takes those that came last (`nadi.client.places.cuts`). From that cut on,
+counts events by their sizes alone, and takes those that came last (`nadi.client.stream_cuts.cuts`). From that cut on,
 one reader prints old and new events, so none is missed or printed twice in between. Each segment's events are in order;
 between segments there is no order, as for every reader.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.events.printer import PRINTING, Printer, print_events
-from nadi.cli.options import By, Clock, From, OnDamage, Quiet, RoutingKeys, Scope, Stream, To, cut_at
+from nadi.cli.options import By, From, OnDamage, Quiet, RoutingKeys, Scope, Stream, TimeBasis, To, cut_at
 from nadi.cli.printing import say, warn
 from nadi.cli.session import check_absent, choose_one, taking
 from nadi.errors import InvalidArgumentError
@@ -39,7 +39,7 @@ def read(
     ] = None,
     start: From = None,
     end: To = None,
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events, until Ctrl-C.")] = False,
     is_slice: IsSlice = False,
     is_split: Annotated[
@@ -117,7 +117,7 @@ def splits(
     ] = None,
     start: From = None,
     end: To = None,
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     is_slice: IsSlice = False,
     key: RoutingKeys = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="All of a key's events in one split, in order.")] = False,

@@ -26,7 +26,6 @@ import typer
 from nadi.cli.events.write import create_missing, sink
 from nadi.cli.options import (
     By,
-    Clock,
     Create,
     From,
     InTransaction,
@@ -35,12 +34,13 @@ from nadi.cli.options import (
     Quiet,
     Scope,
     Stream,
+    TimeBasis,
     To,
     cut_at,
 )
 from nadi.cli.printing import INTERRUPTED, bar, warn
+from nadi.durable_io import sync_folder
 from nadi.errors import InvalidArgumentError, NadiError
-from nadi.fsync import sync_folder
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -65,7 +65,7 @@ _PART = ".part"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ExportBatch:
     """Events in order, by columns. segment_ids, keys: None where they aren't known."""
 
     events: list[bytes]
@@ -105,7 +105,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="The file to write: .jsonl, .parquet or .avro.")],
     start: From = None,
     end: To = None,
-    by: By = Clock.ARRIVAL,
+    by: By = TimeBasis.ARRIVAL,
     slice_name: Annotated[
         str | None, typer.Option("--slice", help="What this named slice has.", metavar="NAME")
     ] = None,
@@ -151,7 +151,7 @@ def export(
             for segment_id, block in reader:
                 data = block.events()
                 keys = [None if key_path is None else known_key_in(event, key_path) for event in data]
-                batch = Batch(data, [segment_id] * len(data), block.offsets().tolist(), keys)
+                batch = ExportBatch(data, [segment_id] * len(data), block.offsets().tolist(), keys)
                 out.write(batch)
                 events, size, done = events + len(batch), size + batch.size_bytes, done + block.size_bytes
                 report(done)

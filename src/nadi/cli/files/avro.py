@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nadi.cli.files import Batch
+from nadi.cli.files import ExportBatch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
@@ -44,7 +44,7 @@ class Writer:
         metadata = {f"nadi.{name}": text for name, text in about.items()}
         self._writer = FileWriter(self._file, fastavro.parse_schema(_SCHEMA), codec="deflate", metadata=metadata)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: ExportBatch) -> None:
         rows = zip(batch.segment_ids, batch.offsets, batch.keys, batch.events, strict=True)
         for segment_id, offset, key, event in rows:
             self._writer.write({"segment_id": segment_id, "offset": offset, "key": key, "event": event})
@@ -76,10 +76,10 @@ class Reader:
             self._file.close()
             raise InvalidArgumentError(f"{file} can't be read as Avro's records: {error}") from None
 
-    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+    def __iter__(self) -> Iterator[tuple[ExportBatch, int]]:
         records = 0
         while found := self._next():
-            batch = Batch([], [], [], [])
+            batch = ExportBatch([], [], [], [])
             for one in found:
                 records += 1
                 try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from nadi.cli.events.lines import Input, lines_of
-from nadi.cli.files import Batch
+from nadi.cli.files import ExportBatch
 from nadi.errors import InvalidArgumentError
 from nadi.model.json_events import key_of, with_whole_characters
 
@@ -23,7 +23,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
     base64: str | None = None
 
 
-class _Given(msgspec.Struct):
+class _JsonRow(msgspec.Struct):
     """A row of anybody's."""
 
     segment_id: int | None = None
@@ -37,7 +37,7 @@ class Writer:
         self._file = file.open("wb")
         self._encoder = msgspec.json.Encoder()
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: ExportBatch) -> None:
         rows = zip(batch.segment_ids, batch.offsets, batch.keys, batch.events, strict=True)
         self._file.write(self._encoder.encode_lines([_row(*row) for row in rows]))
 
@@ -50,9 +50,9 @@ class Reader:
         self._name = str(file)
         self._file = file.open("rb")
 
-    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+    def __iter__(self) -> Iterator[tuple[ExportBatch, int]]:
         for block in lines_of([Input(self._name, self._file)], b"\n"):
-            batch = Batch([], [], [], [])
+            batch = ExportBatch([], [], [], [])
             for number, line in enumerate(block.lines, block.first):
                 try:
                     row = _decode(with_whole_characters(line))
@@ -70,7 +70,7 @@ class Reader:
         self._file.close()
 
 
-_decode = msgspec.json.Decoder(_Given).decode
+_decode = msgspec.json.Decoder(_JsonRow).decode
 
 
 def _row(segment_id: int | None, offset: int | None, key: str | None, event: bytes) -> _Row:
@@ -80,7 +80,7 @@ def _row(segment_id: int | None, offset: int | None, key: str | None, event: byt
         return _Row(segment_id, offset, key, base64=base64.b64encode(event).decode())
 
 
-def _event(row: _Given) -> bytes:
+def _event(row: _JsonRow) -> bytes:
     if row.text is not None and row.base64 is not None:
         raise ValueError("it has both `text` and `base64`: one of them is the event")
     if row.text is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nadi.cli.files import Batch
+from nadi.cli.files import ExportBatch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 
@@ -24,13 +24,13 @@ class Writer:
     def __init__(self, file: Path, about: dict[str, str]) -> None:
         metadata = {f"nadi.{name}": text for name, text in about.items()}
         self._schema = pa.schema(list(_COLUMNS.items()), metadata)
-        self._writer = pq.ParquetWriter(
+        self._writer = pq.Writer(
             file, self._schema, compression="zstd", use_dictionary=["segment_id", "key"], write_page_checksum=True
         )
         self._held: list[Any] = []
         self._held_rows = self._held_bytes = 0
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: ExportBatch) -> None:
         size = batch.size_bytes
         if self._held_rows + len(batch) > _GROUP_ROWS or self._held_bytes + size > _GROUP_BYTES:
             self._hand_on()
@@ -73,7 +73,7 @@ class Reader:
                 kind = schema.field(name).type
                 raise InvalidArgumentError(f"column `{name}` of {file} is of type {kind}, not {_COLUMNS[name]}")
 
-    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+    def __iter__(self) -> Iterator[tuple[ExportBatch, int]]:
         rows, whole = 0, max(1, self._file.metadata.num_rows)
         try:
             for found in self._batches():
@@ -88,7 +88,7 @@ class Reader:
                     for name in ("segment_id", "offset", "key")
                 ]
                 values = [one.encode() if isinstance(one, str) else one for one in events.to_pylist()]
-                yield Batch(values, *others), self._size * rows // whole
+                yield ExportBatch(values, *others), self._size * rows // whole
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"a text in the file is not UTF-8: {error}") from None
         except (pa.ArrowException, OSError) as error:

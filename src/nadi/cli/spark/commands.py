@@ -31,7 +31,7 @@ def show_options(
     form: Form = Form.TABLE,
 ) -> None:
     """List the options of Spark's reads and writes: where each has an effect, its default, its meaning."""
-    from nadi.spark.options.table import OPTIONS, Format, default_in, uses_text
+    from nadi.spark.options.table import OPTIONS, SparkFormat, default_in, uses_text
     from nadi.spark.options.table import markdown as as_markdown
 
     if markdown:
@@ -39,7 +39,7 @@ def show_options(
             raise InvalidArgumentError("--markdown is all there is: leave out --use, --json and -o")
         say(as_markdown().rstrip("\n"))
         return
-    if name not in {one.value for one in Format}:
+    if name not in {one.value for one in SparkFormat}:
         raise InvalidArgumentError(f"there is no format {name[:40]!r}: there are nadi and pravega")
     uses = ("read", "readStream", "write", "writeStream")
     if use is not None and use not in uses:
@@ -49,7 +49,7 @@ def show_options(
             "option": option.name,
             "also": list(option.also),
             "in": uses_text(option),
-            "default": default_in(option, Format(name)),
+            "default": default_in(option, SparkFormat(name)),
             "meaning": option.meaning,
         }
         for option in OPTIONS

@@ -49,7 +49,7 @@ VIEWS = ("latest", "changes")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StreamReference:
     """A stream, and what of it is asked for. scope: "" where the query doesn't name it; view: latest or changes, if not
     its rows; is_lake: with its lake's table."""
 
@@ -75,7 +75,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _SqlWord:
     text: str
     start: int
     end: int
@@ -85,7 +85,7 @@ class _Word:
         return not self.is_text and self.text.lower() == word
 
 
-def stretches(query: str) -> tuple[str, list[Stretch]]:
+def stretches(query: str) -> tuple[str, list[StreamReference]]:
     """The query as DuckDB is to be given it, and the tables in it that may be streams. InvalidArgumentError if it isn't
     a query, or a stretch isn't written as above.
 
@@ -95,7 +95,7 @@ def stretches(query: str) -> tuple[str, list[Stretch]]:
     """
     data = query.encode()
     words = list(_words(data))
-    found: dict[tuple[str, str], Stretch] = {}
+    found: dict[tuple[str, str], StreamReference] = {}
     parts: list[bytes] = []
     done = 0
     for at, word in enumerate(words):
@@ -117,20 +117,20 @@ def stretches(query: str) -> tuple[str, list[Stretch]]:
     last = max((word.end for word in words if word.text != ";"), default=0)
     rewritten = b"".join([*parts, data[done:last]]).decode()
     for scope, table in _tables(rewritten):
-        found.setdefault((scope, table), Stretch(scope, table))
+        found.setdefault((scope, table), StreamReference(scope, table))
     return rewritten, list(found.values())
 
 
-def _words(data: bytes) -> Iterator[_Word]:
+def _words(data: bytes) -> Iterator[_SqlWord]:
     tokens = duckdb.tokenize(data.decode())
     for (start, kind), (end, _) in pairwise([*tokens, (len(data), duckdb.token_type.comment)]):
         if kind == duckdb.token_type.comment:
             continue
         text = data[start:end].decode().rstrip()
-        yield _Word(text, start, start + len(text.encode()), kind == duckdb.token_type.string_const)
+        yield _SqlWord(text, start, start + len(text.encode()), kind == duckdb.token_type.string_const)
 
 
-def _is_stretch(words: list[_Word], at: int) -> bool:
+def _is_stretch(words: list[_SqlWord], at: int) -> bool:
     return (
         words[at].says("for")
         and at + 1 < len(words)
@@ -138,7 +138,7 @@ def _is_stretch(words: list[_Word], at: int) -> bool:
     )
 
 
-def _view(words: list[_Word], at: int) -> tuple[Stretch, int] | None:
+def _view(words: list[_SqlWord], at: int) -> tuple[StreamReference, int] | None:
     """What `latest('scope.table')` and the like ask for, with the stretch behind it, and where it ends."""
     view = next((view for view in VIEWS if words[at].says(view)), None)
     call = words[at + 1 : at + 4]
@@ -146,7 +146,7 @@ def _view(words: list[_Word], at: int) -> tuple[Stretch, int] | None:
         return None
     scope, name = _names(call[1].text[1:-1].replace("''", "'"))
     if at + 4 >= len(words) or not _is_stretch(words, at + 4):
-        return Stretch(scope, name, view=view), call[2].end
+        return StreamReference(scope, name, view=view), call[2].end
     stretch, end = _stretch(scope, name, words, at + 5)
     if stretch.slice_name is not None or stretch.is_lake or (view == "latest" and stretch.start is not None):
         instead = "as of 'place'" if view == "latest" else "from 'place' to 'place'"
@@ -160,7 +160,7 @@ def _names(text: str) -> tuple[str, str]:
     return ".".join(scope), name
 
 
-def _name_before(words: list[_Word], at: int) -> tuple[str, str, int]:
+def _name_before(words: list[_SqlWord], at: int) -> tuple[str, str, int]:
     """The name that ends before a word: scope, stream, and where it begins."""
     if at == 0 or words[at - 1].is_text or words[at - 1].text in ")(,;":
         raise InvalidArgumentError(
@@ -172,7 +172,7 @@ def _name_before(words: list[_Word], at: int) -> tuple[str, str, int]:
     return scope, _plain(stream.text), start
 
 
-def _stretch(scope: str, stream: str, words: list[_Word], at: int) -> tuple[Stretch, int]:
+def _stretch(scope: str, stream: str, words: list[_SqlWord], at: int) -> tuple[StreamReference, int]:
     def text(number: int) -> str:
         if number >= len(words) or not words[number].is_text:
             raise InvalidArgumentError(
@@ -185,20 +185,20 @@ def _stretch(scope: str, stream: str, words: list[_Word], at: int) -> tuple[Stre
         return number < len(words) and words[number].says(word)
 
     if words[at].says("slice"):
-        return Stretch(scope, stream, text(at + 1)), words[at + 1].end
+        return StreamReference(scope, stream, text(at + 1)), words[at + 1].end
     if words[at].says("lake"):
         if says(at + 1, "as") and says(at + 2, "of"):
-            return Stretch(scope, stream, end=text(at + 3), is_lake=True), words[at + 3].end
-        return Stretch(scope, stream, is_lake=True), words[at].end
+            return StreamReference(scope, stream, end=text(at + 3), is_lake=True), words[at + 3].end
+        return StreamReference(scope, stream, is_lake=True), words[at].end
     if says(at + 1, "as") and says(at + 2, "of"):
-        return Stretch(scope, stream, end=text(at + 3)), words[at + 3].end
+        return StreamReference(scope, stream, end=text(at + 3)), words[at + 3].end
     if says(at + 1, "from") and says(at + 3, "to"):
-        return Stretch(scope, stream, start=text(at + 2), end=text(at + 4)), words[at + 4].end
+        return StreamReference(scope, stream, start=text(at + 2), end=text(at + 4)), words[at + 4].end
     text(len(words))  # which raises
     raise AssertionError
 
 
-def _around(words: list[_Word], at: int) -> str:
+def _around(words: list[_SqlWord], at: int) -> str:
     return " ".join(word.text for word in words[max(0, at - 1) : at + 2])
 
 
@@ -245,7 +245,7 @@ _OWN = ("segment_id", "offset", "append_time")
 def make_views(
     manager: StreamManager,
     con: duckdb.DuckDBPyConnection,
-    asked: Iterable[Stretch],
+    asked: Iterable[StreamReference],
     scope: str | None,
     given: Mapping[str, str],
 ) -> list[NadiError]:
@@ -302,7 +302,7 @@ class _Heard(Readable):
             raise
 
 
-def _scan(manager: StreamManager, scope: str, stretch: Stretch, ddl: str | None) -> Readable | None:
+def _scan(manager: StreamManager, scope: str, stretch: StreamReference, ddl: str | None) -> Readable | None:
     """None if the stream does not exist and the query does not name a scope: DuckDB may know the name."""
     if stretch.is_lake:
         if ddl is not None:

@@ -30,7 +30,7 @@ from nadi.client.bytestream.byte_writer import check_lost, is_closed
 from nadi.client.control.loop_thread import LoopThread
 from nadi.client.control.policy import KeyValueTableConfiguration
 from nadi.client.indexstream.index_reader import bytes_of
-from nadi.client.readergroup.event_reads import EventRead, Reading, give_out_read, held_read, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, GroupReads, give_out_read, held_read, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.reading.reader import give_out, held_block
@@ -176,12 +176,12 @@ class Schemas(Face[aio.SchemaGroup]):
 # --- reader groups -------------------------------------------------------------------------------------
 
 
-class _Reader(Face[Reading[R]]):
-    positions = on_loop(Reading[R].positions)
-    current_time_window = waits(Reading[R].current_time_window)
-    close = ends(waits(Reading[R].close))
+class _Reader(Face[GroupReads[R]]):
+    positions = on_loop(GroupReads[R].positions)
+    current_time_window = waits(GroupReads[R].current_time_window)
+    close = ends(waits(GroupReads[R].close))
 
-    def __init__(self, thread: LoopThread, core: Reading[R]) -> None:
+    def __init__(self, thread: LoopThread, core: GroupReads[R]) -> None:
         super().__init__(thread, core)
         self._next_ready = next_ready_of(core)
 
@@ -190,12 +190,12 @@ class _Reader(Face[Reading[R]]):
         """The reader's id in its group."""
         return self._core.name
 
-    @by_hand(Reading[R].read_next_event)
+    @by_hand(GroupReads[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
         found = self._next_ready()
         return found if found is not None else self._read(timeout, is_whole=False)
 
-    @by_hand(Reading[R].read_next_block)
+    @by_hand(GroupReads[R].read_next_block)
     def read_next_block(self, timeout: float | None = None) -> R | None:
         return self._read(timeout, is_whole=True)
 

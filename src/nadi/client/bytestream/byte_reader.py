@@ -10,7 +10,7 @@ from typing import Any
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.closing import Closing
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.info import SegmentInfo, explained, segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores

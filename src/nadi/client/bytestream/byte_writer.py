@@ -14,7 +14,7 @@ from functools import partial
 
 from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.conditional_append import SegmentAppender
 from nadi.client.segments.info import explained, segment_info
 from nadi.client.segments.stores import SegmentStores

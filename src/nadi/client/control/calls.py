@@ -16,9 +16,9 @@ import grpc
 
 from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel
-from nadi.client.control.patience import is_cancelled
 from nadi.client.control.process import grpc_use
 from nadi.client.control.security import Security
+from nadi.client.control.time_limit import is_cancelled
 from nadi.errors import (
     AlreadyExistsError,
     ClosedError,

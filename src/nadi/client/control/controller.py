@@ -32,7 +32,7 @@ from nadi.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
     StreamNotSealedError,
-    StreamRemadeError,
+    StreamRecreatedError,
     StreamSealedError,
     SubscriberNotFoundError,
     TransactionFailedError,
@@ -44,10 +44,10 @@ from nadi.model.event_time import EventTime
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, container_key, parse_segment_name
-from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
 from nadi.wire.rpc import transactions_pb2 as together
+from nadi.wire.time_index import ARRIVAL
 
 _MASK_64 = (1 << 64) - 1
 
@@ -286,7 +286,7 @@ class ControllerClient(ControllerCalls):
         except StreamNotFoundError:
             if not await self.stream_exists(scope, stream):
                 raise
-            raise StreamRemadeError(scope, stream) from None
+            raise StreamRecreatedError(scope, stream) from None
         return [Successor(range_of(entry.segment), tuple(entry.value)) for entry in reply.segments]
 
     async def is_stream_cut_valid(self, cut: StreamCut) -> bool:

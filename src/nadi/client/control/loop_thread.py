@@ -39,7 +39,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for the coroutine's result; Ctrl-C ends the wait and the coroutine."""
-        running = _Run(work, self._loop)
+        running = _LoopCall(work, self._loop)
         try:
             self._process.check()
             with self._lock:
@@ -118,7 +118,7 @@ class LoopThread:
             self._loop.close()
 
 
-class _Run(Generic[_Result]):
+class _LoopCall(Generic[_Result]):
     """A coroutine on the loop, for the one thread that waits for it; half of what `run_coroutine_threadsafe` costs."""
 
     def __init__(self, work: Coroutine[Any, Any, _Result], loop: asyncio.AbstractEventLoop) -> None:

@@ -93,7 +93,7 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RetentionHolder:
     """Who holds back the head of a stream from where its retention policy would put it.
 
     kind: "subscriber", "bookmark" or "slice". name: a subscriber's is "scope/reader group". bytes_after: how much lies
@@ -107,7 +107,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Displayed):
+class Retained(Displayed):
     """What a stream keeps now.
 
     oldest_at: when the oldest event came, to about ten seconds, by the server's clock; None if there is none. held_by:
@@ -117,7 +117,7 @@ class Kept(Displayed):
     head: StreamCut
     size_bytes: int
     oldest_at: datetime | None
-    held_by: tuple[Holder, ...]
+    held_by: tuple[RetentionHolder, ...]
     more_holders: int
 
 

@@ -21,16 +21,16 @@ from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.policy import StreamConfiguration
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.tables.catalog import Catalog, Kind, Unreadable
+from nadi.client.tables.catalog import Catalog, RecordKind, Unreadable
 from nadi.display import Displayed
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, StreamNotFoundError, StreamTableNotFoundError
 from nadi.limits import BOOKMARK_NOTE_MAX_CHARS, SCHEMA_MAX_BYTES, STREAM_TABLE_KEYS
-from nadi.model.place import TABLE_PREFIX, StoredTable
+from nadi.model.named_records import TABLE_PREFIX, StoredTable
 from nadi.naming import STREAM_TABLES_TABLE, check_name
 
 if TYPE_CHECKING:
-    from nadi.client.values.options import Target
-    from nadi.client.values.target import Schemas
+    from nadi.client.values.options import ReadTarget
+    from nadi.client.values.target import SchemaSource
 
 _USUAL_FORMAT = "json"  # of a schema that is given
 
@@ -60,7 +60,7 @@ class StreamTables:
         self._stores, self._scope = stores, scope
         remedy = f"delete it: `nadi stream-table delete {scope} {{}}`".format
         missing = partial(StreamTableNotFoundError, scope)
-        kind = Kind("stream table", scope, remedy, missing, self._decode, prefix=TABLE_PREFIX)
+        kind = RecordKind("stream table", scope, remedy, missing, self._decode, prefix=TABLE_PREFIX)
         self._records: Catalog[StoredTable] = Catalog(stores, scope, STREAM_TABLES_TABLE, kind)
 
     async def define(
@@ -148,7 +148,7 @@ class StreamTables:
 
     async def _check(self, name: str, stored: StoredTable) -> None:
         """InvalidArgumentError unless the stream's events can be read so, and have these columns."""
-        client = _Schemas(self._stores)
+        client = _SchemaClient(self._stores)
         await client.stream_configuration(self._scope, stored.stream)  # StreamNotFoundError
         await planned(client, self._of(name, stored))
 
@@ -168,7 +168,7 @@ class StreamTables:
             raise StreamNotFoundError(self._scope, stored.stream)
 
 
-class _Schemas:
+class _SchemaClient:
     def __init__(self, stores: SegmentStores) -> None:
         self._stores = stores
 
@@ -186,7 +186,7 @@ def _key(given: Iterable[str]) -> tuple[str, ...]:
     return key
 
 
-async def planned(client: Schemas, table: TableDefinition) -> Target:
+async def planned(client: SchemaSource, table: TableDefinition) -> ReadTarget:
     """What the table's events are read as, now. InvalidArgumentError if they can't be, or lack its columns."""
     from nadi.client.definitions.columns import check_columns, fields_of  # and Arrow's: most clients do without
     from nadi.client.values.options import value_options

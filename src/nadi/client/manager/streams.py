@@ -21,22 +21,22 @@ from nadi.backoff import Backoff
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.closing import Closing
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.patience import TimeLimit
-from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import Retained, RetentionHolder, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Credentials, security_of, split_uri
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.definitions.stream_tables import StreamTables
 from nadi.client.manager.event_streams import EventStreams
 from nadi.client.manager.structures import Structures
-from nadi.client.places.cuts import StreamCuts
-from nadi.client.places.shelf import Bookmarks
-from nadi.client.places.slices import NamedSlices
 from nadi.client.readergroup.manager import ReaderGroupManager
-from nadi.client.readergroup.reader import EventReader, Membership, membership_of
+from nadi.client.readergroup.reader import EventReader, ReaderMembership, membership_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import SliceReader
 from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts.bookmark_store import Bookmarks
+from nadi.client.stream_cuts.cuts import StreamCuts
+from nadi.client.stream_cuts.slices import NamedSlices
 from nadi.client.tables.table import Table
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import TruncatedError, UnavailableError
@@ -93,7 +93,7 @@ class StreamManager(EventStreams, Structures, Closing):
         self._stores = SegmentStores(self._controller)
         EventStreams.__init__(self, blocking)
         Structures.__init__(self)
-        self._memberships: list[Membership] = []  # of readers in their groups
+        self._memberships: list[ReaderMembership] = []  # of readers in their groups
 
     async def close(self) -> None:
         """Close everything that this client created: every wait ends with ClosedError, and writes not stored yet fail
@@ -112,7 +112,7 @@ class StreamManager(EventStreams, Structures, Closing):
             await self._controller.close()
             await asyncio.sleep(0)  # let what was ended run out
 
-    async def _leave(self, membership: Membership) -> None:
+    async def _leave(self, membership: ReaderMembership) -> None:
         with suppress(UnavailableError):  # then the other readers will take it offline
             await membership.end(_LEAVING_TIMEOUT_S)
 
@@ -274,7 +274,7 @@ class StreamManager(EventStreams, Structures, Closing):
         """Return the stream's current head and tail, as stream cuts."""
         return await stream_info(self._stores, scope, stream)
 
-    async def kept(self, scope: str, stream: str) -> Kept:
+    async def kept(self, scope: str, stream: str) -> Retained:
         """Return what the stream keeps now, and who holds its head back from where its retention policy would put it.
 
         With access control, it takes READ_UPDATE on the stream: it names the reader groups that subscribe to it.
@@ -285,11 +285,14 @@ class StreamManager(EventStreams, Structures, Closing):
         ...     print(kept.size_bytes, kept.oldest_at, [holder.name for holder in kept.held_by])
         """
         (found,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
-        return Kept(
+        return Retained(
             StreamCut.from_text(found.head),
             found.kept_bytes,
             datetime.fromtimestamp(found.oldest_ms / 1000, UTC) if found.oldest_ms else None,
-            tuple(Holder(one.kind, one.name, StreamCut.from_text(one.cut), one.bytes_after) for one in found.holders),
+            tuple(
+                RetentionHolder(one.kind, one.name, StreamCut.from_text(one.cut), one.bytes_after)
+                for one in found.holders
+            ),
             found.more_holders,
         )
 

@@ -20,10 +20,17 @@ from nadi.client.indexstream.record import RECORD_SIZE, RECORD_SIZE_ATTRIBUTE, F
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.shared import shared_state as shared
-from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
-from nadi.client.shared.shared_state import Journal, LeaderElection, SharedCounter, SharedMap, SharedSet, election_kind
-from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
+from nadi.client.state_sync import shared_state as shared
+from nadi.client.state_sync.revisioned_stream import RevisionedStream, open_revisioned_stream
+from nadi.client.state_sync.shared_state import (
+    Journal,
+    LeaderElection,
+    SharedCounter,
+    SharedMap,
+    SharedSet,
+    election_kind,
+)
+from nadi.client.state_sync.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables.key_value_table import KeyValueTable
 from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.errors import ClosedError, ConflictError, InvalidArgumentError, InvalidStreamCutError, StreamSealedError

@@ -19,7 +19,7 @@ from nadi.model.event import EventBlock
 Condition = Callable[[str, EventBlock], int | None]
 
 
-class _Read(Protocol):
+class _GroupRead(Protocol):
     @property
     def event(self) -> object: ...
     @property
@@ -32,10 +32,10 @@ class _Read(Protocol):
     def is_read_completed(self) -> bool: ...
 
 
-R = TypeVar("R", bound=_Read)
+R = TypeVar("R", bound=_GroupRead)
 
 
-class Reading(Closing, Generic[R]):
+class GroupReads(Closing, Generic[R]):
     """What readers of events and of values share: iterating, and leaving the group at the end of a `with` block."""
 
     name: str
@@ -101,12 +101,12 @@ class Reading(Closing, Generic[R]):
         await self.close(is_done=error is None)
 
 
-def next_ready_of(reader: Reading[R]) -> Callable[[], R | None]:
+def next_ready_of(reader: GroupReads[R]) -> Callable[[], R | None]:
     """Return a function, for any thread, that returns the block's next event, or None: ask the loop then."""
     return reader._next_ready
 
 
-async def held_read(reader: Reading[R], timeout: float | None, *, is_whole: bool) -> R | None:
+async def held_read(reader: GroupReads[R], timeout: float | None, *, is_whole: bool) -> R | None:
     """`read_next_block`, or without `is_whole` `read_next_event`, for another thread: the same result until
     `give_out_read`, so that an interrupted wait loses none."""
     held = reader._held
@@ -117,12 +117,12 @@ async def held_read(reader: Reading[R], timeout: float | None, *, is_whole: bool
     return reader._held
 
 
-def give_out_read(reader: Reading[R]) -> None:
+def give_out_read(reader: GroupReads[R]) -> None:
     """What was held has reached its thread."""
     reader._held = None
 
 
-def place_of(held: _Read | None) -> dict[str, int]:
+def place_of(held: _GroupRead | None) -> dict[str, int]:
     """Where a read begins that was not given out: nothing of it is done."""
     return {held.segment: held.offset} if held is not None and held.offset >= 0 else {}
 

@@ -11,7 +11,7 @@ from typing import TypedDict, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from nadi.client.control.arguments import checked
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.readergroup.event_reads import Condition
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
@@ -33,7 +33,7 @@ from nadi.errors import (
     RequestTimeoutError,
     SegmentNotFoundError,
     StreamNotFoundError,
-    StreamRemadeError,
+    StreamRecreatedError,
     UnavailableError,
 )
 from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guarantee, check_delivery
@@ -329,7 +329,7 @@ async def join(
     return reader
 
 
-async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRemadeError | None:
+async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRecreatedError | None:
     """Why a group that has read its streams to their ends isn't through: one was deleted and made anew. What has an
     end cut was read, whatever became of it."""
     last = {parse_segment_name(name)[:2]: name for name in state.segments}
@@ -337,7 +337,7 @@ async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRemadeErr
     for stream, segment in last.items():
         if stream not in ended:
             error = await what_became_of(stores, segment)
-            if isinstance(error, StreamRemadeError):
+            if isinstance(error, StreamRecreatedError):
                 return error
     return None
 

@@ -15,12 +15,12 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from nadi.client.control.arguments import check_is_cut, checked
-from nadi.client.places.cuts import StreamCuts
 from nadi.client.readergroup.group import ReaderGroup, lag_of, pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.state import cut_of, cuts_of, first_state
 from nadi.client.readergroup.stored_state import StoredGroupState, release
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts.cuts import StreamCuts
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nadi.client.readergroup.state import GroupState, Update
-from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, Release, Report
+from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, PositionReport, Release
 from nadi.client.reading.read_ahead import Completion
 from nadi.model.readergroup import NOBODY
 
@@ -108,7 +108,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
         for segment in sorted(state.unassigned)[:fewer]:
             add(Acquire(reader, segment))
     if updates or facts.is_report_due:
-        add(Report(reader, facts.done))
+        add(PositionReport(reader, facts.done))
     return state, updates
 
 

@@ -23,12 +23,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading, place_of
-from nadi.client.readergroup.holdings import Holdings, end_of
+from nadi.client.readergroup.assigned_segments import Holdings, end_of
+from nadi.client.readergroup.event_reads import Condition, EventRead, GroupReads, Notices, place_of
 from nadi.client.readergroup.plan import Facts, Watch, plan
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.stored_state import StoredGroupState, release
-from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release, Report
+from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, PositionReport, Release
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.read_ahead import Gap, SegmentSource
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
@@ -50,7 +50,7 @@ _ids = itertools.count()
 log = logging.getLogger("nadi.client")
 
 
-class Membership:
+class ReaderMembership:
     """A reader's part in its group. It also ends if the reader is dropped without `close`, say after an error, or the
     reader would block its segments and every checkpoint forever. Its task references the reader only during a look."""
 
@@ -88,7 +88,7 @@ class Membership:
 
 
 @checked(without=("read_next_event",))
-class EventReader(Reading[EventRead]):
+class EventReader(GroupReads[EventRead]):
     """A reader that takes its share of a group's events; created by `ReaderGroup.create_reader`. Not thread-safe.
 
     conditions: by name, each called with a segment's name and a block before the block is returned; it
@@ -125,7 +125,7 @@ class EventReader(Reading[EventRead]):
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
         self._closed = False
-        self._membership = Membership(self, self._wake, self._abandoned())
+        self._membership = ReaderMembership(self, self._wake, self._abandoned())
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class EventReader(Reading[EventRead]):
 
         def change(state: GroupState) -> GroupState:
             state.member(self.name, self._token)
-            return state if state.generation != generation else state.apply(Report(self.name, {segment: end}))
+            return state if state.generation != generation else state.apply(PositionReport(self.name, {segment: end}))
 
         async with self._lock:
             self._reconcile(await self._shared.change(change))
@@ -414,7 +414,7 @@ async def time_window_at(reader: EventReader, stream: str, positions: Mapping[st
     return await reader._windows[stream].at(cut.positions)
 
 
-def membership_of(reader: EventReader) -> Membership:
+def membership_of(reader: EventReader) -> ReaderMembership:
     return reader._membership
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nadi.backoff import Backoff, Tries
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.readergroup.state import GroupState
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.tables.table import ABSENT, Table, value_or_none

@@ -59,7 +59,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PositionReport:
     """A reader is alive, and has finished its segments up to these positions."""
 
     reader: str

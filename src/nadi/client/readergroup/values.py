@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.event_reads import EventRead, Reading, place_of
+from nadi.client.readergroup.event_reads import EventRead, GroupReads, place_of
 from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.reading.read_ahead import Gap
 from nadi.client.reading.watermarks import TimeWindow
@@ -44,7 +44,7 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 @checked(without=("read_next_event",))
-class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
+class GroupValueReader(GroupReads[ValueRead[T]], Generic[T]):
     """Like EventReader, for values; created by `ReaderGroup.create_reader` with a serializer."""
 
     def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage, note_skipped
 from nadi.client.segments.assemble import events_in
-from nadi.client.segments.located import list_event_sizes
+from nadi.client.segments.byte_locations import list_event_sizes
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError

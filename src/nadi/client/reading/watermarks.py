@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.shared.revisioned_stream import Extent, RevisionedStream, open_revisioned_stream
+from nadi.client.state_sync.revisioned_stream import RevisionedStream, RevisionRange, open_revisioned_stream
 from nadi.errors import InvalidStreamCutError, StreamNotFoundError, TruncatedError
 from nadi.limits import KIB, MIB
 from nadi.model.cutorder import CutOrder, compare_shared
@@ -154,7 +154,7 @@ async def find_last(stores: SegmentStores, scope: str, stream: str, is_before: C
 
 
 async def _narrowed(
-    marks: RevisionedStream, extent: Extent, is_before: Callable[[Watermark], bool], most_bytes: int
+    marks: RevisionedStream, extent: RevisionRange, is_before: Callable[[Watermark], bool], most_bytes: int
 ) -> int:
     """The oldest entry or one that `is_before` accepts, with the last that it accepts less than `most_bytes` behind."""
     low, high, step = extent.start, extent.end, most_bytes

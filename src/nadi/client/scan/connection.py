@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionSettings:
     """Where a controller is and how to authenticate there; whatever isn't given comes from the environment of
     the process that connects. It is sent to who reads elsewhere, credentials included."""
 
@@ -30,7 +30,7 @@ class Connection:
     validate_host_name: bool = True
 
 
-class Client:
+class ScanClient:
     def __init__(self, thread: LoopThread, manager: aio.StreamManager) -> None:
         self.thread, self.manager = thread, manager
 
@@ -38,7 +38,7 @@ class Client:
         return self.thread.run(work)
 
 
-def opened(connection: Connection, what_for: str) -> tuple[LoopThread, aio.StreamManager]:
+def opened(connection: ConnectionSettings, what_for: str) -> tuple[LoopThread, aio.StreamManager]:
     """A new client. what_for: for the name of its thread."""
     thread = LoopThread(f"nadi client of {connection.uri} for {what_for}")
     manager = thread.result(
@@ -52,23 +52,23 @@ def opened(connection: Connection, what_for: str) -> tuple[LoopThread, aio.Strea
     return thread, manager
 
 
-def connection_of(manager: aio.StreamManager) -> Connection:
+def connection_of(manager: aio.StreamManager) -> ConnectionSettings:
     """By which others make a client like this one."""
     controller = stores_of(manager).controller
     security = controller.security
     uri = f"{'tls' if security.tls else 'tcp'}://{controller.address}"
-    return Connection(uri, security.credentials, security.trust_store, security.validate_host_name)
+    return ConnectionSettings(uri, security.credentials, security.trust_store, security.validate_host_name)
 
 
-_clients: dict[tuple[int, Connection], Client] = {}
+_clients: dict[tuple[int, ConnectionSettings], ScanClient] = {}
 
 
-def client_of(connection: Connection) -> Client:
+def client_of(connection: ConnectionSettings) -> ScanClient:
     """This process's client of that controller, for all its threads."""
     key = (os.getpid(), connection)
     client = _clients.get(key)
     if client is None:
-        made = Client(*opened(connection, "scans"))
+        made = ScanClient(*opened(connection, "scans"))
         client = _clients.setdefault(key, made)  # no lock, which another thread might hold while it forks
         if client is not made:  # one that another thread made just now
             made.thread.close(made.manager.close())

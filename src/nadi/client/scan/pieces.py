@@ -14,10 +14,10 @@ from typing import Protocol
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.cuts import SegmentSlice
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import OnDamage
-from nadi.client.values.options import Target
+from nadi.client.stream_cuts.cuts import SegmentSlice
+from nadi.client.values.options import ReadTarget
 from nadi.errors import DamagedDataError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -28,7 +28,7 @@ _UNEVEN = 1.25  # a piece that is longer than what a reader should have by no mo
 _SPARE = 32  # one in so many of a part's bytes may be too much or too few, rather than one more tiny piece
 
 
-class Wanted(Protocol):
+class ScanRequest(Protocol):
     """What is read of pieces. columns: of those in `naming`. event_time_unit: of the times that writers note.
     target: what events are parsed as, if they are. on_damage: whether damaged data is an error, or skipped."""
 
@@ -39,13 +39,13 @@ class Wanted(Protocol):
     @property
     def event_time_unit(self) -> str: ...
     @property
-    def target(self) -> Target | None: ...
+    def target(self) -> ReadTarget | None: ...
     @property
     def on_damage(self) -> OnDamage: ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Piece:
+class ScanRange:
     """The events of a segment from `start` to `end`, both of them event boundaries; of a stream in the scope that is
     read. others: (segment, offset) of where others stand in the stream cuts of its rows, if these are wanted."""
 
@@ -60,13 +60,13 @@ class Piece:
         return self.end - self.start
 
 
-def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[Piece]:
-    return [Piece(stream, one.segment_id, one.start, one.end) for one in slices]
+def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[ScanRange]:
+    return [ScanRange(stream, one.segment_id, one.start, one.end) for one in slices]
 
 
 def deal(
-    pieces: Sequence[Piece], most: int, min_bytes: int, chains: Iterable[Sequence[Piece]] | None = None
-) -> list[tuple[Piece, ...]]:
+    pieces: Sequence[ScanRange], most: int, min_bytes: int, chains: Iterable[Sequence[ScanRange]] | None = None
+) -> list[tuple[ScanRange, ...]]:
     """The pieces dealt out to at most `most` readers, about equally long, few if there is little to read. chains: the
     pieces by who must be read by one.
 
@@ -78,7 +78,7 @@ def deal(
     total = sum(piece.size_bytes for piece in pieces)
     parts = [(sum(one.size_bytes for one in chain), list(chain)) for chain in chains or ([one] for one in pieces)]
     count = min(most, len(parts), max(1, -(-total // min_bytes)))
-    loads: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
+    loads: list[tuple[int, int, list[ScanRange]]] = [(0, number, []) for number in range(count)]
     for size, part in sorted(parts, key=lambda part: (-part[0], part[1])):
         load, number, mine = heapq.heappop(loads)
         mine += part
@@ -87,8 +87,8 @@ def deal(
 
 
 async def divided(
-    manager: StreamManager, scope: str, pieces: Sequence[Piece], most: int, min_bytes: int
-) -> list[Piece]:
+    manager: StreamManager, scope: str, pieces: Sequence[ScanRange], most: int, min_bytes: int
+) -> list[ScanRange]:
     """Large pieces cut at event boundaries, so that all of at most `most` readers have about equally much to read."""
     total = sum(piece.size_bytes for piece in pieces)
     size = max(min_bytes, -(-total // most))
@@ -96,7 +96,7 @@ async def divided(
     return [one for some in found for one in some]
 
 
-async def _divided(manager: StreamManager, scope: str, piece: Piece, size: int) -> list[Piece]:
+async def _divided(manager: StreamManager, scope: str, piece: ScanRange, size: int) -> list[ScanRange]:
     if piece.size_bytes <= size * _UNEVEN:
         return [piece]
     count = -(-piece.size_bytes // size)
@@ -105,7 +105,9 @@ async def _divided(manager: StreamManager, scope: str, piece: Piece, size: int) 
     return [replace(piece, start=low, end=high) for low, high in pairwise(borders)]
 
 
-async def evenly(manager: StreamManager, scope: str, pieces: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
+async def evenly(
+    manager: StreamManager, scope: str, pieces: Sequence[ScanRange], count: int
+) -> list[tuple[ScanRange, ...]]:
     """The pieces in at most `count` parts of the same size: one after the other in order, cut at the event boundaries
     next to where a part is full. Fewer, where an event is longer than a part."""
     mine = sorted(piece for piece in pieces if piece.size_bytes)
@@ -128,14 +130,14 @@ async def evenly(manager: StreamManager, scope: str, pieces: Sequence[Piece], co
     return parted(mine, sorted(borders - {0, total}))
 
 
-def parted(pieces: Sequence[Piece], borders: Iterable[int]) -> list[tuple[Piece, ...]]:
+def parted(pieces: Sequence[ScanRange], borders: Iterable[int]) -> list[tuple[ScanRange, ...]]:
     """
     >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [2, 4, 8])]
     [[2], [2], [4], [5]]
     >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [6])]
     [[4, 2], [7]]
     """
-    parts: list[list[Piece]] = [[]] if pieces else []
+    parts: list[list[ScanRange]] = [[]] if pieces else []
     left = deque(borders)
     before = 0  # bytes in front of the piece
     for piece in pieces:
@@ -152,7 +154,7 @@ def parted(pieces: Sequence[Piece], borders: Iterable[int]) -> list[tuple[Piece,
     return [tuple(part) for part in parts]
 
 
-async def _boundaries(manager: StreamManager, scope: str, piece: Piece, places: Sequence[int]) -> list[int]:
+async def _boundaries(manager: StreamManager, scope: str, piece: ScanRange, places: Sequence[int]) -> list[int]:
     """The piece's event boundaries that are next to these offsets, its ends among them; none where its data is damaged,
     for who reads it has to find out what is left."""
     name = segment_name(scope, piece.stream, piece.segment_id)
@@ -164,9 +166,9 @@ async def _boundaries(manager: StreamManager, scope: str, piece: Piece, places: 
     return [min(max(place, piece.start), piece.end) for place in found]
 
 
-async def chained(manager: StreamManager, scope: str, pieces: Sequence[Piece]) -> list[list[Piece]]:
+async def chained(manager: StreamManager, scope: str, pieces: Sequence[ScanRange]) -> list[list[ScanRange]]:
     """The pieces in groups that have no keys in common, each in the order in which its segments followed each other."""
-    chains: list[list[Piece]] = []
+    chains: list[list[ScanRange]] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
         mine = sorted(piece for piece in pieces if piece.stream == stream)
         cut = StreamCut(scope, stream, {piece.segment_id: 0 for piece in mine})
@@ -175,11 +177,11 @@ async def chained(manager: StreamManager, scope: str, pieces: Sequence[Piece]) -
     return chains
 
 
-def together(pieces: Sequence[Piece], ranges: dict[int, SegmentRange]) -> list[list[Piece]]:
+def together(pieces: Sequence[ScanRange], ranges: dict[int, SegmentRange]) -> list[list[ScanRange]]:
     """Pieces of segments whose key ranges overlap, directly or through others. One whose range is forgotten may
     have any key."""
     everything = SegmentRange(-1, 0.0, 1.0)
-    groups: list[tuple[float, float, list[Piece]]] = []
+    groups: list[tuple[float, float, list[ScanRange]]] = []
     for piece in sorted(pieces, key=lambda piece: ranges.get(piece.segment_id, everything).low):
         found = ranges.get(piece.segment_id, everything)
         if groups and found.low < groups[-1][1]:

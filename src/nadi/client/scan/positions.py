@@ -16,7 +16,7 @@ from dataclasses import replace
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.boundary import segment_ranges
-from nadi.client.scan.pieces import Piece, Wanted
+from nadi.client.scan.pieces import ScanRange, ScanRequest
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.naming import POSITIONS, segment_epoch, segment_number
@@ -24,11 +24,11 @@ from nadi.naming import POSITIONS, segment_epoch, segment_number
 _STORED_MOST = 1_000  # bytes of a text that are stored as they are, for packing costs more than it saves
 
 
-async def with_positions(manager: StreamManager, wanted: Wanted, pieces: Sequence[Piece]) -> list[Piece]:
+async def with_positions(manager: StreamManager, wanted: ScanRequest, pieces: Sequence[ScanRange]) -> list[ScanRange]:
     """The pieces, each with where the other segments stand in its rows' cuts, if these are wanted."""
     if not any(name in wanted.columns for name in POSITIONS):
         return list(pieces)
-    found: list[Piece] = []
+    found: list[ScanRange] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
         mine = [piece for piece in pieces if piece.stream == stream]
         others = await _others(manager, wanted.scope, stream, {piece.segment_id for piece in mine})
@@ -64,7 +64,7 @@ class PositionTexts:
     Only the offset at the end differs from row to row: so the text up to there is packed once.
     """
 
-    def __init__(self, scope: str, piece: Piece) -> None:
+    def __init__(self, scope: str, piece: ScanRange) -> None:
         segments = [*(segment for segment, _ in piece.others), piece.segment_id]
         plain = ":".join(
             [

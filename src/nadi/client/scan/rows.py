@@ -23,17 +23,17 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.arrivals import Arrivals
 from nadi.client.reading.boundary import known_ranges
 from nadi.client.reading.damage import OnDamage
 from nadi.client.reading.segment_range import event_places, read_segment_range
 from nadi.client.reading.watermarks import find_last, watermarks
-from nadi.client.scan.connection import Client
-from nadi.client.scan.pieces import Piece, Wanted
+from nadi.client.scan.connection import ScanClient
+from nadi.client.scan.pieces import ScanRange, ScanRequest
 from nadi.client.scan.positions import PositionTexts
 from nadi.client.segments.info import what_became_of
 from nadi.client.serializers.arrow_columns import plain
-from nadi.client.values.options import Target
+from nadi.client.stream_cuts.arrival_times import Arrivals
+from nadi.client.values.options import ReadTarget
 from nadi.errors import InvalidArgumentError, SegmentNotFoundError
 from nadi.limits import MIB, WATERMARKS_AT_ONCE
 from nadi.model.event import EventBlock, EventPlaces, int_array
@@ -41,7 +41,7 @@ from nadi.model.segments import SegmentRange, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark
 from nadi.naming import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, PER_SECOND, POSITIONS, VALUE, segment_name
-from nadi.wire.moments import Numbers
+from nadi.wire.time_index import Numbers
 
 if TYPE_CHECKING:
     from nadi.client.values.parser import ValueParser
@@ -86,7 +86,7 @@ class _Page:
 class EventTimes:
     """Those of a piece's rows; watermarks are fetched a page at a time, as rows come to need them."""
 
-    def __init__(self, client: Client, scope: str, piece: Piece, unit: str) -> None:
+    def __init__(self, client: ScanClient, scope: str, piece: ScanRange, unit: str) -> None:
         self._client, self._scope, self._piece, self._unit = client, scope, piece, unit
         self._segment: SegmentRange | None = None
         self._next = 0  # the entry that the next page begins with
@@ -166,10 +166,10 @@ class EventTimes:
 _NONE = np.empty(0, np.int64)
 
 
-class AppendTimes:
+class RowTimes:
     """Those of a piece's rows, in ms since 1970, by the segment's time index."""
 
-    def __init__(self, client: Client, scope: str, piece: Piece) -> None:
+    def __init__(self, client: ScanClient, scope: str, piece: ScanRange) -> None:
         self._client = client
         segment = segment_name(scope, piece.stream, piece.segment_id)
         self._arrivals = Arrivals(stores_of(client.manager), segment, piece.end)
@@ -203,30 +203,32 @@ _Block = EventBlock | EventPlaces  # the latter where no column needs the bytes
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where a piece's events come from; both are to be iterated over in the client's thread."""
 
-    def blocks(self, piece: Piece, /) -> AsyncIterator[EventBlock]: ...
+    def blocks(self, piece: ScanRange, /) -> AsyncIterator[EventBlock]: ...
 
-    def places(self, piece: Piece, /) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange, /) -> AsyncIterator[EventPlaces | EventBlock]:
         """Where they lie, with the same errors."""
 
 
-class Server:
-    def __init__(self, wanted: Wanted, client: Client) -> None:
+class ServerSource:
+    def __init__(self, wanted: ScanRequest, client: ScanClient) -> None:
         self._wanted, self._stores = wanted, stores_of(client.manager)
 
-    def blocks(self, piece: Piece) -> AsyncIterator[EventBlock]:
+    def blocks(self, piece: ScanRange) -> AsyncIterator[EventBlock]:
         return read_segment_range(self._stores, self._name(piece), piece.start, piece.end, self._wanted.on_damage)
 
-    def places(self, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
         return event_places(self._stores, self._name(piece), piece.start, piece.end, self._wanted.on_damage)
 
-    def _name(self, piece: Piece) -> str:
+    def _name(self, piece: ScanRange) -> str:
         return segment_name(self._wanted.scope, piece.stream, piece.segment_id)
 
 
-def read_rows(wanted: Wanted, client: Client, pieces: Iterable[Piece], source: Source) -> Iterator[pa.RecordBatch]:
+def read_rows(
+    wanted: ScanRequest, client: ScanClient, pieces: Iterable[ScanRange], source: EventSource
+) -> Iterator[pa.RecordBatch]:
     constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
     has_events = any(name in wanted.columns for name in NEED_EVENTS)
     stream = parser = None
@@ -264,7 +266,7 @@ def _held(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
         yield held
 
 
-def _parser_of(wanted: Wanted, client: Client, stream: str) -> ValueParser | None:
+def _parser_of(wanted: ScanRequest, client: ScanClient, stream: str) -> ValueParser | None:
     if wanted.target is None:
         return None
     from nadi.client.values.parser import ValueParser  # and the serializers: most reads do without
@@ -273,7 +275,7 @@ def _parser_of(wanted: Wanted, client: Client, stream: str) -> ValueParser | Non
     return ValueParser(schemas, client.run, f"{wanted.scope}/{stream}", wanted.target)
 
 
-def arrow_schema(wanted: Wanted) -> pa.Schema:
+def arrow_schema(wanted: ScanRequest) -> pa.Schema:
     value = {} if wanted.target is None else {VALUE: plain(wanted.target.kind)}
     number = {EVENT_TIME: pa.int64()} if wanted.event_time_unit == NO_UNIT else {}
     return pa.schema([(name, (TYPES | value | number)[name]) for name in wanted.columns])
@@ -281,12 +283,17 @@ def arrow_schema(wanted: Wanted) -> pa.Schema:
 
 class _Batches:
     def __init__(
-        self, wanted: Wanted, client: Client, piece: Piece, constant: dict[str, pa.Array], parser: ValueParser | None
+        self,
+        wanted: ScanRequest,
+        client: ScanClient,
+        piece: ScanRange,
+        constant: dict[str, pa.Array],
+        parser: ValueParser | None,
     ) -> None:
         self._piece, self._constant, self._parser = piece, constant, parser
         self._schema = arrow_schema(wanted)
         names, scope, unit = wanted.columns, wanted.scope, wanted.event_time_unit
-        self._append_times = AppendTimes(client, scope, piece) if APPEND_TIME in names else None
+        self._append_times = RowTimes(client, scope, piece) if APPEND_TIME in names else None
         self._event_times = EventTimes(client, scope, piece, unit) if EVENT_TIME in names else None
         is_placed = any(name in wanted.columns for name in POSITIONS)
         self._texts = PositionTexts(wanted.scope, piece) if is_placed else None
@@ -383,13 +390,13 @@ def unnested(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ScanRows:
     """What is read of pieces, as `pieces.Wanted` has it; and whether the fields of values are columns of their own."""
 
     scope: str
     columns: tuple[str, ...]
     event_time_unit: str
-    target: Target | None
+    target: ReadTarget | None
     on_damage: OnDamage
     is_unnested: bool
 
@@ -398,14 +405,14 @@ class Rows:
         made = arrow_schema(self)
         return unnested_schema(made) if self.is_unnested else made
 
-    def batches(self, client: Client, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    def batches(self, client: ScanClient, pieces: Iterable[ScanRange]) -> Iterator[pa.RecordBatch]:
         with why_missing(client):
-            for batch in read_rows(self, client, pieces, Server(self, client)):
+            for batch in read_rows(self, client, pieces, ServerSource(self, client)):
                 yield unnested(batch, self.schema) if self.is_unnested else batch
 
-    def blocks(self, client: Client, pieces: Iterable[Piece]) -> Iterator[tuple[int, EventBlock]]:
+    def blocks(self, client: ScanClient, pieces: Iterable[ScanRange]) -> Iterator[tuple[int, EventBlock]]:
         """Segments and blocks of the events themselves, one piece after the other."""
-        source = Server(self, client)
+        source = ServerSource(self, client)
         with why_missing(client):
             for piece in pieces:
                 for block in client.thread.each(source.blocks(piece)):
@@ -413,7 +420,7 @@ class Rows:
 
 
 @contextmanager
-def why_missing(client: Client) -> Iterator[None]:
+def why_missing(client: ScanClient) -> Iterator[None]:
     """What became of a segment that its store doesn't have: it was truncated away, or deleted with its stream."""
     try:
         yield

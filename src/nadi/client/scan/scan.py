@@ -12,16 +12,16 @@ from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import checking, several_texts
 from nadi.client.manager.streams import stores_of
-from nadi.client.places import cuts as places
-from nadi.client.places.moments import HEAD, TAIL
-from nadi.client.places.slices import NamedSlice
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.scan.connection import Client, connection_of
-from nadi.client.scan.pieces import Piece, chained, deal, evenly, pieces_of
+from nadi.client.scan.connection import ScanClient, connection_of
+from nadi.client.scan.pieces import ScanRange, chained, deal, evenly, pieces_of
 from nadi.client.scan.positions import with_positions
-from nadi.client.scan.rows import TYPES, Readable, Rows, arrow_schema, unnested_schema, why_missing
+from nadi.client.scan.rows import TYPES, Readable, ScanRows, arrow_schema, unnested_schema, why_missing
 from nadi.client.scan.split import Split
+from nadi.client.stream_cuts import cuts as places
+from nadi.client.stream_cuts.slices import NamedSlice
+from nadi.client.stream_cuts.timestamps import HEAD, TAIL
 from nadi.client.values.options import value_options
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, SCAN_SPLITS
@@ -38,7 +38,9 @@ class Scan(Readable):
     take it as it is; each time it is read anew.
     """
 
-    def __init__(self, client: Client, rows: Rows, start: StreamCut, end: StreamCut, pieces: Sequence[Piece]) -> None:
+    def __init__(
+        self, client: ScanClient, rows: ScanRows, start: StreamCut, end: StreamCut, pieces: Sequence[ScanRange]
+    ) -> None:
         self.start, self.end = start, end
         self._client, self._rows, self._pieces = client, rows, tuple(pieces)
 
@@ -131,7 +133,7 @@ def scan(
     ...     return pa.table(meters)["wh"].to_pylist()
     """
     thread, core = inside(manager)
-    client = Client(thread, core)
+    client = ScanClient(thread, core)
     check_on_damage(on_damage)
     value = value_options(value_format, value_schema, value_version, value_mode)
     names = _columns(columns, has_value=value is not None)
@@ -157,7 +159,7 @@ def scan(
 
             target = await target_of(core, value, scope, [of_stream], lambda _: True)
             assert target is not None, "whichever is found is wanted"
-        rows = Rows(scope, names, event_time_unit, target, on_damage, unnest)
+        rows = ScanRows(scope, names, event_time_unit, target, on_damage, unnest)
         if unnest:
             unnested_schema(arrow_schema(rows))  # InvalidArgumentError for fields that can't be columns
         slices = await places.slices_between(core.cuts(scope, of_stream), first, last)
@@ -207,6 +209,6 @@ def _check_unit(unit: str, columns: tuple[str, ...]) -> None:
         raise InvalidArgumentError(f"event_time_unit has no effect where columns leaves out {EVENT_TIME!r}")
 
 
-def of_pieces(planned: Scan, pieces: Sequence[Piece]) -> Scan:
+def of_pieces(planned: Scan, pieces: Sequence[ScanRange]) -> Scan:
     """The same columns of other pieces of the stream, for those that know by themselves what lies between two cuts."""
     return Scan(planned._client, planned._rows, planned.start, planned.end, pieces)

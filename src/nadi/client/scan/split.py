@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from nadi.client.control.security import Basic, Bearer, Credentials, Encoded
 from nadi.client.reading.damage import OnDamage
-from nadi.client.scan.connection import Connection, client_of
-from nadi.client.scan.pieces import Piece
-from nadi.client.scan.rows import Readable, Rows
-from nadi.client.values.options import Target, ValueOptions
+from nadi.client.scan.connection import ConnectionSettings, client_of
+from nadi.client.scan.pieces import ScanRange
+from nadi.client.scan.rows import Readable, ScanRows
+from nadi.client.values.options import ReadTarget, ValueOptions
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
@@ -39,7 +39,7 @@ class _Numbered(msgspec.Struct):
     nadi_split: int
 
 
-class _Values(msgspec.Struct, forbid_unknown_fields=True):
+class _SplitValues(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     mode: str
     ddl: str | None
@@ -54,7 +54,7 @@ class _Login(msgspec.Struct, forbid_unknown_fields=True):
     parts: tuple[str, ...]
 
 
-class _Split(msgspec.Struct, forbid_unknown_fields=True):
+class _SplitText(msgspec.Struct, forbid_unknown_fields=True):
     nadi_split: int
     uri: str
     trust_store: str | None
@@ -64,14 +64,16 @@ class _Split(msgspec.Struct, forbid_unknown_fields=True):
     event_time_unit: str
     on_damage: OnDamage
     unnest: bool
-    pieces: tuple[tuple[str, int, int, int, tuple[tuple[int, int], ...]], ...]  # those that `Piece` has
-    values: _Values | None = None
+    pieces: tuple[tuple[str, int, int, int, tuple[tuple[int, int], ...]], ...]  # those that `ScanRange` has
+    values: _SplitValues | None = None
     login: _Login | None = None
 
 
-def packed(connection: Connection, rows: Rows, pieces: tuple[Piece, ...], *, with_credentials: bool = False) -> bytes:
+def packed(
+    connection: ConnectionSettings, rows: ScanRows, pieces: tuple[ScanRange, ...], *, with_credentials: bool = False
+) -> bytes:
     """One split. with_credentials: InvalidArgumentError if they are a function."""
-    made = _Split(
+    made = _SplitText(
         FORMAT,
         connection.uri,
         connection.trust_store,
@@ -108,20 +110,20 @@ def data_of(text: str) -> bytes:
     return data
 
 
-def _values_of(target: Target | None) -> _Values | None:
+def _values_of(target: ReadTarget | None) -> _SplitValues | None:
     if target is None:
         return None
     asked = target.options
     kind = pa.schema([(_KIND, target.kind)]).serialize().to_pybytes()
-    return _Values(asked.format, asked.mode, asked.ddl, asked.version, kind, target.definition, target.schema_id)
+    return _SplitValues(asked.format, asked.mode, asked.ddl, asked.version, kind, target.definition, target.schema_id)
 
 
-def _target_of(values: _Values | None) -> Target | None:
+def _target_of(values: _SplitValues | None) -> ReadTarget | None:
     if values is None:
         return None
     kind = pa.ipc.read_schema(pa.py_buffer(values.kind)).field(_KIND).type
     options = ValueOptions(values.format, values.mode, values.ddl, values.version)
-    return Target(options, kind, values.definition, values.schema_id)
+    return ReadTarget(options, kind, values.definition, values.schema_id)
 
 
 def _login_of(credentials: Credentials | None) -> _Login | None:
@@ -153,9 +155,9 @@ class Split(Readable):
     Reads like a `Scan`, by a client that its process keeps for all splits of one server.
     """
 
-    connection: Connection
-    rows: Rows
-    pieces: tuple[Piece, ...]
+    connection: ConnectionSettings
+    rows: ScanRows
+    pieces: tuple[ScanRange, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -208,13 +210,13 @@ def _unpickled(data: bytes, credentials: Credentials | None = None) -> Split:
                 f"this split has format {number}, and this version of nadi reads format {FORMAT}: plan and read "
                 "with the same version"
             )
-        found = msgspec.json.decode(data, type=_Split)
+        found = msgspec.json.decode(data, type=_SplitText)
         target = _target_of(found.values)
         credentials = credentials or _credentials_of(found.login)
     except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"this is no split ({error}): use what Split.as_text() returned") from error
-    connection = Connection(found.uri, credentials, found.trust_store, found.validate_host_name)
-    rows = Rows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
-    return Split(connection, rows, tuple(Piece(*one) for one in found.pieces))
+    connection = ConnectionSettings(found.uri, credentials, found.trust_store, found.validate_host_name)
+    rows = ScanRows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
+    return Split(connection, rows, tuple(ScanRange(*one) for one in found.pieces))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.info import explained
-from nadi.client.segments.stores import APPENDS, SegmentStores, Session, open_session
+from nadi.client.segments.stores import APPENDS, OpenSession, SegmentStores, open_session
 from nadi.errors import ClosedError, NadiError, ProtocolError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
@@ -29,11 +29,11 @@ from nadi.wire.fields import NO_VERSION, Buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Append:
+class _ConditionalAppend:
     """One append in flight. stored: gets the writer's last number in the segment."""
 
     number: int
-    send: Callable[[Session], None]
+    send: Callable[[OpenSession], None]
     as_event: bool
     stored: asyncio.Future[int]
 
@@ -53,8 +53,8 @@ class SegmentAppender:
         self._writer_id = writer_id or uuid.uuid4().bytes
         self._number = 0
         self._last = NO_VERSION  # the writer's number in the segment, as far as is known
-        self._under_way: deque[_Append] = deque()
-        self._session: Session | None = None
+        self._under_way: deque[_ConditionalAppend] = deque()
+        self._session: OpenSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._backoff = Backoff()
 
@@ -68,7 +68,7 @@ class SegmentAppender:
         after = self._under_way[-1].number if self._under_way else NO_VERSION
         self._number = number = self._number + 1
 
-        def send(session: Session) -> None:
+        def send(session: OpenSession) -> None:
             block = wire.ConditionalBlockEnd(self._writer_id, number, expected_offset, data, session.session_id, after)
             session.send(block)
 
@@ -83,7 +83,7 @@ class SegmentAppender:
         assert not self._under_way, "an event is appended alone: its command can't name the one before it"
         self._number = number = self._number + 1
 
-        def send(session: Session) -> None:
+        def send(session: OpenSession) -> None:
             session.send(wire.ConditionalAppend(self._writer_id, number, expected_offset, 0, data, session.session_id))
 
         await self._stored_alone(self._submit(number, send, as_event=True))
@@ -120,9 +120,11 @@ class SegmentAppender:
         while self._under_way:
             self._under_way.popleft().stored.cancel()
 
-    def _submit(self, number: int, send: Callable[[Session], None], *, as_event: bool = False) -> asyncio.Future[int]:
+    def _submit(
+        self, number: int, send: Callable[[OpenSession], None], *, as_event: bool = False
+    ) -> asyncio.Future[int]:
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        append = _Append(number, send, as_event, stored)
+        append = _ConditionalAppend(number, send, as_event, stored)
         self._under_way.append(append)
         if self._session is not None and self._session.is_due:
             self._drop_session()  # the next one learns what this one has stored
@@ -221,6 +223,6 @@ class SegmentAppender:
             _end(self._under_way.popleft(), error)
 
 
-def _end(append: _Append, error: NadiError) -> None:
+def _end(append: _ConditionalAppend, error: NadiError) -> None:
     if not append.stored.done():  # else its wait was cancelled
         append.stored.set_exception(error)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from nadi.client.control.patience import TimeLimit, is_cancelled
+from nadi.client.control.time_limit import TimeLimit, is_cancelled
 from nadi.client.segments.tracing import read_span
 from nadi.errors import ClosedError, NadiError, ProtocolError, UnavailableError
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
@@ -56,7 +56,7 @@ class AppendSession:
     on_lost: Callable[[NadiError], None]
 
 
-class _Asked(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request in flight, and the replies that answer it."""
 
     kind: type[wire.Command]
@@ -78,7 +78,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._outgoing: Outgoing | None = None
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1 if traces.active is None else secrets.randbits(48))  # they name traces of reads
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         self._sessions: dict[int, AppendSession] = {}
         self._session_of: dict[bytes, int] = {}  # the newest, by writer
         self._error: NadiError | None = None
@@ -152,7 +152,9 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             future.set_exception(self._error)
             return future
-        self._asked[request_id] = _Asked(type(command), answers, future)  # until the reply comes, waited for or not
+        self._asked[request_id] = _PendingRequest(
+            type(command), answers, future
+        )  # until the reply comes, waited for or not
         if traces.active is not None and isinstance(command, wire.ReadSegment):
             future.add_done_callback(read_span(traces.active, request_id, command.segment, command.offset))
         try:
@@ -215,7 +217,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         elif isinstance(command, wire.Hello):
             self._greeted(command)
 
-    def _answer(self, asked: _Asked, reply: wire.Command) -> None:
+    def _answer(self, asked: _PendingRequest, reply: wire.Command) -> None:
         if asked.future.done():
             return
         if isinstance(reply, asked.answers):

@@ -20,7 +20,7 @@ from nadi.limits import LOAD_KEYS_WINDOW_S, LOAD_REPORT_POSITIONS
 from nadi.model.keyspace import key_position
 from nadi.naming import TRANSACTION_DELIMITER
 from nadi.wire import commands as wire
-from nadi.wire.loads import report_of_keys
+from nadi.wire.load_reports import report_of_keys
 
 REPORT_S = 1.0
 _FEW_REPORT_S = 5.0  # of fewer events than a report has keys

@@ -38,7 +38,7 @@ _TAKEN_S = 1.0  # a read at the tail that the server lets wait so long was taken
 
 
 @dataclass(slots=True)
-class _Read:
+class _PendingRead:
     offset: int
     size: int
     reply: asyncio.Future[wire.SegmentRead]
@@ -66,7 +66,7 @@ async def read_bytes(
             raise PastEndError(segment, start, known)
     position = start  # of what is given out next
     asked = start  # up to where reads are in flight
-    reads: deque[_Read] = deque()
+    reads: deque[_PendingRead] = deque()
     size = READ_REPLY_MAX_BYTES
     backoff = Backoff()
     connection: SegmentStoreConnection | None = None
@@ -84,10 +84,10 @@ async def read_bytes(
                 token = held.text
                 while asked < known and (not reads or asked - position < read_ahead_bytes):
                     want = min(size, known - asked)
-                    reads.append(_Read(asked, want, _ask(connection, segment, asked, want, token)))
+                    reads.append(_PendingRead(asked, want, _ask(connection, segment, asked, want, token)))
                     asked += want
                 if not reads:  # at the tail
-                    reads.append(_Read(position, 0, _ask(connection, segment, position, size, token)))
+                    reads.append(_PendingRead(position, 0, _ask(connection, segment, position, size, token)))
                     asked_at = time.monotonic()
                 read = reads.popleft()
                 if asked_at is not None or read.reply.done():
@@ -138,7 +138,7 @@ async def read_bytes(
                 asked = known = position
             elif len(data) < read.size and not is_end:
                 rest = read.size - len(data)
-                reads.appendleft(_Read(position, rest, _ask(connection, segment, position, rest, token)))
+                reads.appendleft(_PendingRead(position, rest, _ask(connection, segment, position, rest, token)))
             if len(data):
                 yield data
             if is_end:
@@ -174,7 +174,7 @@ def _ask(
     return connection.submit(wire.ReadSegment(segment, offset, size, token), wire.SegmentRead)
 
 
-def _drop(reads: deque[_Read]) -> None:
+def _drop(reads: deque[_PendingRead]) -> None:
     for read in reads:
         if read.reply.done() and not read.reply.cancelled():
             read.reply.exception()  # looked at, so that asyncio does not complain

@@ -4,7 +4,7 @@ The controller says where a segment lives; the answer is kept until a connection
 says otherwise. Connections are shared by endpoint and purpose: requests, appends, and one set for
 each reader, whose end takes its long polls with it.
 
-A `Session` is one writer's on one segment, from SetupAppend until its connection is lost or its token ends.
+A `OpenSession` is one writer's on one segment, from SetupAppend until its connection is lost or its token ends.
 Everything that appends gets its sessions here, so waiting for a session, retries and the replacement of its token
 are the same for events, byte streams and conditional appends. A session can be reopened at any time: it reports
 what the earlier ones have stored, by the writer's number, and whatever was sent after that is resent.
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client.control.calls import DEFAULT_TIMEOUT_S
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.connection import TWO_WRITERS, AppendSession, Connections, Endpoint, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeyReports
 from nadi.client.segments.tokens import DelegationTokens
@@ -170,7 +170,7 @@ class SegmentStores:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Session:
+class OpenSession:
     """A session that is set up. last_event_number: the writer's last number that was stored by then."""
 
     connection: SegmentStoreConnection
@@ -209,7 +209,7 @@ async def open_session(
     on_trouble: Callable[[UnavailableError], None],
     backoff: Backoff,
     purpose: str = APPENDS,
-) -> Session:
+) -> OpenSession:
     """Set one up, however long that takes; `on_trouble` gets the reason for a delay, and may raise to give up.
 
     session: is told of each reply to an append, and once when the connection is lost. purpose: names the connections
@@ -228,7 +228,7 @@ async def open_session(
             except BaseException:
                 connection.remove_session(session_id, writer_id)
                 raise
-            return Session(connection, session_id, last_event_number, writer_id, token.renew_at)
+            return OpenSession(connection, session_id, last_event_number, writer_id, token.renew_at)
         except ClosedError:
             raise
         except UnavailableError as error:

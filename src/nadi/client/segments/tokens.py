@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from nadi.access.commands import token_permission
 from nadi.access.permissions import Permission
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.patience import is_cancelled
+from nadi.client.control.time_limit import is_cancelled
 from nadi.errors import ClosedError, ProtocolError
 from nadi.wire import commands as wire
 

@@ -22,7 +22,7 @@ class BlockTrace:
         self.of: SpanContext | None = tracing.current() if before is None else before.of
 
 
-class Block(Protocol):
+class TracedBlock(Protocol):
     trace: BlockTrace | None
     number: int
     size: int
@@ -30,7 +30,7 @@ class Block(Protocol):
     def __len__(self) -> int: ...
 
 
-def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[Block]) -> None:
+def stored(tracing: Tracing, segment: str, writer_id: bytes, blocks: Sequence[TracedBlock]) -> None:
     """These blocks are stored: a span for each, linked with the application's."""
     now = tracing.time_s()
     for block in blocks:

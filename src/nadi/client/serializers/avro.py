@@ -103,7 +103,7 @@ class Schema:
         for part in self.parsed if isinstance(self.parsed, list) else [self.parsed]:
             if isinstance(part, dict):  # as fastavro marks a record, to not parse it again for each event
                 part.update({"__fastavro_parsed": True, "__named_schemas": known})
-        self._check = Walk(self.root).check if _needs_limits(self.root, (), set()) else None
+        self._check = AvroWalk(self.root).check if _needs_limits(self.root, (), set()) else None
 
     def _type(self, schema: Any, plain_times: bool) -> Type:
         if isinstance(schema, str):
@@ -216,7 +216,7 @@ def _needs_limits(one: Type, within: tuple[Type, ...], seen: set[Type]) -> bool:
     return any(_needs_limits(part, (*within, one), seen) for part in one.parts)
 
 
-class Walk:
+class AvroWalk:
     """Walks over the bytes of events, with a stack of its own, before fastavro reads them."""
 
     def __init__(self, root: Type) -> None:

@@ -96,7 +96,7 @@ class _Odd(Exception):
 
 
 @dataclass
-class _Block:
+class _EventBytes:
     """All events' bytes. at: how far each is read; ends: where each ends."""
 
     text: bytes
@@ -144,7 +144,7 @@ class _Block:
         return both.take(pa.array(np.arange(0, 2 * len(rows), 2)))
 
 
-_Read = Callable[[_Block, Numbers], pa.Array]  # of some of the events, by their numbers
+_Read = Callable[[_EventBytes, Numbers], pa.Array]  # of some of the events, by their numbers
 
 
 def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]], pa.Array | None] | None:
@@ -160,7 +160,7 @@ def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]],
             return None
         ends = np.cumsum([len(event) for event in events], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if len(events) else ends
-        block = _Block(text, np.frombuffer(text, np.uint8), starts, ends)
+        block = _EventBytes(text, np.frombuffer(text, np.uint8), starts, ends)
         try:
             values = read(block, np.arange(len(events)))
         except (_Odd, *MISFITS):
@@ -194,7 +194,7 @@ def _nullable(schema: Type, kind: pa.DataType) -> _Read | None:
         return None
     read_values = read
 
-    def nullable(block: _Block, rows: Numbers) -> pa.Array:
+    def nullable(block: _EventBytes, rows: Numbers) -> pa.Array:
         branches = block.longs(rows)
         if ((branches != 0) & (branches != 1)).any():
             raise _Odd
@@ -212,7 +212,7 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
     if name in ("int", "long") and (types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind)):
         whole = pa.int32() if name == "int" else pa.int64()
 
-        def integers(block: _Block, rows: Numbers) -> pa.Array:
+        def integers(block: _EventBytes, rows: Numbers) -> pa.Array:
             made = cast(pa.array(block.longs(rows)).cast(whole).cast(kind), wanted)
             check_taken(made)
             return made
@@ -221,7 +221,7 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
     if name in _WIDTHS:
         width, form = _WIDTHS[name]
 
-        def floats(block: _Block, rows: Numbers) -> pa.Array:
+        def floats(block: _EventBytes, rows: Numbers) -> pa.Array:
             start = block.skip(rows, width)
             return pa.array(block.data[start[:, None] + np.arange(width)].view(form)[:, 0], wanted)
 
@@ -232,7 +232,7 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
         return lambda block, rows: block.pieces(rows, schema.attributes["size"])
     if name == "boolean":
 
-        def booleans(block: _Block, rows: Numbers) -> pa.Array:
+        def booleans(block: _EventBytes, rows: Numbers) -> pa.Array:
             flags = block.data[block.skip(rows, 1)]
             if (flags > 1).any():
                 raise _Odd
@@ -242,7 +242,7 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
     if name == "enum":
         symbols = pa.array(schema.attributes["symbols"], pa.string())
 
-        def names(block: _Block, rows: Numbers) -> pa.Array:
+        def names(block: _EventBytes, rows: Numbers) -> pa.Array:
             numbers = block.longs(rows)
             if ((numbers < 0) | (numbers >= len(symbols))).any():
                 raise _Odd

@@ -102,7 +102,7 @@ class Text:
             raise SerializationError(f"the event is no {self.encoding} text: {error}") from error
 
 
-class _Encoded(Generic[T]):
+class _MsgspecSerializer(Generic[T]):
     """Values in one of msgspec's formats. written, read: what values are written as, and events are not."""
 
     def __init__(self, type: Any, format: Any, written: str, read: str) -> None:
@@ -126,7 +126,7 @@ class _Encoded(Generic[T]):
             raise SerializationError(f"the event is not {self._read} for {type_name(self.type)}: {error}") from error
 
 
-class Json(_Encoded[T]):
+class Json(_MsgspecSerializer[T]):
     """One JSON document per event, read as `type` (any by default)."""
 
     @overload
@@ -139,7 +139,7 @@ class Json(_Encoded[T]):
         self._decode = lambda data: decode(with_whole_characters(data))
 
 
-class Msgpack(_Encoded[T]):
+class Msgpack(_MsgspecSerializer[T]):
     """One msgpack value per event, read as `type` (any by default); half the size of JSON or less."""
 
     @overload

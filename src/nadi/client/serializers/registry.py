@@ -20,7 +20,7 @@ import msgspec
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.plain import SchemaSerializer, T
-from nadi.client.tables.catalog import Kind, Record
+from nadi.client.tables.catalog import CatalogRecord, RecordKind
 from nadi.client.tables.table import Table
 from nadi.errors import (
     ConflictError,
@@ -66,7 +66,7 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Schemas(msgspec.Struct, frozen=True):
+class _StoredSchemas(msgspec.Struct, frozen=True):
     compatibility: Compatibility = Compatibility.BACKWARD
     versions: tuple[SchemaVersion, ...] = ()
 
@@ -79,14 +79,14 @@ class SchemaGroup:
         self.scope, self.stream = scope, stream
         self._stores = stores
         self._table = Table(stores, scope, SCHEMAS_TABLE)
-        kind: Kind[_Schemas] = Kind(
+        kind: RecordKind[_StoredSchemas] = RecordKind(
             "the schemas of stream",
             scope,
             lambda name: "delete them by schemas(...).delete(): events that name them can't be read then",
             lambda name: StreamNotFoundError(scope, name),
-            lambda _, value: msgspec.json.decode(value, type=_Schemas),
+            lambda _, value: msgspec.json.decode(value, type=_StoredSchemas),
         )
-        self._record = Record(self._table, kind, stream)
+        self._record = CatalogRecord(self._table, kind, stream)
 
     async def register(self, serializer: SchemaSerializer[T]) -> int:
         """Return the id of the serializer's schema, which becomes the latest version if it isn't one already.
@@ -101,8 +101,8 @@ class SchemaGroup:
             )
         digest = _digest(serializer.schema_format, definition)
 
-        async def extended(stored: _Schemas | None) -> _Schemas | None:
-            record = stored or _Schemas()
+        async def extended(stored: _StoredSchemas | None) -> _StoredSchemas | None:
+            record = stored or _StoredSchemas()
             if any(version.digest == digest for version in record.versions):
                 return None
             await self._check(serializer, record)
@@ -112,7 +112,7 @@ class SchemaGroup:
                 await self._create_table()
             await self._table.put(self._definition_key(digest), definition)
             new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
-            return _Schemas(record.compatibility, (*record.versions, new))
+            return _StoredSchemas(record.compatibility, (*record.versions, new))
 
         await self._record.find()  # others' latest is what a schema is checked against
         stored = await self._record.put(extended)
@@ -151,10 +151,10 @@ class SchemaGroup:
         """Set the rule for schemas registered from now on."""
         rule = Compatibility(rule)
 
-        async def ruled(stored: _Schemas | None) -> _Schemas:
+        async def ruled(stored: _StoredSchemas | None) -> _StoredSchemas:
             if stored is None:
                 await self._create_table()
-            return _Schemas(rule, () if stored is None else stored.versions)
+            return _StoredSchemas(rule, () if stored is None else stored.versions)
 
         await self._record.put(ruled)
 
@@ -163,7 +163,7 @@ class SchemaGroup:
         try:
             record = await self._read()
         except ProtocolError:  # definitions of one that can't be read stay, and do no harm
-            record = _Schemas()
+            record = _StoredSchemas()
         await self._record.delete()  # first: definitions that no record names do no harm
         for version in record.versions:
             await self._table.remove(self._definition_key(version.digest))
@@ -177,15 +177,15 @@ class SchemaGroup:
     def _definition_key(self, digest: str) -> bytes:
         return f"{self.stream}/{digest}".encode()
 
-    async def _read(self) -> _Schemas:
-        return await self._record.find() or _Schemas()
+    async def _read(self) -> _StoredSchemas:
+        return await self._record.find() or _StoredSchemas()
 
     async def _create_table(self) -> None:
         if not await self._stores.controller.stream_exists(self.scope, self.stream):
             raise StreamNotFoundError(self.scope, self.stream)
         await self._table.create()
 
-    async def _check(self, serializer: SchemaSerializer[T], record: _Schemas) -> None:
+    async def _check(self, serializer: SchemaSerializer[T], record: _StoredSchemas) -> None:
         rule = record.compatibility
         if rule is Compatibility.NONE:
             return

@@ -42,10 +42,10 @@ _UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxProperties"}
 
 def differences(reader: Schema, writer: Schema) -> list[str]:
     """What of the writer's schema the reader's doesn't accept, with the place of each."""
-    return _Comparison(reader, writer).compare(reader, writer, "$")
+    return _SchemaComparison(reader, writer).compare(reader, writer, "$")
 
 
-class _Comparison:
+class _SchemaComparison:
     """One run over two schemas; pairs in progress count as compatible, so that recursive types end."""
 
     def __init__(self, reader: Schema, writer: Schema) -> None:
@@ -207,7 +207,7 @@ T = TypeVar("T")
 Encoding = Literal["json", "msgpack"]
 
 
-class Definition(msgspec.Struct, frozen=True):
+class SchemaDefinition(msgspec.Struct, frozen=True):
     encoding: Encoding
     schema: dict[str, Any]
 
@@ -250,8 +250,8 @@ class Struct(Generic[T]):
         return differences(parsed(reader).schema, parsed(writer).schema)
 
 
-def parsed(definition: bytes) -> Definition:
-    return msgspec.json.decode(definition, type=Definition)
+def parsed(definition: bytes) -> SchemaDefinition:
+    return msgspec.json.decode(definition, type=SchemaDefinition)
 
 
 def precise_schema(kind: Any) -> dict[str, Any]:

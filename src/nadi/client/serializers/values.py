@@ -57,7 +57,7 @@ class ValueEvent(Generic[T_co]):
         return f"ValueEvent(data={self.data[:40]!r}, segment_id={self.segment_id}, offset={self.offset})"
 
 
-class Values(Generic[T]):
+class ValueWriting(Generic[T]):
     """The writing of values, the same for writers and transactions."""
 
     _encode: Callable[[T], bytes]
@@ -80,7 +80,7 @@ class Values(Generic[T]):
 
 
 @checked(without=("write",))
-class ValueWriter(Writing, Values[T]):
+class ValueWriter(Writing, ValueWriting[T]):
     """EventWriter's methods, for values."""
 
     def __init__(self, sender: EventSender, encode: Callable[[T], bytes]) -> None:
@@ -97,7 +97,7 @@ class ValueWriter(Writing, Values[T]):
         return self.write_event(value, routing_key)
 
 
-class ValueTransaction(OpenTransaction, Values[T]):
+class ValueTransaction(OpenTransaction, ValueWriting[T]):
     """Transaction's methods, for values."""
 
     def __init__(self, owner: TransactionalValueWriter[T], *args: Any) -> None:

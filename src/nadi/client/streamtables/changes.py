@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.definitions.columns import CHANGE
-from nadi.client.streamtables.latest import MOST_LEVELS, Latest, Spill, windows
+from nadi.client.streamtables.latest_rows import MOST_LEVELS, LatestByKey, Spill, windows
 from nadi.client.streamtables.layout import (
     AFTER,
     BEFORE,
@@ -43,7 +43,7 @@ def changes_of(
     layout: Layout, before: Iterator[pa.Table], rows: Iterator[pa.Table], level: int = 0
 ) -> Iterator[pa.Table]:
     """What the rows change in a table of all rows before them, with `changes_schema`."""
-    state = Latest(layout, keeps_deleted=True)
+    state = LatestByKey(layout, keeps_deleted=True)
     for some in before:
         state.add(some)
         if state.is_too_large and level < MOST_LEVELS:

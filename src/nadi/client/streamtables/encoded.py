@@ -17,7 +17,7 @@ from nadi.client.definitions.stream_tables import TableDefinition
 from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.columns import check_finite, check_taken
 from nadi.client.streamtables.lossless import MisfitError, first_wrong, lossless
-from nadi.client.values.options import Target
+from nadi.client.values.options import ReadTarget
 from nadi.client.values.parser import check_column, encoder
 from nadi.errors import InvalidArgumentError, SerializationError
 
@@ -44,7 +44,7 @@ class RowEncoder:
     """Makes events of batches of rows that have the schema `given`; InvalidArgumentError if the table has no place for
     one of its columns."""
 
-    def __init__(self, table: TableDefinition, target: Target, given: pa.Schema) -> None:
+    def __init__(self, table: TableDefinition, target: ReadTarget, given: pa.Schema) -> None:
         self._name = f"table {table.scope}/{table.name}"
         self._key = table.key
         self._given_kind, self._kind = target.kind, plain(target.kind)

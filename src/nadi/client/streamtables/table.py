@@ -12,13 +12,13 @@ from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import checked, checking, several_texts
 from nadi.client.definitions.columns import fields_of
 from nadi.client.definitions.stream_tables import TableDefinition, planned
-from nadi.client.places.slices import NamedSlice
 from nadi.client.scan.rows import Readable
 from nadi.client.scan.scan import Scan, scan
+from nadi.client.stream_cuts.slices import NamedSlice
 from nadi.client.streamtables.changes import changes_of, changes_schema
-from nadi.client.streamtables.latest import latest_rows
+from nadi.client.streamtables.latest_rows import latest_rows
 from nadi.client.streamtables.layout import OWN, Layout
-from nadi.client.values.options import Target
+from nadi.client.values.options import ReadTarget
 from nadi.errors import InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import VALUE
@@ -75,7 +75,7 @@ class StreamTable:
         self._manager = manager
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ReadTarget:
         """What its events are read as now, and written."""
         thread, core = inside(self._manager)
         return thread.run(planned(core, self.definition))
@@ -141,19 +141,19 @@ class StreamTable:
     def _name(self) -> str:
         return f"table {self.definition.scope}/{self.definition.name}"
 
-    def _layout_of(self, why: str) -> tuple[Layout, Target]:
+    def _layout_of(self, why: str) -> tuple[Layout, ReadTarget]:
         target = self.target
         if not self.definition.key:
             raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")
         fields = tuple(fields_of(target.kind, self._name))
         return Layout(fields, self.definition.key, self.definition.event_time or ""), target
 
-    def _placed(self, target: Target, start: Place | None, end: Place | None) -> Scan:
+    def _placed(self, target: ReadTarget, start: Place | None, end: Place | None) -> Scan:
         return self._scan(target, start, end, None, (VALUE, *OWN), unnest=False)
 
     def _scan(
         self,
-        target: Target,
+        target: ReadTarget,
         start: Place | None,
         end: Place | None,
         slice: str | NamedSlice | None,

@@ -17,8 +17,8 @@ from nadi.client.blocking.face import inside
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.control.arguments import checking
 from nadi.client.control.loop_thread import LoopThread
+from nadi.client.idempotent.writer import IdempotentWriter, NumberedEvent, StreamShape
 from nadi.client.manager.streams import stores_of
-from nadi.client.numbered.writer import NumberedEvent, NumberedWriter, StreamShape
 from nadi.client.serializers.columns import reason
 from nadi.client.streamtables.encoded import EncodedRows, RowEncoder
 from nadi.client.streamtables.table import stream_table
@@ -29,14 +29,14 @@ from nadi.model.keyspace import key_position
 _CHECKSUM_BITS = 23  # of a number of 63: 40 are left for places
 
 
-class Rows(Protocol):
+class ArrowRows(Protocol):
     """A table or data frame, of PyArrow, Polars, pandas, DuckDB or whatever else speaks Arrow's protocol."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
 @checking
-def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, once: str | None = None) -> int:
+def write_rows(manager: StreamManager, scope: str, name: str, rows: ArrowRows, *, once: str | None = None) -> int:
     """Write rows into the stream of a stream table, each as an event under its key; return how many.
 
     They are all in the stream then, or none is: it is one transaction. Of more than 256 MiB InvalidArgumentError is
@@ -65,7 +65,7 @@ def write_rows(manager: StreamManager, scope: str, name: str, rows: Rows, *, onc
     thread, core = inside(manager)
     stores = stores_of(core)
     writer_id = hashlib.blake2b(f"{scope}/{stream}/{once}".encode(), digest_size=16, person=b"nadi write_rows").digest()
-    writer = NumberedWriter(StreamShape(stores, scope, stream), writer_id)
+    writer = IdempotentWriter(StreamShape(stores, scope, stream), writer_id)
     try:
         return _numbered(thread, writer, once, found)
     finally:
@@ -96,7 +96,7 @@ def _together(manager: StreamManager, scope: str, stream: str, found: Iterator[E
     return count
 
 
-def _numbered(thread: LoopThread, writer: NumberedWriter, once: str, found: Iterator[EncodedRows]) -> int:
+def _numbered(thread: LoopThread, writer: IdempotentWriter, once: str, found: Iterator[EncodedRows]) -> int:
     count = checksum = 0
     stored = {number >> _CHECKSUM_BITS: number for number in thread.run(writer.last_numbers())}
     for made in found:

@@ -1,8 +1,9 @@
 """Records that clients keep in tables: each under a key, changed by compare-and-set among all who have it open.
 
-A `Record` is one of them; a `Catalog` has those of one kind in a scope's table, by name: bookmarks, stream tables,
-search indexes. A `Kind` says how they are encoded, and how messages name them. A record that can't be read, for it is
-damaged or of a newer nadi, is an error for whoever asks for it, and hides no other in a list; it can be deleted.
+A `CatalogRecord` is one of them; a `Catalog` has those of one kind in a scope's table, by name: bookmarks, stream
+tables, search indexes. A `RecordKind` says how they are encoded, and how messages name them. A record that can't be
+read, for it is damaged or of a newer nadi, is an error for whoever asks for it, and hides no other in a list; it can be
+deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from nadi.errors import (
 )
 from nadi.limits import TABLE_PAGE_MAX_ENTRIES
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry, TableKey
+from nadi.wire.fields import WireTableEntry, WireTableKey
 
 T = TypeVar("T")
 _WRONG = (msgspec.MsgspecError, ValueError, OverflowError, OSError, RecursionError)  # the latter three: of odd times
@@ -48,7 +49,7 @@ class Unreadable(Displayed):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class RecordKind(Generic[T]):
     """Records of one kind. noun, within: of messages, as in "bookmark home/start", which is within home. remedy: how to
     do without one that can't be read, by its name. missing: the error where there is none. decode: of a name and a
     value; whatever it raises says what is wrong. prefix: of keys, in a table that keeps several kinds; key: of the
@@ -80,12 +81,12 @@ class Kind(Generic[T]):
             ) from error
 
 
-class Record(Generic[T]):
+class CatalogRecord(Generic[T]):
     """The record of that name. Changes are made one at a time here, and by compare-and-set among all; one that may have
     been made, for its answer was lost, is made again. waits: a change waits for a server that can't be reached; else
     that is an UnavailableError."""
 
-    def __init__(self, table: Table, kind: Kind[T], name: str, *, waits: bool = False) -> None:
+    def __init__(self, table: Table, kind: RecordKind[T], name: str, *, waits: bool = False) -> None:
         self._newest: T | None = None
         self._table, self._kind, self._name, self._waits = table, kind, name, waits
         self._key, self._what = kind.key_of(name), kind.what(name)
@@ -214,14 +215,14 @@ class Record(Generic[T]):
 
 
 class Catalog(Generic[T]):
-    """The records of one kind in a scope's table, by their names. All calls raise as those of `Record`."""
+    """The records of one kind in a scope's table, by their names. All calls raise as those of `CatalogRecord`."""
 
-    def __init__(self, stores: SegmentStores, scope: str, table: str, kind: Kind[T]) -> None:
+    def __init__(self, stores: SegmentStores, scope: str, table: str, kind: RecordKind[T]) -> None:
         self._stores, self._scope, self.kind = stores, scope, kind
         self._table: Table = Table(stores, scope, table)
 
-    def record(self, name: str, *, waits: bool = False) -> Record[T]:
-        return Record(self._table, self.kind, name, waits=waits)
+    def record(self, name: str, *, waits: bool = False) -> CatalogRecord[T]:
+        return CatalogRecord(self._table, self.kind, name, waits=waits)
 
     async def find(self, name: str) -> T | None:
         return await self.record(name).find()
@@ -246,7 +247,7 @@ class Catalog(Generic[T]):
     async def put_all(self, records: Mapping[str, T]) -> None:
         """Store these in place of what has their names, all or none; so many as fit a request."""
         encoded = {self.kind.key_of(name): self.kind.encode(record) for name, record in records.items()}
-        entries = tuple(TableEntry(key, ANY_VERSION, value) for key, value in encoded.items())
+        entries = tuple(WireTableEntry(key, ANY_VERSION, value) for key, value in encoded.items())
         asked = wire.UpdateTableEntries(0, self._table.segment, "", entries)
         await self._stores.ask(asked, wire.TableEntriesUpdated)
 
@@ -273,7 +274,7 @@ class Catalog(Generic[T]):
         return records, unreadable
 
 
-async def readable(records: Mapping[str, Record[T]]) -> tuple[dict[str, T], list[Unreadable]]:
+async def readable(records: Mapping[str, CatalogRecord[T]]) -> tuple[dict[str, T], list[Unreadable]]:
     """Those of the records that are there, by name; and those that can't be read."""
     there: dict[str, T] = {}
     unreadable = []
@@ -293,7 +294,7 @@ def named(record: T, field: str, name: str) -> T:
     return record
 
 
-async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> AsyncIterator[TableEntry]:
+async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: bytes) -> AsyncIterator[WireTableEntry]:
     """The table's entries whose keys begin so, in order and page by page, their keys without that; none of a table that
     was never made. ScopeNotFoundError: there is no such scope."""
     token = b""
@@ -308,7 +309,7 @@ async def entries_of(stores: SegmentStores, scope: str, table: Table, prefix: by
         if not page.entries:
             return
         for entry in page.entries:
-            yield TableEntry(bytes(entry.key[len(prefix) :]), entry.version, bytes(entry.value))
+            yield WireTableEntry(bytes(entry.key[len(prefix) :]), entry.version, bytes(entry.value))
         token = page.continuation_token
 
 
@@ -319,5 +320,5 @@ async def remove_all(stores: SegmentStores, scope: str, table: Table, prefix: by
 
 async def _remove(stores: SegmentStores, table: Table, keys: Sequence[bytes]) -> None:
     for first in range(0, len(keys), TABLE_PAGE_MAX_ENTRIES):
-        some = tuple(TableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
+        some = tuple(WireTableKey(key, ANY_VERSION) for key in keys[first : first + TABLE_PAGE_MAX_ENTRIES])
         await stores.ask(wire.RemoveTableKeys(0, table.segment, "", some), wire.TableKeysRemoved)

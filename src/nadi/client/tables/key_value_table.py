@@ -28,7 +28,7 @@ from nadi.client.tables.table import table_bytes
 from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
-    KeyValueTableRemadeError,
+    KeyValueTableRecreatedError,
     NadiError,
     SegmentNotFoundError,
 )
@@ -47,7 +47,7 @@ from nadi.wire import commands as wire
 from nadi.wire import fields
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS
 
-Page = list[tuple[int, fields.TableEntry]]  # with the id of the segment where the entry lies
+Page = list[tuple[int, fields.WireTableEntry]]  # with the id of the segment where the entry lies
 
 
 @dataclass(slots=True)
@@ -61,14 +61,14 @@ class _Partition:
     page_size: int
     timeout_s: float | None
     keys_only: bool
-    at_hand: list[fields.TableEntry] = field(default_factory=list)
+    at_hand: list[fields.WireTableEntry] = field(default_factory=list)
     is_read: bool = False  # to the range's end
 
     async def fill(self) -> None:
         asked = (0, self.table._names[self.segment_id], "", self.page_size, (b"", self.low, self.high))
         if self.keys_only:
             keys = (await self.table._ask(wire.ReadTableKeys(*asked), wire.TableKeysRead, self.timeout_s)).keys
-            self.at_hand = [fields.TableEntry(key, version, b"") for key, version in keys]
+            self.at_hand = [fields.WireTableEntry(key, version, b"") for key, version in keys]
         else:
             found = await self.table._ask(wire.ReadTableEntries(*asked), wire.TableEntriesRead, self.timeout_s)
             self.at_hand = list(found.entries)
@@ -76,7 +76,7 @@ class _Partition:
         self.is_read = following is None or following > self.high
         self.low = following or self.low
 
-    def take(self, bound: bytes) -> list[fields.TableEntry]:
+    def take(self, bound: bytes) -> list[fields.WireTableEntry]:
         """What is at hand up to the key `bound`."""
         count = bisect_right(self.at_hand, bound, key=lambda entry: entry.key)
         taken, self.at_hand = self.at_hand[:count], self.at_hand[count:]
@@ -228,7 +228,7 @@ class KeyValueTable:
         found: list[TableEntry | None] = [None] * len(wanted)
 
         async def read(segment_id: int, indexes: list[int]) -> None:
-            asked = tuple(fields.TableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
+            asked = tuple(fields.WireTableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
             reply = await self._ask(wire.ReadTable(0, self._names[segment_id], "", asked), wire.TableRead, timeout)
             for index, entry in zip(indexes, reply.entries, strict=True):
                 if entry.version != NOT_EXISTS:
@@ -352,7 +352,7 @@ class KeyValueTable:
             await self._stores.controller.key_value_table_configuration(self.scope, self.name)
         except NadiError as error:
             return error
-        return KeyValueTableRemadeError(self.scope, self.name)
+        return KeyValueTableRecreatedError(self.scope, self.name)
 
     def _key(self, key: TableKey | bytes) -> TableKey:
         whole = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
@@ -388,7 +388,7 @@ class KeyValueTable:
             if len(value) > TABLE_VALUE_MAX_BYTES:
                 raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
             expected = NOT_EXISTS if isinstance(each, Insert) else self._expected(segment_id, each.version)
-            entries.append(fields.TableEntry(key, expected, value))
+            entries.append(fields.WireTableEntry(key, expected, value))
         if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
             raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
         repeat = all(entry.version == NO_VERSION for entry in entries)
@@ -399,7 +399,7 @@ class KeyValueTable:
     async def _remove(self, removals: Sequence[Remove], timeout: float | None) -> None:
         segment_id, raw = self._place(removals)
         keys = tuple(
-            fields.TableKey(key, self._expected(segment_id, each.version))
+            fields.WireTableKey(key, self._expected(segment_id, each.version))
             for key, each in zip(raw, removals, strict=True)
         )
         repeat = all(key.version == NO_VERSION for key in keys)

@@ -13,7 +13,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, SegmentNotFoundError
 from nadi.naming import TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 ABSENT = NOT_EXISTS
 ANY_VERSION = NO_VERSION
@@ -58,19 +58,19 @@ class Table:
 
     async def get(self, key: bytes) -> TableValue | None:
         """Return the value and its version, or None."""
-        asked = wire.ReadTable(0, self.segment, "", (TableKey(table_bytes(key, "key")),))
+        asked = wire.ReadTable(0, self.segment, "", (WireTableKey(table_bytes(key, "key")),))
         entry = (await self._stores.ask(asked, wire.TableRead)).entries[0]
         return None if entry.version == NOT_EXISTS else TableValue(entry.value, entry.version)
 
     async def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
         """Store the value and return its version; ConditionFailedError if the key had another one."""
-        entry = TableEntry(table_bytes(key, "key"), version, table_bytes(value, "value"))
+        entry = WireTableEntry(table_bytes(key, "key"), version, table_bytes(value, "value"))
         update = wire.UpdateTableEntries(0, self.segment, "", (entry,))
         return (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=version == ANY_VERSION)).versions[0]
 
     async def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
         """Remove the key; ConditionFailedError if it had another version."""
-        removal = wire.RemoveTableKeys(0, self.segment, "", (TableKey(table_bytes(key, "key"), version),))
+        removal = wire.RemoveTableKeys(0, self.segment, "", (WireTableKey(table_bytes(key, "key"), version),))
         await self._stores.ask(removal, wire.TableKeysRemoved, repeat=version == ANY_VERSION)
 
 

@@ -26,7 +26,7 @@ class ValueOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReadTarget:
     """What events are read as, found when the read is planned. kind: the Arrow type of values; definition: that of the
     schema in the store, and schema_id its number there, None if the options gave it."""
 

@@ -20,7 +20,7 @@ from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.serializers.types import is_json
-from nadi.client.values.options import DROP, FAIL, PERMISSIVE, Target
+from nadi.client.values.options import DROP, FAIL, PERMISSIVE, ReadTarget
 from nadi.client.values.target import format_of, stored_name
 from nadi.errors import InvalidArgumentError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
@@ -35,14 +35,14 @@ _NONE = -1  # of events that name no schema
 _decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the schema from being read
 
 
-class Run(Protocol):
+class Parse(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 class ValueParser:
     """Reads the events of one stream's segments, within one task. stream: its name with its scope."""
 
-    def __init__(self, schemas: SchemaGroup, run: Run, stream: str, target: Target) -> None:
+    def __init__(self, schemas: SchemaGroup, run: Parse, stream: str, target: ReadTarget) -> None:
         self._schemas, self._run, self._stream, self._target = schemas, run, stream, target
         self._known: dict[int, Decode | str] = {}
 
@@ -154,7 +154,7 @@ def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode |
     return decoder
 
 
-def _stored_decoder(target: Target, written: bytes) -> Decode | str:
+def _stored_decoder(target: ReadTarget, written: bytes) -> Decode | str:
     """Return what reads events of a stored definition; or what keeps it from being read."""
     format_, wanted = format_of(target.options.format), target.definition
     problems = [] if wanted is None or wanted == written else format_.incompatibilities(wanted, written)
@@ -170,7 +170,7 @@ def _schemaless(encoding: str) -> bytes:
 # --- values to events ---------------------------------------------------------------------------------
 
 
-def check_column(given: pa.DataType, target: Target, name: str) -> None:
+def check_column(given: pa.DataType, target: ReadTarget, name: str) -> None:
     """InvalidArgumentError unless a column of that type can be written. name: the column's."""
     problem = _problem(given, target.kind, name)
     if problem is not None:
@@ -209,7 +209,7 @@ def _problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
     return f"{path} is {plain(given)}, and must be {wanted}{text}: cast it"
 
 
-def encoder(target: Target) -> Callable[[pa.Array], list[bytes]]:
+def encoder(target: ReadTarget) -> Callable[[pa.Array], list[bytes]]:
     """Return what makes an event of each value, which has all fields of the target's; they name no schema if the target
     has none in the store. SerializationError for a value that the schema doesn't take."""
     name, header = target.options.format, b""

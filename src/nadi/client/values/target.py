@@ -20,7 +20,7 @@ from nadi.client.serializers.columns import Decoded
 from nadi.client.serializers.registry import SchemaGroup, SchemaVersion
 from nadi.client.serializers.structs import parsed
 from nadi.client.serializers.types import of_ddl
-from nadi.client.values.options import DOCUMENTS, Target, ValueOptions
+from nadi.client.values.options import DOCUMENTS, ReadTarget, ValueOptions
 from nadi.errors import InvalidArgumentError
 
 _HOMES = {  # imported on first use: they bring libraries that most programs don't use
@@ -32,7 +32,7 @@ _HOMES = {  # imported on first use: they bring libraries that most programs don
 }
 
 
-class Schemas(Protocol):
+class SchemaSource(Protocol):
     """A client, as far as the schemas of streams are concerned."""
 
     def schemas(self, scope: str, stream: str) -> SchemaGroup: ...
@@ -79,21 +79,21 @@ def format_of(value_format: str) -> Format:
 
 
 async def target_of(
-    manager: Schemas,
+    manager: SchemaSource,
     value: ValueOptions,
     scope: str,
     streams: Sequence[str],
-    is_wanted: Callable[[Target], bool] | None = None,
-) -> Target | None:
+    is_wanted: Callable[[ReadTarget], bool] | None = None,
+) -> ReadTarget | None:
     """The schema to read with, None if it isn't there. is_wanted: whether it is that of the plan; None for a write.
 
     InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
     """
     format_ = format_of(value.format)
 
-    def wanted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> Target | None:
+    def wanted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> ReadTarget | None:
         plain(kind)
-        target = Target(value, kind, definition, schema_id)
+        target = ReadTarget(value, kind, definition, schema_id)
         return target if is_wanted is None or is_wanted(target) else None
 
     if value.ddl is not None:
@@ -130,7 +130,7 @@ async def target_of(
     return None
 
 
-async def stored_format(manager: Schemas, scope: str, stream: str) -> str | None:
+async def stored_format(manager: SchemaSource, scope: str, stream: str) -> str | None:
     """The format of a stream's newest schema, as `value_format` has it; None if it has no schema. StreamNotFoundError
     if there is no stream."""
     group = manager.schemas(scope, stream)

@@ -97,7 +97,7 @@ def _code(number: int) -> bytes:
 _LITTLE_BYTES = 16 * KIB
 
 
-class Batch:
+class EventBatch:
     """entries: header, payload and routing key of each event in turn, so that one list operation adds an
     event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
     bytes and itself. `number` is the writer's event number of its last event, once it was sent (at `sent_at`, by
@@ -112,7 +112,7 @@ class Batch:
         return self.size > MAX_EVENT_BYTES + HEADER_BYTES and len(self.entries) == 3
 
     def __init__(self, ack: Ack | None = None) -> None:
-        self.entries: list[bytes | memoryview | str | Piece | None] = []
+        self.entries: list[bytes | memoryview | str | FramedEvents | None] = []
         self.size = 0
         self.number = self.end = -1
         self.sent_at = 0.0
@@ -131,7 +131,7 @@ class Batch:
         """Like `data`, in parts: what is little is joined when it is sent, and pieces aren't copied if there is nothing
         else."""
         entries: list[Any] = self.entries
-        if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
+        if self._more and all(isinstance(key, FramedEvents) for key in entries[2::3]):
             return entries[1::3]
         return self._pieces() if self.size <= _LITTLE_BYTES else [self.data()]
 
@@ -142,7 +142,7 @@ class Batch:
         parts[1::2] = entries[1::3]
         return parts
 
-    def parts(self) -> Iterator[tuple[bytes, bytes, str | Piece | None]]:
+    def parts(self) -> Iterator[tuple[bytes, bytes, str | FramedEvents | None]]:
         """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""
         entries: list[Any] = self.entries
         return zip(entries[0::3], entries[1::3], entries[2::3], strict=True)
@@ -152,21 +152,21 @@ class Batch:
         entries: list[Any] = self.entries
         if not self._more:
             keys = [entries[3 * place + 2] for place in places]
-            return [key.key(0) if isinstance(key, Piece) else key for key in keys]
+            return [key.key(0) if isinstance(key, FramedEvents) else key for key in keys]
         keys, entry, first, count = [], -1, 0, 0
         for place in places:
             while place >= first + count:
                 entry, first = entry + 1, first + count
                 key = entries[3 * entry + 2]
-                count = key.count if isinstance(key, Piece) else 1
-            keys.append(key.key(place - first) if isinstance(key, Piece) else key)
+                count = key.count if isinstance(key, FramedEvents) else 1
+            keys.append(key.key(place - first) if isinstance(key, FramedEvents) else key)
         return keys
 
     def add(self, header: bytes, payload: bytes, key: str | None) -> None:
         self.entries += (header, payload, key)
         self.size += len(header) + len(payload)
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: FramedEvents) -> None:
         self._more += piece.count - 1
         self.entries += (b"", piece.framed, piece)
         self.size += len(piece.framed)
@@ -255,7 +255,7 @@ BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # so that a block stays in a core's cache
 FEW_EVENTS = 32  # a block of fewer is written one by one, which costs less than the array calls
 
 
-class Keys:
+class BatchKeys:
     """The routing keys of a batch: event i has the key names[indices[i]], or names[i] without indices."""
 
     def __init__(self, names: list[str | None], routes: Routes[Any], indices: Positions | None = None) -> None:
@@ -284,33 +284,35 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FramedEvents:
     """Framed events of one segment. keys: one for all, or a batch's keys, with the events' places in it in `events`."""
 
     framed: bytes | memoryview
     count: int
-    keys: Keys | str | None
+    keys: BatchKeys | str | None
     events: Positions | None
 
     def key(self, event: int) -> str | None:
         """The routing key of one of its events, counted from 0."""
-        if not isinstance(self.keys, Keys):
+        if not isinstance(self.keys, BatchKeys):
             return self.keys
         assert self.events is not None, "keys of a batch come with the events' places in it"
         return self.keys.of(int(self.events[event]))
 
-    def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
+    def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, FramedEvents]]:
         """Like Block.pieces, for the segments that replace this piece's own."""
-        if not isinstance(self.keys, Keys):
+        if not isinstance(self.keys, BatchKeys):
             return [(_one_code(self.keys, routes, spare), self)]
         assert self.events is not None, "keys of a batch come with the events' places in it"
         return _pieces(self.keys, self.events, routes, spare, partial(framed_again, self.framed))
 
 
-class Block:
+class BatchBlock:
     """Events of a batch from `first` on; sizes: their bytes."""
 
-    def __init__(self, events: list[bytes] | pa.Array, sizes: Positions, keys: Keys | str | None, first: int) -> None:
+    def __init__(
+        self, events: list[bytes] | pa.Array, sizes: Positions, keys: BatchKeys | str | None, first: int
+    ) -> None:
         self._events, self._sizes, self._keys, self._first = events, sizes, keys, first
 
     def __len__(self) -> int:
@@ -319,16 +321,16 @@ class Block:
     def one_by_one(self) -> Iterator[tuple[bytes, str | None]]:
         events = self._events if isinstance(self._events, list) else self._events.to_pylist()
         for number, event in enumerate(events, self._first):
-            yield event, self._keys.of(number) if isinstance(self._keys, Keys) else self._keys
+            yield event, self._keys.of(number) if isinstance(self._keys, BatchKeys) else self._keys
 
-    def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
+    def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, FramedEvents]]:
         """A piece for each segment, with the segment's code; events without a key go to the code `spare`."""
         import numpy as np
 
         count = len(self)
         framed = partial(framed_list if isinstance(self._events, list) else framed_array, self._events, self._sizes)
-        if not isinstance(self._keys, Keys):
-            whole = Piece(framed(None)(0, count), count, self._keys, None)
+        if not isinstance(self._keys, BatchKeys):
+            whole = FramedEvents(framed(None)(0, count), count, self._keys, None)
             return [(_one_code(self._keys, routes, spare), whole)]
         places = np.arange(self._first, self._first + count)
         return _pieces(self._keys, places, routes, spare, framed)
@@ -340,7 +342,7 @@ class Blocks:
     def __init__(self, events: Events, routing_keys: RoutingKeys, routes: Routes[Any]) -> None:
         import pyarrow as pa
 
-        self._blocks: Iterator[Block]
+        self._blocks: Iterator[BatchBlock]
         if isinstance(events, pa.Array | pa.ChunkedArray):
             array = _plain(events)
             self._blocks = self._cut(array, _sizes_of_array(array), routing_keys, routes)
@@ -354,10 +356,10 @@ class Blocks:
         else:
             self._blocks = self._cut_as_they_come(events, routing_keys, routes)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[BatchBlock]:
         return self._blocks
 
-    def _cut(self, events: Any, sizes: Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+    def _cut(self, events: Any, sizes: Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[BatchBlock]:
         import numpy as np
 
         largest = int(sizes.max(initial=0))
@@ -367,7 +369,9 @@ class Blocks:
         ends = np.cumsum(sizes + HEADER_BYTES)
         return _cut(events, sizes, ends, keys)
 
-    def _cut_as_they_come(self, events: Iterable[bytes], routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+    def _cut_as_they_come(
+        self, events: Iterable[bytes], routing_keys: Any, routes: Routes[Any]
+    ) -> Iterator[BatchBlock]:
         """Check them list by list: the iterator may never end."""
         import pyarrow as pa
 
@@ -444,7 +448,7 @@ def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
     return sizes
 
 
-def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | None:
+def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> BatchKeys | str | None:
     import pyarrow as pa
 
     if routing_keys is None or isinstance(routing_keys, str):
@@ -452,7 +456,7 @@ def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | No
     if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
         keys = _keys_of_array(_plain(routing_keys), routes)
     elif isinstance(routing_keys, Iterable):
-        keys = Keys(list(routing_keys), routes)
+        keys = BatchKeys(list(routing_keys), routes)
     else:
         raise InvalidArgumentError(f"routing keys are a str or one for each event, not {type(routing_keys).__name__}")
     if len(keys) != count:
@@ -462,7 +466,7 @@ def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | No
     return keys
 
 
-def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Keys:
+def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> BatchKeys:
     import numpy as np
     import pyarrow as pa
 
@@ -477,10 +481,10 @@ def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Ke
     names: list[str | None] = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else []
     no_key = len(names)
     parts = [chunk.indices.fill_null(no_key).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    return Keys([*names, None], routes, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
+    return BatchKeys([*names, None], routes, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
 
 
-def _cut(events: Any, sizes: Positions, ends: Positions, keys: Keys | str | None) -> Iterator[Block]:
+def _cut(events: Any, sizes: Positions, ends: Positions, keys: BatchKeys | str | None) -> Iterator[BatchBlock]:
     import numpy as np
     import pyarrow as pa
 
@@ -494,7 +498,7 @@ def _cut(events: Any, sizes: Positions, ends: Positions, keys: Keys | str | None
             if isinstance(taken, pa.ChunkedArray):
                 taken = taken.combine_chunks()
             taken = taken.cast(pa.binary())
-        yield Block(taken, sizes[start:stop], keys, start)
+        yield BatchBlock(taken, sizes[start:stop], keys, start)
         start, written = stop, int(ends[stop - 1])
 
 
@@ -503,8 +507,8 @@ def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
 
 
 def _pieces(
-    keys: Keys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
-) -> list[tuple[int, Piece]]:
+    keys: BatchKeys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
+) -> list[tuple[int, FramedEvents]]:
     """Events sorted by segment. places: the place of each in `keys`; framed: frames them in a given order."""
     import numpy as np
 
@@ -512,7 +516,7 @@ def _pieces(
     codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
     counts = np.bincount(codes).tolist()
     if counts[-1] == len(codes):
-        return [(len(counts) - 1, Piece(framed(None)(0, len(codes)), len(codes), keys, places))]
+        return [(len(counts) - 1, FramedEvents(framed(None)(0, len(codes)), len(codes), keys, places))]
     order = codes.argsort(kind="stable")
     taken = framed(order)
     pieces = []
@@ -520,6 +524,6 @@ def _pieces(
     for code, count in enumerate(counts):
         if count:
             stop = first + count
-            pieces.append((code, Piece(taken(first, stop), count, keys, places[order[first:stop]])))
+            pieces.append((code, FramedEvents(taken(first, stop), count, keys, places[order[first:stop]])))
             first = stop
     return pieces

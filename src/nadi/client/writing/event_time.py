@@ -26,7 +26,7 @@ from nadi.client.control.controller import ControllerClient
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack, is_stored
-from nadi.client.writing.blocks import Batch
+from nadi.client.writing.blocks import EventBatch
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -61,7 +61,7 @@ def check_time(timestamp_ms: int) -> None:
         raise InvalidArgumentError(f"a time is an integer of 64 bits, in milliseconds, not {timestamp_ms!r}")
 
 
-class Writer(Protocol):
+class TimedWriter(Protocol):
     """Whose times are noted."""
 
     def segment_ids(self) -> Sequence[int]:
@@ -71,7 +71,7 @@ class Writer(Protocol):
 
     def written(self) -> int: ...
 
-    def ends(self) -> list[tuple[int, Batch | None, int]]: ...
+    def ends(self) -> list[tuple[int, EventBatch | None, int]]: ...
 
     def schedule(self, call: Callable[[], None]) -> None:
         """Make the call on the loop's thread, from any thread."""
@@ -81,11 +81,11 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _TimeStep:
     """A time, and where all that was written before it ends: in each segment at `ends`, or behind the batch there."""
 
     timestamp_ms: int
-    ends: list[tuple[int, Batch | None, int]]
+    ends: list[tuple[int, EventBatch | None, int]]
 
     def position(self) -> dict[int, int] | None:
         """By segment, once the batches are stored; None where it can't be told, as after a segment was replaced."""
@@ -94,16 +94,16 @@ class _Step:
 
 
 @dataclass(slots=True, eq=False)
-class _Note:
+class _TimeNote:
     """A time to report, what must be stored first, the steps up to it, and the Ack of all notes that it stands for."""
 
     timestamp_ms: int = 0
     written: list[Ack] = field(default_factory=list)
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[_TimeStep] = field(default_factory=list)
     step_bytes: int = _STEP_BYTES
     ack: Ack = field(default_factory=Ack)
 
-    def add_step(self, step: _Step) -> None:
+    def add_step(self, step: _TimeStep) -> None:
         self.steps.append(step)
         if len(self.steps) > NOTED_STEPS_MAX:
             del self.steps[::2]
@@ -112,7 +112,14 @@ class _Note:
 
 class NotedTimes:
     def __init__(
-        self, stores: SegmentStores, scope: str, stream: str, writer_id: str, writer: Writer, *, continues: bool = False
+        self,
+        stores: SegmentStores,
+        scope: str,
+        stream: str,
+        writer_id: str,
+        writer: TimedWriter,
+        *,
+        continues: bool = False,
     ) -> None:
         """continues: an earlier writer may have had this id."""
         check_writer_id(writer_id)
@@ -127,8 +134,8 @@ class NotedTimes:
         self._looked_up: dict[int, int] = {}  # by segment: where it ended when the last note was sent
         self._unknown: dict[int, int] = {}  # of these: those with a stored end that was unknown then
         self._unwritten = -1 if continues else 0  # where the id's events end in a segment that this writer has none in
-        self._waiting: _Note | None = None
-        self._sending: _Note | None = None
+        self._waiting: _TimeNote | None = None
+        self._sending: _TimeNote | None = None
         self._runs = False
         self._was_told = False
         self._told_trouble = ""
@@ -148,7 +155,7 @@ class NotedTimes:
                 )
             self._latest = timestamp_ms
             is_first = self._waiting is None
-            note = self._waiting = self._waiting or _Note()
+            note = self._waiting = self._waiting or _TimeNote()
             written = self._writer.written()
             step_bytes = max(note.step_bytes, min(written // _STEPS, _MOST_STEP_BYTES))
             if is_first or written >= self._stepped_at + step_bytes:
@@ -234,7 +241,7 @@ class NotedTimes:
             self._told_trouble = text
             log.warning("a time that writer %s noted is not told: %s", self.writer_id, text)
 
-    async def _tell(self, note: _Note) -> None:
+    async def _tell(self, note: _TimeNote) -> None:
         timestamp_ms, stream = note.timestamp_ms, pb.StreamInfo(scope=self._scope, stream=self._stream)
         unknown = {segment_id: end for segment_id, _, end in self._writer.ends() if end < 0}
         self._looked_up, self._unknown, self._unwritten = await self._ends(), unknown, 0
@@ -264,7 +271,7 @@ class NotedTimes:
             raise NadiError(f"the controller could not note the time of writer {self.writer_id}: see its log")
         self._was_told = True
 
-    def _step(self, timestamp_ms: int) -> _Step:
+    def _step(self, timestamp_ms: int) -> _TimeStep:
         """What is stored is known from the acknowledgements of this writer, or from a look at the segments, which other
         writers write to as well. The look is read last, as it may be replaced meanwhile by a later one."""
         self._stepped_at, ends = self._writer.written(), []
@@ -273,7 +280,7 @@ class NotedTimes:
             if end >= 0 or end == unknown.get(segment_id):
                 end = max(end or unwritten, looked_up.get(segment_id, -1))
             ends.append((segment_id, batch, end))
-        return _Step(timestamp_ms, ends)
+        return _TimeStep(timestamp_ms, ends)
 
     async def _ends(self) -> dict[int, int]:
         """Where the writer's segments end now, without those that were truncated away meanwhile."""

@@ -1,19 +1,18 @@
 """How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread. One append is in flight, or a few (`Pace`); meanwhile the next batch grows, so appends are small when
-the segment is quiet and large when it is busy.
+the loop's thread. One append is in flight, or a few (`InFlightWindow`); meanwhile the next batch grows, so appends are
+small when the segment is quiet and large when it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
 and therefore stored completely or not at all.
 
-`Pace` says which appends may be under way. One is, while events gather for the next; or two when there is much to send.
-Where acknowledgements take long, as from a
-log in an object store, an event would wait twice so: for the append before, and for its own. There a few small ones may
-be under way, each some milliseconds after the one before: what a server gets while it stores something, it stores
-together next. So the first of those that are stored together takes up to twice as long as the last, and a few are as
-many as follow each other in that time.
+`InFlightWindow` says which appends may be under way. One is, while events gather for the next; or two when there is
+much to send. Where acknowledgements take long, as from a log in an object store, an event would wait twice so: for the
+append before, and for its own. There a few small ones may be under way, each some milliseconds after the one before:
+what a server gets while it stores something, it stores together next. So the first of those that are stored together
+takes up to twice as long as the last, and a few are as many as follow each other in that time.
 
 Batches that wait already, as those that a sealed segment leaves to another, follow each other at once.
 """
@@ -32,10 +31,10 @@ from typing import Any, Protocol
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession, SegmentStoreConnection
 from nadi.client.segments.key_reports import KeySampler
-from nadi.client.segments.stores import SegmentStores, Session, open_session, set_up
+from nadi.client.segments.stores import OpenSession, SegmentStores, open_session, set_up
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.client.segments.tracing import BlockTrace, stored
-from nadi.client.writing.blocks import Batch
+from nadi.client.writing.blocks import EventBatch
 from nadi.errors import (
     AccessDeniedError,
     ClosedError,
@@ -62,24 +61,24 @@ _SMALL_ONES = 8
 _OF_ALL = 32  # small ones of a writer's segments together: those of many keep a server busy anyhow
 
 
-class Pace:
+class InFlightWindow:
     """Of one segment's output, whose batches it looks at. outputs: all those of its writer."""
 
     __slots__ = ("_in_flight", "_outputs", "_sent_at", "_tick", "_tick_at", "_took_s", "_waiting")
 
-    def __init__(self, waiting: deque[Batch], in_flight: deque[Batch], outputs: Sized) -> None:
+    def __init__(self, waiting: deque[EventBatch], in_flight: deque[EventBatch], outputs: Sized) -> None:
         self._waiting, self._in_flight, self._outputs = waiting, in_flight, outputs
         self._sent_at = self._took_s = 0.0
         self._tick: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
 
-    def sent(self, batch: Batch) -> None:
+    def sent(self, batch: EventBatch) -> None:
         batch.sent_at = self._sent_at = time.monotonic()
 
-    def acknowledged(self, batch: Batch, now: float) -> None:
+    def acknowledged(self, batch: EventBatch, now: float) -> None:
         self._took_s = now - batch.sent_at
 
-    def may_send(self, current: Batch) -> bool:
+    def may_send(self, current: EventBatch) -> bool:
         """Whether what waits, or else the growing batch, may be sent now."""
         if not self._in_flight:
             return bool(self._waiting or current.entries)
@@ -93,7 +92,7 @@ class Pace:
             return True
         return self._took_s >= SLOW_S and self._wait_s(current.size) == 0
 
-    def next_notice(self, current: Batch, send: Callable[[], None]) -> int | None:
+    def next_notice(self, current: EventBatch, send: Callable[[], None]) -> int | None:
         """The size of the growing batch at which it may be sent beside what is in flight, if it may; or `send` is
         called, when so much time has passed that a small one may."""
         wait_s = None
@@ -138,7 +137,7 @@ _REPLACE_IF_GREATER = 2
 
 
 async def merge_large_event(
-    connection: SegmentStoreConnection, tokens: DelegationTokens, segment: str, writer_id: bytes, batch: Batch
+    connection: SegmentStoreConnection, tokens: DelegationTokens, segment: str, writer_id: bytes, batch: EventBatch
 ) -> None:
     """Store the batch's one event at the end of `segment`, with its number as the writer's last.
 
@@ -177,7 +176,7 @@ class Owner(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None: ...
+    def settled(self, batches: Sequence[EventBatch], error: NadiError | None = None) -> None: ...
 
     def on_sealed(self, sealed: SegmentOutput) -> None: ...
 
@@ -186,10 +185,10 @@ class SegmentOutput:
     def __init__(self, owner: Owner, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
-        self.current = Batch()
-        self.waiting: deque[Batch] = deque()
-        self.in_flight: deque[Batch] = deque()
-        self._prepared: list[Batch] = []  # the last of those in flight, which are sent in this turn
+        self.current = EventBatch()
+        self.waiting: deque[EventBatch] = deque()
+        self.in_flight: deque[EventBatch] = deque()
+        self._prepared: list[EventBatch] = []  # the last of those in flight, which are sent in this turn
         self.is_sealed = False
         self.notice_at = 1  # size of `current` at which `notice` must be called
         self.progress_at = time.monotonic()  # of the last acknowledgement, or of the end of idleness
@@ -197,34 +196,34 @@ class SegmentOutput:
         self.stored_to = 0  # where the last stored event ends; if that is unknown, its negative number
         self._wakes = True  # whether a notice schedules `pump`
         self._owner = owner
-        self._pace = Pace(self.waiting, self.in_flight, owner.outputs)
+        self._pace = InFlightWindow(self.waiting, self.in_flight, owner.outputs)
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
-        self._session: Session | None = None
+        self._session: OpenSession | None = None
         self._sampler: KeySampler | None = None  # of its keys, while there is a server that takes them
         self._opening = False
         self._closed = False
 
-    def pending(self) -> list[Batch]:
+    def pending(self) -> list[EventBatch]:
         """Batches with events that are not settled, oldest first; call with the lock held."""
         batches = [*self.in_flight, *self.waiting]
         return [*batches, self.current] if self.current.entries else batches
 
     @property
-    def last(self) -> Batch | None:
+    def last(self) -> EventBatch | None:
         return self.pending()[-1] if self.has_pending else None
 
     @property
     def has_pending(self) -> bool:
         return bool(self.in_flight or self.waiting or self.current.entries)
 
-    def take_all(self) -> list[Batch]:
+    def take_all(self) -> list[EventBatch]:
         """`pending`, which this output then forgets; call with the lock held."""
         batches = self.pending()
         self.in_flight.clear()
         self.waiting.clear()
         if self.current.entries:
-            self.current = Batch()
+            self.current = EventBatch()
         return batches
 
     def notice(self) -> None:
@@ -246,9 +245,9 @@ class SegmentOutput:
         """Start a new batch for later events; call with the lock held."""
         if self.current.entries:
             self.waiting.append(self.current)
-            self.current = Batch()
+            self.current = EventBatch()
 
-    def adopt(self, batch: Batch) -> None:
+    def adopt(self, batch: EventBatch) -> None:
         """Take over a batch of a segment that this one follows; call with the lock held."""
         self.waiting.append(batch)
         self.notice()
@@ -285,11 +284,11 @@ class SegmentOutput:
             self.prepare()
         self.send_prepared()
 
-    def _next(self) -> Batch:
+    def _next(self) -> EventBatch:
         if self.waiting:
             batch = self.waiting.popleft()
         else:
-            batch, self.current = self.current, Batch()
+            batch, self.current = self.current, EventBatch()
         batch.number = self._number = self._number + len(batch)
         self._pace.sent(batch)
         if traces.active is not None:
@@ -297,7 +296,7 @@ class SegmentOutput:
         self.in_flight.append(batch)
         return batch
 
-    def _send(self, session: Session, batch: Batch) -> None:
+    def _send(self, session: OpenSession, batch: EventBatch) -> None:
         if self._session is not session:
             return  # lost meanwhile: the next session sends it
         if batch.is_large:
@@ -309,7 +308,7 @@ class SegmentOutput:
             if report is not None:
                 session.send(report)
 
-    async def _send_large(self, session: Session, batch: Batch) -> None:
+    async def _send_large(self, session: OpenSession, batch: EventBatch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
         session knows whether it was done; that session acknowledges the event, or sends it again."""
         try:
@@ -363,7 +362,7 @@ class SegmentOutput:
         if self._closed or self.is_sealed:
             raise ClosedError(f"nothing more is written to {self.segment}")
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: OpenSession) -> None:
         """Resume with everything the session has not stored."""
         self._session = session
         self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
@@ -416,7 +415,7 @@ class SegmentOutput:
 
     def _acknowledge(self, number: int, end: int = -1) -> None:
         """Settle the batches up to that number. end: where the last of them ends in the segment, if that is known."""
-        done: list[Batch] = []
+        done: list[EventBatch] = []
         with self._owner.lock:
             while self.in_flight and self.in_flight[0].number <= number:
                 done.append(self.in_flight.popleft())

@@ -27,18 +27,18 @@ from typing import Any
 from nadi.backoff import Backoff
 from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
-from nadi.client.control.patience import TimeLimit
 from nadi.client.control.process import OwnProcess
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import (
     CACHED_KEYS,
     FEW_EVENTS,
-    Batch,
-    Block,
+    BatchBlock,
     Blocks,
+    EventBatch,
     Events,
-    Piece,
+    FramedEvents,
     Routes,
     RoutingKeys,
     as_bytes,
@@ -234,7 +234,7 @@ class EventSender:
     def written(self) -> int:
         return self._settled + self._pending
 
-    def ends(self) -> list[tuple[int, Batch | None, int]]:
+    def ends(self) -> list[tuple[int, EventBatch | None, int]]:
         """Return where all that was written so far ends, by segment: the last batch that is not stored yet, which takes
         no more events; and the end of what is stored, negative if unknown."""
         with self.lock:
@@ -333,7 +333,7 @@ class EventSender:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def settled(self, batches: Sequence[Batch], error: NadiError | None = None) -> None:
+    def settled(self, batches: Sequence[EventBatch], error: NadiError | None = None) -> None:
         """The batches are stored, or have failed."""
         if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
@@ -415,7 +415,7 @@ class EventSender:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _take(self, block: Block) -> list[Ack]:
+    def _take(self, block: BatchBlock) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
         if len(block) < FEW_EVENTS:
             return [self.write_event(event, key) for event, key in block.one_by_one()]
@@ -429,7 +429,7 @@ class EventSender:
                 if self._routes is routes:  # else a segment was replaced meanwhile
                     return [self._add(routes.segments[code], piece) for code, piece in pieces]
 
-    def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
+    def _add(self, output: SegmentOutput, piece: FramedEvents) -> Ack:
         """With the lock held."""
         batch = output.current
         batch.add_piece(piece)
@@ -514,13 +514,13 @@ class EventSender:
         sealed.close()
         del self.outputs[sealed.segment_id]
 
-    def _divided(self, batch: Batch, spare: SegmentOutput) -> dict[SegmentOutput, Batch]:
+    def _divided(self, batch: EventBatch, spare: SegmentOutput) -> dict[SegmentOutput, EventBatch]:
         """The batch's events, in order, grouped by the output that takes their key; those without a key go to
         `spare`."""
         routes = self._routes
-        groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
+        groups: defaultdict[SegmentOutput, EventBatch] = defaultdict(partial(EventBatch, batch.ack))
         for header, payload, key in batch.parts():
-            if isinstance(key, Piece):
+            if isinstance(key, FramedEvents):
                 for code, part in key.divide(routes, routes.code_of[spare]):
                     groups[routes.segments[code]].add_piece(part)
             else:

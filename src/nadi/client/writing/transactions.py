@@ -17,7 +17,7 @@ from uuid import UUID
 
 from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.closing import Closing
-from nadi.client.control.patience import TimeLimit
+from nadi.client.control.time_limit import TimeLimit
 from nadi.client.segments.info import was_recreated
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.ack import Ack
@@ -29,7 +29,7 @@ from nadi.errors import (
     EpochGoneError,
     InvalidArgumentError,
     NadiError,
-    StreamRemadeError,
+    StreamRecreatedError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
@@ -202,7 +202,7 @@ class OpenTransaction:
         owner = self._owner
         own = [one.segment_id for one in self._segments]
         if await was_recreated(owner._stores, owner.scope, owner.stream, own):
-            raise StreamRemadeError(owner.scope, owner.stream)
+            raise StreamRecreatedError(owner.scope, owner.stream)
 
     def _end(self, over: str) -> None:
         self._over = self._over or over

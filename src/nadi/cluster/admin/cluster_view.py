@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from nadi.cluster.keeper import Keeper
-from nadi.cluster.map import RecordWatch, of_each
+from nadi.cluster.container_map import RecordWatch, of_each
 from nadi.cluster.membership import Membership
-from nadi.cluster.membership_view import FOLDER, GCS_PACE, Member, MembershipPace, decode
-from nadi.engines.engine import LogEngine, OwnEngine, Registry
-from nadi.engines.identity import Cluster, OwnLog, check_its_log, find_cluster
-from nadi.engines.opening import log_name, open_engines, open_log
-from nadi.engines.outcomes import patiently
-from nadi.engines.urls import folder_of
+from nadi.cluster.membership_view import FOLDER, GCS_PACE, MembershipPace, ServerMember, decode
+from nadi.cluster.reconciler import Keeper
 from nadi.errors import ConflictError, InvalidArgumentError, StoreError
 from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
+from nadi.object_log.engine import LogEngine, OwnEngine, Registry
+from nadi.object_log.identity import Cluster, OwnLog, check_its_log, find_cluster
+from nadi.object_log.opening import log_name, open_engines, open_log
+from nadi.object_log.outcomes import patiently
+from nadi.object_log.urls import folder_of
 from nadi.observe.cluster import ClusterReport, ContainerReport, DrainReport, ServerReport, SnapshotReport
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain import layout
-from nadi.segmentstore.hosted import CONTROLLER_CONTAINER
+from nadi.segmentstore.container_registry import CONTROLLER_CONTAINER
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import ContainerRecord, Records
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 
 _LOOK_S = CLUSTER_BEAT_S / 2
 
@@ -95,7 +95,7 @@ async def look(store: SharedStore) -> ClusterReport:
     log_bytes = await of_each(bytes_of, numbers, CLUSTER_LOGS_AT_ONCE) if store.cluster.log is None else []
     ages = await of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
     known = {number: age for number, age in enumerate(ages) if age is not None}
-    return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
+    return cluster_report(store.cluster.cluster, "", ClusterView(members, records, dict(enumerate(log_bytes)), known))
 
 
 async def living(store: SharedStore) -> list[str]:
@@ -104,7 +104,7 @@ async def living(store: SharedStore) -> list[str]:
 
 
 async def read_records(store: SharedStore) -> list[ContainerRecord]:
-    records = Records(store.registry, store.runtime)
+    records = ContainerRecords(store.registry, store.runtime)
 
     async def read(number: int) -> ContainerRecord:
         return (await patiently("read the records", lambda: records.read(number), store.runtime)).record
@@ -112,7 +112,7 @@ async def read_records(store: SharedStore) -> list[ContainerRecord]:
     return await of_each(read, range(store.cluster.containers), CLUSTER_RECORDS_AT_ONCE)
 
 
-async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
+async def _members(store: SharedStore) -> dict[str, tuple[ServerMember, bool]]:
     """What each entry says, and whether it changed while it was watched: for so many looks, as servers may stand still
     with the machine, and beat once it goes on."""
     runtime = store.runtime
@@ -128,7 +128,7 @@ async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
         await runtime.sleep(_LOOK_S)
         last = await versions()
         alive = {name for name, version in last.items() if first.get(name) != version}
-    found: dict[str, tuple[Member, bool]] = {}
+    found: dict[str, tuple[ServerMember, bool]] = {}
     for name in last:
         entry = await patiently("read its servers", partial(store.registry.get, name), runtime)
         member = decode(entry.value) if entry is not None else None
@@ -147,11 +147,11 @@ async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerReco
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterView:
     """What is known of a cluster. members: by server, with whether each is alive. records: of the containers.
     log_bytes: what their logs hold; snapshot_ages_s: since their snapshots were stored; as far as known."""
 
-    members: Mapping[str, tuple[Member, bool]]
+    members: Mapping[str, tuple[ServerMember, bool]]
     records: Mapping[int, ContainerRecord]
     log_bytes: Mapping[int, int] = field(default_factory=dict)
     snapshot_ages_s: Mapping[int, float] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Seen:
         return server in self.members and self.members[server][1]
 
 
-def cluster_report(cluster: str, seen_by: str, seen: Seen) -> ClusterReport:
+def cluster_report(cluster: str, seen_by: str, seen: ClusterView) -> ClusterReport:
     """The report: servers in order of their start, containers in order. seen_by: see `ClusterReport`."""
     containers = [_container(number, seen) for number in sorted(seen.records)]
     by_start = sorted(seen.members.values(), key=lambda one: (one[0].started_ms, one[0].id))
@@ -179,7 +179,7 @@ def held(server: str, containers: list[ContainerReport]) -> list[int]:
     return [one.number for one in containers if one.owner == server and one.state in ("open", "moving", "orphaned")]
 
 
-def _server(member: Member, *, is_alive: bool, containers: list[ContainerReport]) -> ServerReport:
+def _server(member: ServerMember, *, is_alive: bool, containers: list[ContainerReport]) -> ServerReport:
     state: Literal["alive", "draining", "dead"] = "draining" if member.is_draining else "alive"
     return ServerReport(
         member.id,
@@ -194,7 +194,7 @@ def _server(member: Member, *, is_alive: bool, containers: list[ContainerReport]
     )
 
 
-def _container(number: int, seen: Seen) -> ContainerReport:
+def _container(number: int, seen: ClusterView) -> ContainerReport:
     record = seen.records[number]
     start, snapshot = record.start, None
     if record.snapshot is not None:
@@ -227,7 +227,7 @@ class Operator:
         members = {peer.id: (peer.member, peer.is_alive) for peer in peers if peer.member is not None}
         records = {number: self._watch.record(number) for number in range(self._cluster.containers)}
         log_bytes = {one.number: one.logged_bytes for one in self._store.containers if one.started}
-        return cluster_report(self._cluster.cluster, self._me, Seen(members, records, log_bytes))
+        return cluster_report(self._cluster.cluster, self._me, ClusterView(members, records, log_bytes))
 
     def drain(self) -> DrainReport:
         """Begin to hand all containers over, for good; ConflictError if no other server takes any."""

@@ -29,18 +29,18 @@ from pathlib import Path
 import msgspec
 
 from nadi.cluster import membership_view
-from nadi.engines.engine import LogEngine, OwnEngine, Registry
-from nadi.engines.proof import PROOF
 from nadi.errors import NadiError, NotFoundError
 from nadi.limits import JANITOR_DELETED_AT_ONCE, JANITOR_EACH_S, JANITOR_FIRST_S, JANITOR_OLDER_S, JANITOR_PAUSE_S
+from nadi.object_log.engine import LogEngine, OwnEngine, Registry
+from nadi.object_log.store_probe import PROOF
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, folder_of, name_of, place_of
+from nadi.segmentstore.chain.layout import HEADER_BYTES, ChainPosition, folder_of, name_of, place_of
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import restored
 from nadi.segmentstore.tier2 import records
 from nadi.segmentstore.tier2.checksums import ChunkDescription
-from nadi.segmentstore.tier2.chunks import ChunkStore, Listed
-from nadi.segmentstore.tier2.records import ContainerRecord, Records
+from nadi.segmentstore.tier2.chunks import ChunkStore, ListedObject
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 
 log = logging.getLogger(__name__)
 _TAIL_BYTES = 64 * 1024  # holds any chunk's description
@@ -85,7 +85,7 @@ class Janitor:
         self._log = log
         self._runtime, self._older_s, self._dry = runtime, older_s, dry
         self._goes_on, self._pause_s = goes_on, pause_s
-        self._records = Records(registry, runtime)
+        self._records = ContainerRecords(registry, runtime)
 
     async def clean(self) -> Cleaned:
         """Remove garbage from the whole store. UnavailableError: the store can't answer. What was removed until then
@@ -151,7 +151,7 @@ class Janitor:
         finally:
             await in_thread(shutil.rmtree, folder, True)
 
-    async def _planned_by(self, container: int, one: Listed) -> int:
+    async def _planned_by(self, container: int, one: ListedObject) -> int:
         tail_bytes = min(one.size_bytes, _TAIL_BYTES)
         try:
             tail = await self._chunks.read(one.name, one.size_bytes - tail_bytes, tail_bytes)
@@ -163,30 +163,30 @@ class Janitor:
     async def _record(self, container: int) -> ContainerRecord:
         return (await self._records.read(container)).record
 
-    async def _pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+    async def _pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         async for page in self._chunks.pages(folder.rstrip("/")):
             if not self._goes_on():
                 return
             yield page
             await self._runtime.sleep(self._pause_s)
 
-    async def _old(self, folder: str) -> AsyncIterator[list[Listed]]:
+    async def _old(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         async for page in self._pages(folder):
             if aged := [one for one in page if one.modified_ms < self._before_ms]:
                 yield aged
 
-    async def _aged(self, log: OwnEngine, folder: str) -> AsyncIterator[list[Listed]]:
+    async def _aged(self, log: OwnEngine, folder: str) -> AsyncIterator[list[ListedObject]]:
         """Of a log that isn't in the store, what is old enough."""
         async with aclosing(log.aged(folder)) as pages:  # type: ignore[type-var]
             async for page in pages:
                 if not self._goes_on():
                     return
-                if aged := [Listed(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]:
+                if aged := [ListedObject(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]:
                     yield aged
                 await self._runtime.sleep(self._pause_s)
 
     async def _remove(
-        self, page: Sequence[Listed], names: Sequence[str], cleaned: Cleaned, log: OwnEngine | None = None
+        self, page: Sequence[ListedObject], names: Sequence[str], cleaned: Cleaned, log: OwnEngine | None = None
     ) -> int:
         engine = log or self._engine
         sizes = {one.name: one.size_bytes for one in page}
@@ -214,7 +214,7 @@ async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], b
 _OF_SNAPSHOT = re.compile(r"(?:base-([0-9a-f]{16})-[0-9a-f]{32}-\d+|delta-([0-9a-f]{16})-[0-9a-f]{32})(?:-copy)?")
 
 
-def frames(container: int, record: ContainerRecord, listed: Iterable[Listed]) -> list[str]:
+def frames(container: int, record: ContainerRecord, listed: Iterable[ListedObject]) -> list[str]:
     """The names, among objects of a container's log, of frames that nobody needs."""
     found = []
     for one in listed:
@@ -226,7 +226,7 @@ def frames(container: int, record: ContainerRecord, listed: Iterable[Listed]) ->
     return found
 
 
-def _is_past(record: ContainerRecord, place: Place) -> bool:
+def _is_past(record: ContainerRecord, place: ChainPosition) -> bool:
     start = record.start
     begun = dict(start.begun)
     if place.epoch > start.epoch or start.epoch not in begun:
@@ -240,7 +240,7 @@ def _is_past(record: ContainerRecord, place: Place) -> bool:
     return sequence >= end or sequence < start.held_from
 
 
-def snapshot_objects(container: int, record: ContainerRecord, listed: Iterable[Listed]) -> list[str]:
+def snapshot_objects(container: int, record: ContainerRecord, listed: Iterable[ListedObject]) -> list[str]:
     """The names, among objects of a container's snapshots, of those that no snapshot will have any more."""
     if record.snapshot is None:
         return []

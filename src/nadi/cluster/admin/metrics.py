@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nadi.cluster.membership import Membership
-from nadi.engines.engine import LogEngine
 from nadi.errors import UnavailableError
+from nadi.object_log.engine import LogEngine
 from nadi.observe.metrics import Histogram, Meaning, Sample, Value, by_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.layout import place_of

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class ActiveAddresses:
     """Where a server answers, each as "host:port". rest: "" if it has no REST port."""
 
     rpc: str
@@ -35,10 +35,10 @@ class Active:
     def __init__(self, may_answer: Callable[[], bool] = lambda: True) -> None:
         self._may_answer = may_answer
         self.here: Controller | None = None
-        self.there: Addresses | None = None
+        self.there: ActiveAddresses | None = None
         self._calls: dict[asyncio.Timeout, None] = {}
 
-    def set(self, here: Controller | None, there: Addresses | None) -> bool:
+    def set(self, here: Controller | None, there: ActiveAddresses | None) -> bool:
         """Return whether that is something else than before, for those who call; calls under way end then."""
         before = self.here or self.there
         self.here, self.there = here, there

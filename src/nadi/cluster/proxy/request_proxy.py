@@ -13,15 +13,15 @@ from typing import Any
 
 import grpc
 
-from nadi.access.shares import Shares
+from nadi.access.fair_shares import Shares
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
-from nadi.cluster.map import Map
-from nadi.cluster.proxy.active import FORWARDED, Active, Addresses, ClusterKey
+from nadi.cluster.container_map import Map
+from nadi.cluster.proxy.active import FORWARDED, Active, ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.server import Answers, Call, Refusal, add_answers
+from nadi.controller.grpc.server import Answers, ForwardedStatus, RpcCall, add_answers
 from nadi.controller.grpc.service import Service
 from nadi.controller.rest.endpoint import Api
 from nadi.errors import UnavailableError
@@ -67,7 +67,7 @@ class RequestProxy:
         """The active controller is this one, in this process; or it isn't here (None). Calls under way end."""
         self._changed(controller, self._active.there)
 
-    def follow(self, addresses: Addresses | None) -> None:
+    def follow(self, addresses: ActiveAddresses | None) -> None:
         """The server at these addresses, another one, has the active controller unless it is here; None: it isn't known
         who has."""
         self._changed(self._active.here, addresses)
@@ -77,7 +77,7 @@ class RequestProxy:
         self._changed(None, None)
         await asyncio.gather(*self._closing)
 
-    def _changed(self, here: Controller | None, there: Addresses | None) -> None:
+    def _changed(self, here: Controller | None, there: ActiveAddresses | None) -> None:
         if not self._active.set(here, there):
             return
         if self._forward is not None:
@@ -91,7 +91,7 @@ class RequestProxy:
         if self._rest is not None:
             self._rest.changed()
 
-    async def _answer(self, call: Call) -> Any:
+    async def _answer(self, call: RpcCall) -> Any:
         if self._own.has(call.rpc):
             return await self._own.answer(call)
         async with self._active.call():
@@ -139,7 +139,7 @@ class Forward:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def answer(self, call: Call) -> bytes | None:
+    async def answer(self, call: RpcCall) -> bytes | None:
         """The reply's bytes; None if replies were written. Refusal: the other server's status, or that it can't be
         reached. UnavailableError: too many calls are on their way there."""
         channel = await self._free()
@@ -149,13 +149,13 @@ class Forward:
             return await self._passed_on(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
-            raise Refusal(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
+            raise ForwardedStatus(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
             self._channels[channel] -= 1
             if not any(self._channels.values()):
                 self._idle.set()
 
-    async def _passed_on(self, call: Call, channel: grpc.aio.Channel) -> bytes | None:
+    async def _passed_on(self, call: RpcCall, channel: grpc.aio.Channel) -> bytes | None:
         told = {key: value for key, value in call.invocation_metadata() or () if key == "authorization"}
         metadata = (*told.items(), (FORWARDED, self._key.proof(call.peer())))
         request, call.raw = call.raw, b""

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi import limits
-from nadi.access.shares import Places
+from nadi.access.fair_shares import Places
 from nadi.client.control.security import Security
 from nadi.cluster.proxy.active import FORWARDED, Active, ClusterKey
 from nadi.cluster.proxy.segment_router import endpoint_of

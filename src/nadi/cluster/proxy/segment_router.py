@@ -24,17 +24,17 @@ from nadi.client.segments.connection import Connections, Endpoint, SegmentStoreC
 from nadi.errors import InvalidArgumentError, NotOwnerError, ProtocolError
 from nadi.limits import APPEND_SESSIONS_KEPT, LOAD_PAGE_SEGMENTS, PEER_ANSWER_S, PEER_CONNECT_S, PEER_SILENCE_S
 from nadi.model.load import SegmentLoad
-from nadi.segmentstore.hosted import is_record
+from nadi.segmentstore.container_registry import is_record
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
-from nadi.wire.loads import packed_loads, unpacked_loads
+from nadi.wire.load_reports import packed_loads, unpacked_loads
 
 _TRIES = 3  # for one command, each at another place
 
 
 @dataclass(slots=True, eq=False)
-class _Writer:
+class _RoutedWriter:
     """A writer, and where it was set up last: at the store in this process or over a connection to another; None:
     it has to be set up again."""
 
@@ -59,7 +59,7 @@ class SegmentRouter:
         self._store, self._address = store, address
         self._owner_of, self._stores = owner_of, stores
         self._connections = Connections(PEER_CONNECT_S, tls, "this server is being stopped")
-        self._writers: LRUCache[bytes, _Writer] = LRUCache(APPEND_SESSIONS_KEPT)
+        self._writers: LRUCache[bytes, _RoutedWriter] = LRUCache(APPEND_SESSIONS_KEPT)
 
     async def __call__(self, command: Command) -> Command:
         """Return the reply, which may be an error. NotOwnerError: nobody is known to have the segment; nothing was
@@ -72,7 +72,7 @@ class SegmentRouter:
             case wire.GetSegmentLoads():
                 return await self._loads(command)
             case wire.SetupAppend():
-                writer = _Writer(command, None)
+                writer = _RoutedWriter(command, None)
                 reply = await self._where_it_is(command.segment, partial(self._set_up, writer))
                 if writer.at is not None:
                     self._writers[command.writer_id] = writer
@@ -138,13 +138,13 @@ class SegmentRouter:
             pages.append(reply)
         return joined(command, pages)
 
-    async def _set_up(self, writer: _Writer, address: str | None) -> Command:
+    async def _set_up(self, writer: _RoutedWriter, address: str | None) -> Command:
         at = await self._at(address)
         reply = await self._ask_over(at, writer.setup)
         writer.at = at if isinstance(reply, wire.AppendSetup) else None
         return reply
 
-    async def _append_at(self, writer: _Writer, command: wire.ConditionalAppend, address: str | None) -> Command:
+    async def _append_at(self, writer: _RoutedWriter, command: wire.ConditionalAppend, address: str | None) -> Command:
         if writer.at is not await self._at(address):
             reply = await self._set_up(writer, address)
             if not isinstance(reply, wire.AppendSetup):

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from nadi import errors
 from nadi.backoff import Backoff
-from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import AnyWork, EpochChange, Listed, ScopeState, Stream
+from nadi.controller.state.metadata import ControllerMetadata, StreamName
+from nadi.controller.state.records import AnyWork, EpochChange, ListedMark, ScopeState, StreamRecord
 from nadi.controller.state.segments import ABSENT, ANY_VERSION, Segments, freeing_room, together
 from nadi.errors import ClosedError
 from nadi.limits import CONVOY_FEW, CONVOY_WAIT_S, WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
@@ -178,7 +178,7 @@ _FULL_LOOK_S = 1.0  # between two looks at whether work that goes first waits fo
 _MOVED_PAUSE_S = 0.5  # and while a container is between two servers: that is over in a second or a few
 
 
-class Refused(Exception):
+class WorkRefused(Exception):
     """Raised by steps: the work must not be done after all and left nothing behind. `error` goes to the caller."""
 
     def __init__(self, error: Exception) -> None:
@@ -192,7 +192,7 @@ class Recorded(NamedTuple):
     version: int
 
 
-class _Run:
+class _WorkflowRequest:
     """A request for work, whose caller waits until it is `recorded`, or `done`; an error ends both."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class _Run:
 
 
 class Workflows:
-    def __init__(self, metadata: Metadata, segments: Segments, clock: Runtime, tasks: Tasks) -> None:
+    def __init__(self, metadata: ControllerMetadata, segments: Segments, clock: Runtime, tasks: Tasks) -> None:
         self.metadata = metadata
         self.segments = segments
         self.clock = clock
@@ -262,7 +262,7 @@ class Workflows:
         """Start a workflow and wait until it is done (`wait`) or recorded. `begin` runs under the stream's lock; it
         raises if the request is wrong, and returns None if there is nothing to do. On RequestTimeoutError or
         StorageFullError, work that is recorded continues after the reply."""
-        run = _Run()
+        run = _WorkflowRequest()
         task = self.tasks.spawn(self._perform(name, begin, run))
         try:
             async with asyncio.timeout(WORKFLOW_WAIT_S):
@@ -277,7 +277,9 @@ class Workflows:
             if not run.is_begun:  # who gave up leaves the queue: calls have a limit only while somebody waits for them
                 task.cancel()
 
-    async def _perform(self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]], run: _Run) -> None:
+    async def _perform(
+        self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]], run: _WorkflowRequest
+    ) -> None:
         try:
             async with self.lock(name):
                 run.is_begun = True
@@ -293,7 +295,7 @@ class Workflows:
         except Exception as error:
             run.fail(error)
 
-    async def _unless_full(self, name: StreamName, run: _Run) -> None:
+    async def _unless_full(self, name: StreamName, run: _WorkflowRequest) -> None:
         """Wait until it is recorded; StorageFullError if work that goes first is stuck on a full disk."""
         while not run.recorded.done():
             full = self._full.get(self._lock_key(name))
@@ -303,7 +305,7 @@ class Workflows:
                 raise error
             await asyncio.wait([run.recorded], timeout=_FULL_LOOK_S)
 
-    async def _record_surely(self, name: StreamName, work: AnyWork, run: _Run) -> Recorded | None:
+    async def _record_surely(self, name: StreamName, work: AnyWork, run: _WorkflowRequest) -> Recorded | None:
         """Record work. If the outcome is unknown, report that, do whatever turns out to be recorded, and return None:
         else it might be done after what follows."""
         try:
@@ -356,9 +358,9 @@ class Workflows:
             recorded = Recorded(found.value, key, found.version)
         await self.finish(name, recorded)
 
-    async def finish(self, name: StreamName, recorded: Recorded, run: _Run | None = None) -> None:
+    async def finish(self, name: StreamName, recorded: Recorded, run: _WorkflowRequest | None = None) -> None:
         """Perform recorded work until it is done, then drop the record; whoever waits needn't wait for that."""
-        work, run = recorded.work, run or _Run()
+        work, run = recorded.work, run or _WorkflowRequest()
         kind = KIND_OF[type(work)]
         self._pending.setdefault(name.key, {})[kind] = work
 
@@ -366,7 +368,7 @@ class Workflows:
             try:
                 with freeing_room() if kind in FREES_ROOM else nullcontext():
                     await self.steps[type(work)](name, work)
-            except Refused as refused:
+            except WorkRefused as refused:
                 run.refusal = refused.error
             if run.refusal is None:
                 run.end()
@@ -380,11 +382,11 @@ class Workflows:
             run.fail(run.refusal)
 
     async def persist(
-        self, what: str, attempt: Attempt, run: _Run | None = None, *, locked: StreamName | None = None
+        self, what: str, attempt: Attempt, run: _WorkflowRequest | None = None, *, locked: StreamName | None = None
     ) -> None:
         """Try until it succeeds, with growing pauses. Errors other than an outage are logged and reported, and so is
         a full disk, also to those who wait for the lock that the caller holds; it continues once there is space."""
-        key, run = self._lock_key(locked) if locked is not None else "", run or _Run()
+        key, run = self._lock_key(locked) if locked is not None else "", run or _WorkflowRequest()
         backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=WORKFLOW_RETRY_MAX_S, sleep=self.clock.sleep)
         try:
             while True:
@@ -442,7 +444,7 @@ async def check_scope(flow: Workflows, scope: str) -> None:
     or the creation sees the mark and undoes what is made."""
     found = await flow.metadata.scopes.get(scope, fresh=True)
     if found is None or found.value.state is ScopeState.DELETING:
-        raise Refused(errors.ScopeNotFoundError(scope))
+        raise WorkRefused(errors.ScopeNotFoundError(scope))
 
 
 async def seal_and_measure(flow: Workflows, name: StreamName, ids: Sequence[int], label: str) -> None:
@@ -454,7 +456,7 @@ async def seal_and_measure(flow: Workflows, name: StreamName, ids: Sequence[int]
     await flow.metadata.put_sizes(name, label, dict(zip(ids, sizes, strict=True)))
 
 
-async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
+async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> StreamRecord:
     history = await flow.metadata.history(name)
     stream, version = await flow.metadata.stream(name)
     epoch, segments = change.epoch, history.epoch(change.epoch)
@@ -470,7 +472,7 @@ async def index_tags(flow: Workflows, name: StreamName, before: Sequence[str], a
     change of its record: while the old one stands, a repeated step can work it out again. So the index may be ahead."""
     table = flow.metadata.tags(name.scope)
     if added := [tag for tag in after if tag not in before]:
-        await table.put_all([(_tag_prefix(tag) + name.stream, Listed(), ANY_VERSION) for tag in added])
+        await table.put_all([(_tag_prefix(tag) + name.stream, ListedMark(), ANY_VERSION) for tag in added])
     await table.remove([_tag_prefix(tag) + name.stream for tag in before if tag not in after])
 
 

@@ -65,7 +65,7 @@ def txn_message(txn_id: int) -> pb.TxnId:
     return pb.TxnId(highBits=high, lowBits=low)
 
 
-def config_of(message: pb.StreamConfig) -> records.Config:
+def config_of(message: pb.StreamConfig) -> records.StreamConfigRecord:
     """Return the stream configuration in a message; InvalidArgumentError if a number has no meaning."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     try:
@@ -74,7 +74,7 @@ def config_of(message: pb.StreamConfig) -> records.Config:
     except ValueError as error:
         raise InvalidArgumentError(f"unknown policy: {error}") from error
     is_limited = retention_type is not records.RetentionType.NONE
-    return records.Config(
+    return records.StreamConfigRecord(
         scale_type,
         scaling.targetRate,
         scaling.scaleFactor,
@@ -91,7 +91,7 @@ def config_of(message: pb.StreamConfig) -> records.Config:
     )
 
 
-def config_message(name: StreamName, config: records.Config) -> pb.StreamConfig:
+def config_message(name: StreamName, config: records.StreamConfigRecord) -> pb.StreamConfig:
     message = pb.StreamConfig(
         streamInfo=stream_info(name),
         scalingPolicy=pb.ScalingPolicy(
@@ -154,7 +154,7 @@ async def _paced(cuts: Iterable[T], entries: Callable[[T], int]) -> AsyncIterato
         yield cut
 
 
-async def group_message(name: GroupName, group: records.ReaderGroup) -> pb.ReaderGroupConfiguration:
+async def group_message(name: GroupName, group: records.ReaderGroupRecord) -> pb.ReaderGroupConfiguration:
     config = group.config
     return pb.ReaderGroupConfiguration(
         scope=name.scope,

@@ -22,7 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from nadi import limits
-from nadi.access.shares import LoopTurns, Places, Shares
+from nadi.access.fair_shares import LoopTurns, Places, Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.service import Service
@@ -157,7 +157,7 @@ def _is_fault(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is None or record.exc_info[0].__name__ != _NOT_SENT
 
 
-class Call:
+class RpcCall:
     """An RPC whose request is here, with what an answer needs to know. `raw`: the request's bytes, until `parsed`."""
 
     __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
@@ -194,11 +194,11 @@ class Call:
         await self._context.write(reply)
 
 
-Answer = Callable[[Call], Awaitable[Any]]
+Answer = Callable[[RpcCall], Awaitable[Any]]
 """Answers a call: the reply, a message or its bytes; None if replies were written."""
 
 
-class Refusal(Exception):
+class ForwardedStatus(Exception):
     """The status that another server gave a call: it is passed on."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
@@ -218,7 +218,7 @@ class Answers:
     def has(self, rpc: str) -> bool:
         return rpc in self._methods
 
-    async def answer(self, call: Call) -> Any:
+    async def answer(self, call: RpcCall) -> Any:
         request = await call.parsed()
         method = self._methods[call.rpc]
         if call.rpc in WATCHES:
@@ -228,7 +228,7 @@ class Answers:
             return await self._access.answer(call.rpc, method, request, call)
         return await method(request)
 
-    async def _watch(self, method: Callable[[Any], AsyncGenerator[Any, None]], request: Any, call: Call) -> None:
+    async def _watch(self, method: Callable[[Any], AsyncGenerator[Any, None]], request: Any, call: RpcCall) -> None:
         """Send what `method` yields, as long as access permits it; UnavailableError where there are too many: for it
         takes a place of all calls for as long as it lasts."""
         if self._access is not None:
@@ -270,7 +270,7 @@ def add_answers(
 ) -> Shares:
     """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
     made a call, of its context."""
-    calls = _Calls(answer, peer_of)
+    calls = _RpcCalls(answer, peer_of)
 
     def serialized(reply: Any) -> bytes:
         return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
@@ -286,7 +286,7 @@ def add_answers(
     return calls.shares
 
 
-class _Calls:
+class _RpcCalls:
     """Those of one server, and memory for their requests, while they come and while they are worked on. gRPC hands over
     nothing of a request until it is asked to, and doesn't say how large it is: until then it stays in the network."""
 
@@ -306,14 +306,14 @@ class _Calls:
         try:
             async with AsyncExitStack() as coming, AsyncExitStack() as working:
                 await coming.enter_async_context(self._receiving.of(address, limit_s=limit_s))
-                call = Call(rpc, await _received(requests), context, peer, self._turns, working)
+                call = RpcCall(rpc, await _received(requests), context, peer, self._turns, working)
                 if len(call.raw) > limits.RPC_SMALL_BYTES:
                     size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
                     await working.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
                 await coming.aclose()
                 await self._turns.mine(peer)
                 return await self._answer(call)
-        except Refusal as refusal:
+        except ForwardedStatus as refusal:
             code, text = refusal.code, refusal.text
         except Exception as error:
             code = grpc.StatusCode[code_of(error)]

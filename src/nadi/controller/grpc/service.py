@@ -44,11 +44,11 @@ from nadi.controller.transactions.decisions import ExecutionTimeExceededError, L
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError, StreamNotFoundError
 from nadi.limits import STREAM_MAX_SEGMENTS, TXN_TOGETHER_MAX
 from nadi.naming import segment_name
-from nadi.wire.moments import ARRIVAL
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler_pb
 from nadi.wire.rpc import reports_pb2 as reports_pb
 from nadi.wire.rpc import transactions_pb2 as together_pb
+from nadi.wire.time_index import ARRIVAL
 
 log = logging.getLogger(__name__)
 

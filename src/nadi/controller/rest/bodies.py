@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, RetentionType, ScaleType
+from nadi.controller.state.records import RetentionType, ScaleType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
 from nadi.model.event_time import EventTime
@@ -64,7 +64,7 @@ _SCALING_TYPES: dict[ScaleType, ScalingType] = dict(zip(ScaleType, get_args(Scal
 _SCALE_TYPES = {scaling: scale for scale, scaling in _SCALING_TYPES.items()}
 
 
-class ScalingPolicy(RequestBody, frozen=True):
+class ScalingPolicyBody(RequestBody, frozen=True):
     """`targetRate` and `scaleFactor` are for the rate types only."""
 
     type: ScalingType
@@ -83,7 +83,7 @@ class TimeBasedRetention(RequestBody, frozen=True):
         return self.days * _DAY_MS + self.hours * _HOUR_MS + self.minutes * _MINUTE_MS
 
 
-class RetentionPolicy(RequestBody, frozen=True):
+class RetentionPolicyBody(RequestBody, frozen=True):
     """`timeBasedRetention` applies if `value` is 0; likewise for the two fields of the maximum kept."""
 
     type: Literal["LIMITED_DAYS", "LIMITED_SIZE_MB"]
@@ -106,8 +106,8 @@ class EventTimeField(RequestBody, frozen=True, kw_only=True):
 class UpdateStream(RequestBody, frozen=True, kw_only=True):
     """A stream's whole configuration: what is left out is cleared."""
 
-    scalingPolicy: ScalingPolicy
-    retentionPolicy: RetentionPolicy | None = None
+    scalingPolicy: ScalingPolicyBody
+    retentionPolicy: RetentionPolicyBody | None = None
     streamTags: Tags = []
     timestampAggregationTimeout: Long = 0
     rolloverSizeBytes: Long = 0
@@ -121,8 +121,8 @@ class CreateStream(UpdateStream, frozen=True, kw_only=True):
 class StreamProperty(ResponseBody, frozen=True):
     scopeName: str
     streamName: str
-    scalingPolicy: ScalingPolicy
-    retentionPolicy: RetentionPolicy | None
+    scalingPolicy: ScalingPolicyBody
+    retentionPolicy: RetentionPolicyBody | None
     tags: list[str]
     timestampAggregationTimeout: int
     rolloverSizeBytes: int
@@ -177,7 +177,7 @@ class ReaderGroupProperty(ResponseBody, frozen=True):
     onlineReaderIds: list[str]
 
 
-def config_of(body: UpdateStream) -> Config:
+def config_of(body: UpdateStream) -> StreamConfigRecord:
     scaling, retention = body.scalingPolicy, body.retentionPolicy
     fixed = scaling.type == "FIXED_NUM_SEGMENTS"
     rate, factor = scaling.targetRate or 0, scaling.scaleFactor or 0
@@ -187,7 +187,7 @@ def config_of(body: UpdateStream) -> Config:
         )
     retention_type, param, most = (RetentionType.NONE, 0, 0) if retention is None else _retention(retention)
     own = body.eventTime
-    return Config(
+    return StreamConfigRecord(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
         0 if fixed else factor,
@@ -204,7 +204,7 @@ def config_of(body: UpdateStream) -> Config:
     )
 
 
-def _retention(policy: RetentionPolicy) -> tuple[RetentionType, int, int]:
+def _retention(policy: RetentionPolicyBody) -> tuple[RetentionType, int, int]:
     timed = policy.type == "LIMITED_DAYS"
     unit = _DAY_MS if timed else MIB
 
@@ -226,13 +226,13 @@ def _retention(policy: RetentionPolicy) -> tuple[RetentionType, int, int]:
     return RetentionType.TIME if timed else RetentionType.SIZE, param, most or _I64_MAX
 
 
-def stream_property(name: StreamName, config: Config) -> StreamProperty:
+def stream_property(name: StreamName, config: StreamConfigRecord) -> StreamProperty:
     fixed = config.scale_type is ScaleType.FIXED
     event_time = EventTime.parse(config.event_time) if config.event_time else None
     return StreamProperty(
         name.scope,
         name.stream,
-        ScalingPolicy(
+        ScalingPolicyBody(
             _SCALING_TYPES[config.scale_type],
             config.min_segments,
             UNSET if fixed else config.target_rate,
@@ -246,7 +246,7 @@ def stream_property(name: StreamName, config: Config) -> StreamProperty:
     )
 
 
-def _retention_policy(config: Config) -> RetentionPolicy | None:
+def _retention_policy(config: StreamConfigRecord) -> RetentionPolicyBody | None:
     if config.retention_type is RetentionType.NONE:
         return None
     has_most = 0 < config.retention_max < _I64_MAX
@@ -254,9 +254,9 @@ def _retention_policy(config: Config) -> RetentionPolicy | None:
     if config.retention_type is RetentionType.SIZE:
         most = config.retention_max // MIB if has_most else UNSET
         least = config.retention_param // MIB
-        return RetentionPolicy("LIMITED_SIZE_MB", least, maxValue=most, overBookmarks=over_bookmarks)
+        return RetentionPolicyBody("LIMITED_SIZE_MB", least, maxValue=most, overBookmarks=over_bookmarks)
     days, span = _span(config.retention_param)
-    return RetentionPolicy(
+    return RetentionPolicyBody(
         "LIMITED_DAYS",
         days,
         span,

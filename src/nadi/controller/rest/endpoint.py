@@ -18,11 +18,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nadi import errors, limits
+from nadi.access.authentication import Gate
 from nadi.access.budget import Budget
-from nadi.access.gate import Gate
+from nadi.access.fair_shares import LoopTurns, Places
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, Permissions, reader_group_resource, scope_resource
-from nadi.access.shares import LoopTurns, Places
 from nadi.controller.controller import Controller
 from nadi.controller.metrics import OwnMetrics
 from nadi.controller.rest.bodies import Error
@@ -135,7 +135,7 @@ TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
 class Site:
     """What is served beside the controller's own endpoints: others like them, described as they are, and pages."""
 
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[RestEndpoint, ...] = ()
     pages: tuple[Route, ...] = ()
 
 
@@ -162,7 +162,7 @@ class Api:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RestCall:
     """One request, with its body decoded, and who sent it."""
 
     request: Request
@@ -211,8 +211,8 @@ DATA = "/v1/data"  # what is asked with the client library, of this server, whic
 SCOPE = "/v1/scopes/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 
-Handler = Callable[[Call], Awaitable[Any]]  # a response, or what is returned as JSON; None: nothing
-Asked = Callable[[Call], Need]
+Handler = Callable[[RestCall], Awaitable[Any]]  # a response, or what is returned as JSON; None: nothing
+Asked = Callable[[RestCall], Need]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class RestEndpoint:
     """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is checked before the handler
     runs. `codes`: other status codes, and when they occur. `media`: what is returned is one of these, as the request
     prefers. `takes`: content types of a body that the handler reads by itself."""
@@ -261,13 +261,13 @@ def on_reader_group(permission: Permission) -> Asked:
     return lambda call: Need(reader_group_resource(*call.group), permission)
 
 
-def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], Endpoint]:
+def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], RestEndpoint]:
     """Make a handler an endpoint, whose summary is the handler's docstring; the arguments are Endpoint's."""
-    return lambda handler: Endpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
+    return lambda handler: RestEndpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 
 
-def endpoints_of(module: Mapping[str, Any]) -> tuple[Endpoint, ...]:
-    return tuple(value for value in module.values() if isinstance(value, Endpoint))
+def endpoints_of(module: Mapping[str, Any]) -> tuple[RestEndpoint, ...]:
+    return tuple(value for value in module.values() if isinstance(value, RestEndpoint))
 
 
 async def read_body(request: Request, kind: Any) -> Any:

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from nadi import limits
-from nadi.access.shares import Places
+from nadi.access.fair_shares import Places
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError
 from nadi.runtime import REAL

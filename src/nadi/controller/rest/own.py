@@ -18,9 +18,9 @@ from nadi.access.permissions import Permission
 from nadi.controller.metrics import CONTENT_TYPES, encoder, incomplete, written
 from nadi.controller.rest.endpoint import (
     STREAM,
-    Call,
-    Endpoint,
     Parameter,
+    RestCall,
+    RestEndpoint,
     endpoint,
     endpoints_of,
     on_cluster,
@@ -32,20 +32,20 @@ from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
 from nadi.naming import check_name
 from nadi.observe.cluster import ClusterReport, DrainReport, HoldReport
-from nadi.observe.health import Component, Status
+from nadi.observe.health import Component, HealthStatus
 
 CLUSTER_PATH = "/v1/cluster"
 _NONE = {404: "The server is of no cluster."}
 
 
-def _cluster(call: Call) -> Any:
+def _cluster(call: RestCall) -> Any:
     if call.api.cluster is None:
         raise errors.NotFoundError("this server has a data folder of its own and is of no cluster: see docs/cluster.md")
     return call.api.cluster
 
 
 @endpoint("GET", CLUSTER_PATH, on_cluster(Permission.READ), ClusterReport, codes=_NONE)
-async def show_cluster(call: Call) -> Any:
+async def show_cluster(call: RestCall) -> Any:
     """Show the cluster as this server sees it: its servers, and who has which container."""
     return _cluster(call).report()
 
@@ -58,20 +58,20 @@ async def show_cluster(call: Call) -> Any:
     status=202,
     codes={**_NONE, 409: "No other server takes containers."},
 )
-async def drain(call: Call) -> Any:
+async def drain(call: RestCall) -> Any:
     """Begin to hand all containers of this server over to the others, for good: until it is started again."""
     return _cluster(call).drain()
 
 
 @endpoint("POST", f"{CLUSTER_PATH}/rebalance", on_cluster(Permission.READ_UPDATE), DrainReport, status=202, codes=_NONE)
-async def rebalance(call: Call) -> Any:
+async def rebalance(call: RestCall) -> Any:
     """Begin to hand over what other servers are to have, once, without waiting for a time in which no server comes
     or goes."""
     return _cluster(call).rebalance()
 
 
-def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: Any) -> tuple[Endpoint, Endpoint]:
-    async def handler(call: Call) -> Any:
+def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: Any) -> tuple[RestEndpoint, RestEndpoint]:
+    async def handler(call: RestCall) -> Any:
         root, wanted = call.api.health(), call.request.path_params.get("id")
         component = root if wanted is None else root.find(str(wanted))
         if component is None:
@@ -80,13 +80,13 @@ def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: An
 
     needs = on_cluster(Permission.READ)
     return (
-        Endpoint("GET", path, f"{what} of the whole server.", handler, needs, gives),
-        Endpoint("GET", path + "/{id}", f"{what} of one component.", handler, needs, gives),
+        RestEndpoint("GET", path, f"{what} of the whole server.", handler, needs, gives),
+        RestEndpoint("GET", path + "/{id}", f"{what} of one component.", handler, needs, gives),
     )
 
 
 @endpoint("GET", "/metrics", on_cluster(Permission.READ), str, media=CONTENT_TYPES)
-async def metrics(call: Call) -> Response:
+async def metrics(call: RestCall) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
     # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
     # count them twice; and each server tells of itself
@@ -108,14 +108,14 @@ STREAM_HEADER = "nadi-stream"
 _TEXT = {"type": "string", "minLength": 1}
 
 
-class Written(Struct, frozen=True):
+class WrittenBody(Struct, frozen=True):
     """What is stored now."""
 
     written: Annotated[int, Meta(ge=0, description="How many events the request had.")]
 
 
 @asynccontextmanager
-async def _taken(call: Call, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
+async def _taken(call: RestCall, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
     """As `taken`. A sealed stream is a conflict, and a fault of the server's in Pravega's part of this interface."""
     async with taken(call.request, call.api.data_places, grows=grows) as sent:
         if call.api.intake is None:
@@ -130,7 +130,7 @@ async def _taken(call: Call, *, grows: bool = False) -> AsyncIterator[tuple[Inta
     "POST",
     STREAM + "/events",
     on_stream(Act.WRITE),
-    Written,
+    WrittenBody,
     takes=("application/octet-stream", "application/json", NDJSON, ARROW, STRUCTURED, BATCH),
     codes={
         409: "The stream is sealed, or the Idempotency-Key was used for other data.",
@@ -142,15 +142,15 @@ async def _taken(call: Call, *, grows: bool = False) -> AsyncIterator[tuple[Inta
         Parameter("key-field", "The field of each JSON line that is its routing key.", _TEXT),
     ),
 )
-async def write_events(call: Call) -> Any:
+async def write_events(call: RestCall) -> Any:
     """Write an event, or many, and answer once they are stored."""
     for name, value in (("scope", call.scope), ("stream", call.stream.stream)):
         check_name(name, value)
     async with _taken(call) as (intake, sent):
-        return Written(await intake.events(call.stream, sent))
+        return WrittenBody(await intake.events(call.stream, sent))
 
 
-def _stream_of_logs(call: Call) -> StreamName:
+def _stream_of_logs(call: RestCall) -> StreamName:
     text = call.request.headers.get(STREAM_HEADER) or call.asked("stream") or ""
     scope, slash, stream = text.partition("/")
     if not slash:
@@ -174,7 +174,7 @@ def _stream_of_logs(call: Call) -> StreamName:
     },
     query=(Parameter("stream", "Where they go, as scope/stream; or the header Nadi-Stream.", _TEXT),),
 )
-async def write_logs(call: Call) -> Any:
+async def write_logs(call: RestCall) -> Any:
     """Write OpenTelemetry's log records, as OTLP over HTTP sends them; the answer says which were rejected."""
     from nadi.wire.rpc import logs_pb2  # few servers are sent any
 
@@ -210,7 +210,7 @@ class LeaveRequest(Struct, frozen=True, forbid_unknown_fields=True):
     migration: Annotated[str, Meta(min_length=1)]
 
 
-def _left(call: Call) -> Any:
+def _left(call: RestCall) -> Any:
     if call.api.left is None:
         raise errors.NotFoundError("this server is of a cluster, or hasn't recovered yet: see docs/migrate.md")
     return call.api.left
@@ -224,19 +224,19 @@ def _left(call: Call) -> Any:
     body=HoldRequest,
     codes={**_NO_FOLDER, 409: "The writers are held already."},
 )
-async def hold(call: Call) -> Any:
+async def hold(call: RestCall) -> Any:
     """Hold all writers and move everything to tier 2, for a migration; answers once that is done."""
     return await _left(call).hold(call.body.limit_s)
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/refresh", _CHANGES, status=204, codes={**_NO_FOLDER, 409: "The writers are held."})
-async def refresh(call: Call) -> None:
+async def refresh(call: RestCall) -> None:
     """Move what is in the log by now to tier 2, with new snapshots of the states; nobody is held."""
     await _left(call).refresh()
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/go-on", _CHANGES, status=204, codes=_NO_FOLDER)
-async def go_on(call: Call) -> None:
+async def go_on(call: RestCall) -> None:
     """Let the writers go on, if they are held."""
     await _left(call).go_on()
 
@@ -249,7 +249,7 @@ async def go_on(call: Call) -> None:
     status=204,
     codes={**_NO_FOLDER, 409: "The writers aren't held any more."},
 )
-async def leave(call: Call) -> None:
+async def leave(call: RestCall) -> None:
     """Note that the data is in another store now; writers are held until the server stops, and none starts again."""
     await _left(call).leave(call.body.hold, call.body.to, call.body.migration)
 
@@ -259,6 +259,6 @@ ENDPOINTS = (
     *_endpoints("/v1/health/readiness", "Readiness", attrgetter("readiness"), bool),
     *_endpoints("/v1/health/liveness", "Liveness", attrgetter("liveness"), bool),
     *_endpoints("/v1/health/details", "Details", attrgetter("details"), dict[str, Any]),
-    *_endpoints("/v1/health/status", "Status", attrgetter("status"), Status),
+    *_endpoints("/v1/health/status", "HealthStatus", attrgetter("status"), HealthStatus),
     *_endpoints("/v1/health", "Health", lambda found: found, Component),
 )

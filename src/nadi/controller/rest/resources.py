@@ -19,8 +19,8 @@ from nadi.controller.rest import bodies
 from nadi.controller.rest.endpoint import (
     SCOPE,
     STREAM,
-    Call,
     Parameter,
+    RestCall,
     endpoint,
     endpoints_of,
     on_cluster,
@@ -30,9 +30,9 @@ from nadi.controller.rest.endpoint import (
     stream_array,
     stream_list,
 )
-from nadi.controller.state.history import History
+from nadi.controller.state.history import EpochHistory
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Stream
+from nadi.controller.state.records import StreamRecord
 from nadi.errors import InvalidArgumentError, ScopeNotFoundError
 from nadi.limits import LAG_REPLACED, REST_LIST_PAGE
 from nadi.model.reports import (
@@ -51,7 +51,7 @@ from nadi.naming import check_name, segment_epoch, segment_number
 
 
 @endpoint("GET", "/v1/scopes", on_cluster(Permission.READ), bodies.ScopesList)
-async def list_scopes(call: Call) -> Response:
+async def list_scopes(call: RestCall) -> Response:
     """List the scopes."""
 
     def shown(names: Sequence[str]) -> list[bodies.ScopeProperty]:
@@ -69,7 +69,7 @@ async def list_scopes(call: Call) -> Response:
     body=bodies.CreateScope,
     codes={409: "The scope exists already."},
 )
-async def create_scope(call: Call) -> Any:
+async def create_scope(call: RestCall) -> Any:
     """Create a scope."""
     name = call.body.scopeName
     check_name("scope", name)
@@ -78,7 +78,7 @@ async def create_scope(call: Call) -> Any:
 
 
 @endpoint("GET", SCOPE, on_scope(Permission.READ), bodies.ScopeProperty)
-async def show_scope(call: Call) -> Any:
+async def show_scope(call: RestCall) -> Any:
     """Show a scope."""
     if not await call.controller.scope_exists(call.scope):
         raise ScopeNotFoundError(call.scope)
@@ -88,7 +88,7 @@ async def show_scope(call: Call) -> Any:
 @endpoint(
     "DELETE", SCOPE, on_cluster(Permission.READ_UPDATE), status=204, codes={412: "The scope still holds something."}
 )
-async def delete_scope(call: Call) -> None:
+async def delete_scope(call: RestCall) -> None:
     """Delete an empty scope."""
     await call.controller.delete_scope(call.scope)
 
@@ -108,11 +108,11 @@ BY_TAG = "tag"
         Parameter("filter_value", "The tag.", {"type": "string"}),
     ),
 )
-async def list_streams(call: Call) -> Response:
+async def list_streams(call: RestCall) -> Response:
     """List a scope's streams: those of users, the internal ones, or those with a tag."""
     wanted = _filter(call)
 
-    def shown(found: Sequence[tuple[str, Stream]]) -> list[bodies.StreamProperty]:
+    def shown(found: Sequence[tuple[str, StreamRecord]]) -> list[bodies.StreamProperty]:
         return [
             bodies.stream_property(StreamName(call.scope, name), stream.config)
             for name, stream in found
@@ -123,7 +123,7 @@ async def list_streams(call: Call) -> Response:
     return await stream_list("streams", fetch, shown, call.page)
 
 
-def _filter(call: Call) -> Callable[[str, Stream], bool]:
+def _filter(call: RestCall) -> Callable[[str, StreamRecord], bool]:
     """Which streams the query selects; by default those that users created."""
     kind, tag = call.asked("filter_type"), call.asked("filter_value")
     if kind not in (None, SHOW_INTERNAL, BY_TAG):
@@ -145,7 +145,7 @@ def _filter(call: Call) -> Callable[[str, Stream], bool]:
     body=bodies.CreateStream,
     codes={409: "The stream exists already."},
 )
-async def create_stream(call: Call) -> Any:
+async def create_stream(call: RestCall) -> Any:
     """Create a stream."""
     name = StreamName(call.scope, call.body.streamName)
     check_name("stream", name.stream)
@@ -155,7 +155,7 @@ async def create_stream(call: Call) -> Any:
 
 
 @endpoint("GET", STREAM, on_stream(Act.LOOK), bodies.StreamProperty)
-async def show_stream(call: Call) -> Any:
+async def show_stream(call: RestCall) -> Any:
     """Show a stream's configuration."""
     return bodies.stream_property(call.stream, (await call.controller.stream(call.stream)).config)
 
@@ -168,7 +168,7 @@ async def show_stream(call: Call) -> Any:
     body=bodies.UpdateStream,
     codes={409: "Another change of the stream goes on.", 500: "The stream is sealed."},
 )
-async def update_stream(call: Call) -> Any:
+async def update_stream(call: RestCall) -> Any:
     """Replace a stream's whole configuration."""
     config = bodies.config_of(call.body)
     await call.controller.update_stream(call.stream, config)
@@ -176,25 +176,25 @@ async def update_stream(call: Call) -> Any:
 
 
 @endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), RetentionReport)
-async def show_kept(call: Call) -> Any:
+async def show_kept(call: RestCall) -> Any:
     """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
     return await call.controller.retention.describe(call.stream)
 
 
 @endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})
-async def delete_stream(call: Call) -> None:
+async def delete_stream(call: RestCall) -> None:
     """Delete a sealed stream."""
     await call.controller.delete_stream(call.stream)
 
 
 @endpoint("PUT", STREAM + "/state", on_stream(Act.END), bodies.StreamStateBody, body=bodies.StreamStateBody)
-async def change_state(call: Call) -> Any:
+async def change_state(call: RestCall) -> Any:
     """Seal a stream."""  # the only state that can be requested
     await call.controller.seal_stream(call.stream)
     return call.body
 
 
-async def reports(call: Call, kind: str) -> Response:
+async def reports(call: RestCall, kind: str) -> Response:
     """All pages of the stream's report of that kind."""
 
     async def pages() -> AsyncIterator[Sequence[Any]]:
@@ -224,7 +224,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
         Parameter("to", "Milliseconds since 1970, at or after `from`.", _TIME, required=True),
     ),
 )
-async def scaling_events(call: Call) -> Response:
+async def scaling_events(call: RestCall) -> Response:
     """List a stream's epochs that began in a time, after the one in force at its start."""
     start_ms, end_ms = _time(call, "from"), _time(call, "to")
     if start_ms > end_ms:
@@ -242,19 +242,19 @@ async def scaling_events(call: Call) -> Response:
 
 
 @endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
-async def scaling_log(call: Call) -> Response:
+async def scaling_log(call: RestCall) -> Response:
     """List what was decided about a stream's segments by its policy and load, and why."""
     return await reports(call, SCALING)
 
 
 @endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
-async def load(call: Call) -> Any:
+async def load(call: RestCall) -> Any:
     """List what passes into a stream's current segments now."""
     records, _ = await call.controller.report(call.stream, LOAD)
     return list(records)
 
 
-def _time(call: Call, name: str) -> int:
+def _time(call: RestCall, name: str) -> int:
     text = call.asked(name)
     if text is None:
         raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
@@ -263,7 +263,7 @@ def _time(call: Call, name: str) -> int:
     return int(text)
 
 
-def _metadata(history: History, epoch: int) -> bodies.ScaleMetadata:
+def _metadata(history: EpochHistory, epoch: int) -> bodies.ScaleMetadata:
     change, segments = history.change(epoch), history.epoch(epoch)
     removed = [history.segments[segment] for segment in change.removed]
     splits = sum(sum(share_keys(old, new) for new in change.added) > 1 for old in removed)
@@ -285,7 +285,7 @@ _GROUP = SCOPE + "/readergroups/{readerGroupName}"
 
 
 @endpoint("GET", SCOPE + "/readergroups", on_scope(Permission.READ), bodies.ReaderGroupsList)
-async def list_reader_groups(call: Call) -> Response:
+async def list_reader_groups(call: RestCall) -> Response:
     """List a scope's reader groups."""
 
     def shown(found: Sequence[str]) -> list[bodies.ReaderGroupName]:
@@ -298,7 +298,7 @@ async def list_reader_groups(call: Call) -> Response:
 
 
 @endpoint("GET", _GROUP, on_reader_group(Permission.READ), bodies.ReaderGroupProperty)
-async def show_reader_group(call: Call) -> Any:
+async def show_reader_group(call: RestCall) -> Any:
     """Show a reader group."""
     config = (await call.controller.reader_group(call.group)).config
     streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
@@ -306,7 +306,7 @@ async def show_reader_group(call: Call) -> Any:
 
 
 @endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
-async def show_lag(call: Call) -> Any:
+async def show_lag(call: RestCall) -> Any:
     """Show how far a reader group is behind the tail of each of its streams."""
     await call.controller.reader_group(call.group)
     records, _ = await call.controller.report(call.group.stream, GROUP_LAG)
@@ -314,7 +314,7 @@ async def show_lag(call: Call) -> Any:
 
 
 @endpoint("GET", STREAM + "/lag", on_stream(Act.CHANGE), StreamLagReport)
-async def show_stream_lag(call: Call) -> Any:
+async def show_stream_lag(call: RestCall) -> Any:
     """Show a stream's segments, what passes into them, and how far the reader groups that read it are behind."""
     controller, stream = call.controller, call.stream
     groups, _ = await controller.report(stream, STREAM_LAG)
@@ -324,7 +324,7 @@ async def show_stream_lag(call: Call) -> Any:
 
 
 @endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
-async def delete_reader_group(call: Call) -> None:
+async def delete_reader_group(call: RestCall) -> None:
     """Delete a reader group and its state."""
     found = await call.controller.reader_group(call.group)
     await call.controller.delete_reader_group(call.group, found.group_id)

@@ -41,8 +41,8 @@ from nadi.controller.rest.endpoint import (
     EVERYBODY,
     JSON,
     Api,
-    Call,
-    Endpoint,
+    RestCall,
+    RestEndpoint,
     encode,
     failure,
     read_body,
@@ -52,7 +52,7 @@ from nadi.controller.rest.endpoint import (
 )
 from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
 from nadi.throttled_log import SeldomWarning
-from nadi.wire.unsent import Unsent
+from nadi.wire.send_backlog import Unsent
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
@@ -65,7 +65,7 @@ _ANYWHERE = {
 }
 
 
-def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def describe(endpoints: Sequence[RestEndpoint]) -> dict[str, Any]:
     kinds = [Error, *(kind for endpoint in endpoints for kind in (endpoint.gives, endpoint.body) if kind is not None)]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = dict(zip(kinds, schemas, strict=True))
@@ -85,7 +85,7 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
+def _operation(endpoint: RestEndpoint, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     parts = [part.strip("{}") for part in endpoint.path.split("/") if part and part != "v1"]
     success: dict[str, Any] = {"description": "Done." if endpoint.gives is None else "As asked for."}
     if endpoint.gives is not None:
@@ -112,7 +112,7 @@ def _operation(endpoint: Endpoint, schema_of: Mapping[Any, Any]) -> dict[str, An
     return operation
 
 
-def _codes(endpoint: Endpoint) -> dict[int, str]:
+def _codes(endpoint: RestEndpoint) -> dict[int, str]:
     own = dict(endpoint.codes or {})
     if _PART.search(endpoint.path):
         own[404] = "There is nothing of that name: the message says what."
@@ -125,7 +125,7 @@ def _codes(endpoint: Endpoint) -> dict[int, str]:
     return dict(sorted((codes | own).items()))
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (*resources.ENDPOINTS, *own.ENDPOINTS)
+ENDPOINTS: tuple[RestEndpoint, ...] = (*resources.ENDPOINTS, *own.ENDPOINTS)
 
 
 def rest_app(api: Api) -> Starlette:
@@ -135,7 +135,7 @@ def rest_app(api: Api) -> Starlette:
     async def openapi(request: Request) -> Response:
         return Response(description, media_type=JSON)
 
-    by_path: dict[str, list[Endpoint]] = {}
+    by_path: dict[str, list[RestEndpoint]] = {}
     for endpoint in served:
         by_path.setdefault(endpoint.path, []).append(endpoint)
     app = Starlette(
@@ -151,7 +151,7 @@ def rest_app(api: Api) -> Starlette:
     return app
 
 
-def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
+def _route(path: str, endpoints: Sequence[RestEndpoint], api: Api) -> Route:
     """One route for all verbs of a path, so that what it says of them is whole."""
     verbs = {endpoint.verb: _answering(endpoint, api) for endpoint in endpoints}
 
@@ -161,16 +161,16 @@ def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
     return Route(path, dispatch, methods=list(verbs))
 
 
-def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Response]]:
+def _answering(endpoint: RestEndpoint, api: Api) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            needed = endpoint.needs(Call(request, api))
+            needed = endpoint.needs(RestCall(request, api))
             caller, header = EVERYBODY, request.headers.get("authorization")
             if api.gate is not None:
                 peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
                 caller = await api.gate.authorized(header, needed.resource, needed.permission, peer)
             body = await read_body(request, endpoint.body) if endpoint.body is not None else None
-            value = await endpoint.handler(Call(request, api, body, caller))
+            value = await endpoint.handler(RestCall(request, api, body, caller))
             if value is None:
                 return Response(status_code=endpoint.status)
             return value if isinstance(value, Response) else reply(value, endpoint.status)

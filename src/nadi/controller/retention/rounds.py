@@ -30,20 +30,20 @@ from cachetools import LRUCache
 from nadi import limits
 from nadi.controller.engine.workflows import Schedule, Shared, Workflows
 from nadi.controller.event_time import cut_at
-from nadi.controller.retention.past import Past, Search, look
-from nadi.controller.state.history import Cut, History, ask
+from nadi.controller.retention.cut_sizes import CutSearch, Past, look
+from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import AnyWork, Config, RetentionType, Stream, StreamState
+from nadi.controller.state.records import AnyWork, RetentionType, StreamConfigRecord, StreamRecord, StreamState
 from nadi.controller.state.segments import Segments
 from nadi.controller.workflows import truncate
 from nadi.errors import DamagedDataError, InvalidArgumentError, InvalidStreamCutError, NotFoundError, StreamSealedError
-from nadi.model.place import Stored
+from nadi.model.named_records import StoredCuts
 from nadi.model.reports import HolderReport, RetentionReport
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, TABLE_SUFFIX, segment_name
 from nadi.runtime import Runtime
 from nadi.throttled_log import Complaints
-from nadi.wire.moments import ARRIVAL, clock_of
+from nadi.wire.time_index import ARRIVAL, clock_of
 
 _I64_MAX = (1 << 63) - 1
 _SLACK_MS = 200  # by which two clocks may differ before it is taken for a change
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetentionRule:
     """least, most: milliseconds or bytes, by `kind`; most is None if there is no maximum."""
 
     kind: RetentionType
@@ -66,7 +66,7 @@ class Policy:
     by_event_time: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> Policy | None:
+    def of(cls, config: StreamConfigRecord) -> RetentionRule | None:
         if config.retention_type is RetentionType.NONE:
             return None
         most = None if config.retention_max in (0, _I64_MAX) else config.retention_max
@@ -74,7 +74,7 @@ class Policy:
         return cls(config.retention_type, config.retention_param, most, *rules)
 
 
-def check_policy(config: Config) -> None:
+def check_policy(config: StreamConfigRecord) -> None:
     """InvalidArgumentError for a policy that can't be meant, saying what to do."""
     unit = "milliseconds" if config.retention_type is RetentionType.TIME else "bytes"
     least, most = config.retention_param, config.retention_max
@@ -100,7 +100,7 @@ def check_policy(config: Config) -> None:
         )
 
 
-def _allowed(policy: Policy, past: Past, bounds: Bounds, published: Collection[Cut]) -> Cut:
+def _allowed(policy: RetentionRule, past: Past, bounds: Bounds, published: Collection[Cut]) -> Cut:
     """The cut that the policy and its subscribers allow; those who never published one don't count."""
     if not published:
         return bounds.least
@@ -115,7 +115,7 @@ def _allowed(policy: Policy, past: Past, bounds: Bounds, published: Collection[C
     return bounds.most
 
 
-class _Piece(NamedTuple):
+class _ClockOffset(NamedTuple):
     """From then on, by the monotonic clock, the wall clock was so much ahead of it."""
 
     since_ms: int
@@ -128,7 +128,7 @@ class Ages:
     def __init__(self, clock: Runtime) -> None:
         self._clock = clock
         self._started_ms = self._noted_ms = clock.monotonic_ms()
-        self._pieces = deque([_Piece(self._started_ms, clock.now_ms() - self._started_ms)])
+        self._pieces = deque([_ClockOffset(self._started_ms, clock.now_ms() - self._started_ms)])
 
     @property
     def known_ms(self) -> int:
@@ -139,10 +139,10 @@ class Ages:
         now_ms = self._clock.monotonic_ms()
         ahead_ms, last = self._clock.now_ms() - now_ms, self._pieces[-1]
         if abs(ahead_ms - last.ahead_ms) > _SLACK_MS:  # set back, it may have been so since the last note
-            self._pieces.append(_Piece(self._noted_ms if ahead_ms < last.ahead_ms else now_ms, ahead_ms))
+            self._pieces.append(_ClockOffset(self._noted_ms if ahead_ms < last.ahead_ms else now_ms, ahead_ms))
             if len(self._pieces) > limits.RETENTION_CLOCK_PIECES:
                 first, second = self._pieces.popleft(), self._pieces.popleft()
-                self._pieces.appendleft(_Piece(first.since_ms, min(first.ahead_ms, second.ahead_ms)))
+                self._pieces.appendleft(_ClockOffset(first.since_ms, min(first.ahead_ms, second.ahead_ms)))
         self._noted_ms = now_ms
 
     def moment(self, age_ms: int) -> int:
@@ -161,7 +161,7 @@ class Ages:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedCut:
     """A bookmark, or a slice that ends at `end`."""
 
     kind: NameKind
@@ -176,12 +176,12 @@ class Names:
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
-        self._known: LRUCache[tuple[str, bytes], tuple[int, Named | None]] = LRUCache(limits.RETENTION_NAMES_MAX)
+        self._known: LRUCache[tuple[str, bytes], tuple[int, NamedCut | None]] = LRUCache(limits.RETENTION_NAMES_MAX)
         self._complaints = Complaints(log, "%s protects nothing from retention")
 
-    async def of_scope(self, scope: str) -> dict[str, list[Named]]:
+    async def of_scope(self, scope: str) -> dict[str, list[NamedCut]]:
         """By stream; InvalidArgumentError if there are too many."""
-        found: dict[str, list[Named]] = {}
+        found: dict[str, list[NamedCut]] = {}
         count = 0
         async for entry in self._segments.table_entries(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)):
             count += 1
@@ -199,10 +199,10 @@ class Names:
                 found.setdefault(known[1].stream, []).append(known[1])
         return found
 
-    def _decoded(self, scope: str, key: bytes, value: bytes) -> Named | None:
+    def _decoded(self, scope: str, key: bytes, value: bytes) -> NamedCut | None:
         kind, _, name = key.decode(errors="replace").partition("/")
         try:
-            stored = msgspec.json.decode(value, type=Stored)
+            stored = msgspec.json.decode(value, type=StoredCuts)
             cuts = [StreamCut.from_text(text) for text in stored.cuts]
             if len(cuts) != _CUTS.get(kind) or any((cut.scope, cut.stream) != (scope, stored.stream) for cut in cuts):
                 raise InvalidStreamCutError("it is neither a bookmark nor a slice of one of the scope's streams")
@@ -210,10 +210,10 @@ class Names:
             self._complaints.tell(f"{kind} {scope}/{name}", error)
             return None
         ends = [cut.positions for cut in cuts]
-        return Named(cast("NameKind", kind), name, stored.stream, ends[0], ends[1] if len(ends) > 1 else None)
+        return NamedCut(cast("NameKind", kind), name, stored.stream, ends[0], ends[1] if len(ends) > 1 else None)
 
 
-def protected(past: Past, named: Named) -> Cut | None:
+def protected(past: Past, named: NamedCut) -> Cut | None:
     """From where on the name keeps the stream's data; None if it names none that is left."""
     head, end = past.start, named.end
     if not all(past.is_of_stream(cut) or past.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
@@ -227,7 +227,7 @@ def protected(past: Past, named: Named) -> Cut | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RetentionClaim:
     """Who needs more than the policy would keep: from `cut` on, so many bytes. name: a subscriber's as
     "scope/reader group"."""
 
@@ -238,14 +238,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionDecision:
     """stream: what was judged; past: how much it had. cut: where it may be truncated; None if it stays as it is.
     holders: those because of whom it isn't more, the farthest behind first."""
 
-    stream: Stream
+    stream: StreamRecord
     past: Past
     cut: Cut | None = None
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[RetentionClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,19 +263,19 @@ _Sized = tuple[tuple[object, ...], int, Bounds]
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class RetentionJudge:
     flow: Workflows
     ages: Ages
     _sized: LRUCache[str, _Sized] = field(default_factory=lambda: LRUCache(_REMEMBERED))
 
-    async def judge(self, name: StreamName, named: Sequence[Named]) -> Verdict:
+    async def judge(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionDecision:
         """The verdict on a stream; as with Pravega, nothing of a sealed one is truncated. named: what has a name in
         it."""
         found = await self.flow.metadata.stream(name)
-        stream, policy = found.value, Policy.of(found.value.config)
+        stream, policy = found.value, RetentionRule.of(found.value.config)
         past = await look(self.flow, name)
         if policy is None or stream.state is not StreamState.ACTIVE:
-            return Verdict(stream, past)
+            return RetentionDecision(stream, past)
         subscribers = self.flow.metadata.subscribers(name).scan()
         published = {key: record.value.cut async for key, record in subscribers if record.value.cut}
         bounds = await self._bounds(name, stream, policy, past, with_most=bool(published))
@@ -283,9 +283,9 @@ class Judge:
             named = ()
         deciding = partial(decide, past=past, policy=policy, bounds=bounds, published=published, named=named)
         cut, holders = await ask(self.flow.clock, past.history, deciding, cuts=1 + len(published) + len(named))
-        return Verdict(stream, past, cut, holders)
+        return RetentionDecision(stream, past, cut, holders)
 
-    async def report(self, name: StreamName, named: Sequence[Named]) -> RetentionReport:
+    async def report(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionReport:
         for _ in range(_TRIES):
             verdict = await self.judge(name, named)
             if (await self.flow.metadata.stream(name)).value.head == verdict.stream.head:
@@ -300,7 +300,7 @@ class Judge:
         head = StreamCut(*name, past.head or past.history.head_of_time()).as_text()
         return RetentionReport(head, kept, oldest_ms, shown, len(holders) - len(shown))
 
-    async def _oldest_ms(self, name: StreamName, verdict: Verdict) -> int:
+    async def _oldest_ms(self, name: StreamName, verdict: RetentionDecision) -> int:
         """The first moment whose cut has something of what is kept before it: nothing can be older than that."""
         past = verdict.past
         head = past.start
@@ -313,7 +313,9 @@ class Judge:
                 high_ms = middle_ms
         return low_ms
 
-    async def _bounds(self, name: StreamName, stream: Stream, policy: Policy, past: Past, *, with_most: bool) -> Bounds:
+    async def _bounds(
+        self, name: StreamName, stream: StreamRecord, policy: RetentionRule, past: Past, *, with_most: bool
+    ) -> Bounds:
         most = policy.most if with_most else None
         if policy.kind is RetentionType.SIZE:
             return await self._of_size(name, stream, policy.least, most, past)
@@ -326,7 +328,9 @@ class Judge:
 
         return Bounds(await younger(policy.least), None if most is None else await younger(most))
 
-    async def _of_size(self, name: StreamName, stream: Stream, least: int, most: int | None, past: Past) -> Bounds:
+    async def _of_size(
+        self, name: StreamName, stream: StreamRecord, least: int, most: int | None, past: Past
+    ) -> Bounds:
         same = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
         known = self._sized.get(name.key)
         if known is not None and known[0] == same:
@@ -339,7 +343,7 @@ class Judge:
                 return max(offset, damage.end_offset)
 
         since_ms = known[1] if known is not None else stream.created_ms
-        search = Search(past, partial(cut_at, self.flow, name), locate, since_ms, self.flow.clock.now_ms())
+        search = CutSearch(past, partial(cut_at, self.flow, name), locate, since_ms, self.flow.clock.now_ms())
         newest, since_ms = await search.find(least, at_most=False)
         oldest = (await search.find(most, at_most=True))[0] if most is not None else None
         if oldest is not None and past.bytes_after(oldest) < least:
@@ -350,8 +354,13 @@ class Judge:
 
 
 def decide(
-    history: History, past: Past, policy: Policy, bounds: Bounds, published: Mapping[str, Cut], named: Sequence[Named]
-) -> tuple[Cut | None, tuple[Holder, ...]]:
+    history: EpochHistory,
+    past: Past,
+    policy: RetentionRule,
+    bounds: Bounds,
+    published: Mapping[str, Cut],
+    named: Sequence[NamedCut],
+) -> tuple[Cut | None, tuple[RetentionClaim, ...]]:
     """Where the stream may be truncated, None if at its head, and who holds it back. history: that of `past`.
     published: the cuts of its subscribers, by their names."""
     past = past.over(history)
@@ -365,7 +374,7 @@ def decide(
             cut = past.earliest(cut, place)
             needs.append((one.kind, one.name, place))
     holders = [
-        Holder(kind, name, place, past.bytes_after(place))
+        RetentionClaim(kind, name, place, past.bytes_after(place))
         for kind, name, place in needs
         if not past.is_at_or_after(past.settled(place), bounds.least)
     ]
@@ -376,7 +385,7 @@ def decide(
 
 
 IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
-NamesOfScope = dict[str, list[Named]]  # by stream
+NamesOfScope = dict[str, list[NamedCut]]  # by stream
 
 
 @dataclass(slots=True)
@@ -398,7 +407,7 @@ class RetentionRounds:
         self.released = Released()
         self._table = flow.metadata.limited
         self._ages = Ages(flow.clock)
-        self._judge = Judge(flow, self._ages)
+        self._judge = RetentionJudge(flow, self._ages)
         self._names = Names(flow.segments)
         self.index_times: IndexTimes | None = None  # set by a server that can
         self._token = b""  # where the next round continues
@@ -415,7 +424,7 @@ class RetentionRounds:
     async def describe(self, name: StreamName) -> RetentionReport:
         """What the stream keeps now, and why; StreamNotFoundError if there is none."""
         stream = (await self._flow.metadata.stream(name)).value
-        names = await self._names.of_scope(name.scope) if Policy.of(stream.config) is not None else {}
+        names = await self._names.of_scope(name.scope) if RetentionRule.of(stream.config) is not None else {}
         return await self._judge.report(name, names.get(name.stream, ()))
 
     async def report(self, _: Workflows, name: StreamName, token: str) -> tuple[list[RetentionReport], str]:
@@ -464,7 +473,7 @@ class RetentionRounds:
         except Exception as error:
             self._complaints.tell(name.key, error)
 
-    async def _truncate(self, name: StreamName, named: Sequence[Named]) -> None:
+    async def _truncate(self, name: StreamName, named: Sequence[NamedCut]) -> None:
         verdict = await self._judge.judge(name, named)
         cut = verdict.cut
         if cut is None:

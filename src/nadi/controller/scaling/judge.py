@@ -1,8 +1,8 @@
 """What to do about a stream: which of its segments to split and where, which to merge, and why.
 
-`Judge.look` gets the stream as it is, the loads of its segments and the time, and returns what should change, as one
-change of the stream (an epoch) with a `Step` for each split and merge. What it remembers from one look to the next
-isn't kept: a restart never acts sooner because of that.
+`ScalingJudge.look` gets the stream as it is, the loads of its segments and the time, and returns what should change, as
+one change of the stream (an epoch) with a `ScalingStep` for each split and merge. What it remembers from one look to
+the next isn't kept: a restart never acts sooner because of that.
 
 A hot segment's key range is cut by a sample of the keys that pass, so that each piece gets as much. A key can't be
 divided: one that has more than its piece's share gets a piece of its own where that leaves the others something to
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from nadi.controller.state.records import Config, EpochSegment, ScaleType
+from nadi.controller.state.records import EpochSegment, ScaleType, StreamConfigRecord
 from nadi.defaults import DEFAULT_SCALING
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE, STREAM_MAX_SEGMENTS
@@ -32,7 +32,7 @@ from nadi.model.segments import KeyRange
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RateRule:
     """The mean over `window_s` is over (or under) `times` the target, in a segment measured for longer than age_s."""
 
     window_s: float
@@ -54,8 +54,8 @@ class Profile:
 
     name: str
     period_s: float
-    hot: tuple[Rule, ...]
-    still: Rule | None
+    hot: tuple[RateRule, ...]
+    still: RateRule | None
     fresh_s: float
     rising: float
     falling: float
@@ -63,7 +63,7 @@ class Profile:
     share: float
     round_up: bool
     stays_s: float
-    cold: tuple[Rule, ...]
+    cold: tuple[RateRule, ...]
     quiet_s: float
     together_s: float
     joint: float | None
@@ -76,7 +76,7 @@ class Profile:
 CLASSIC = Profile(
     "classic",
     period_s=5.0,
-    hot=(Rule(120.0, 5.0, 120.0), Rule(300.0, 2.0, 300.0), Rule(600.0, 1.0, 600.0)),
+    hot=(RateRule(120.0, 5.0, 120.0), RateRule(300.0, 2.0, 300.0), RateRule(600.0, 1.0, 600.0)),
     still=None,
     fresh_s=600.0,
     rising=float("inf"),
@@ -85,7 +85,7 @@ CLASSIC = Profile(
     share=1.0,
     round_up=False,
     stays_s=0.0,
-    cold=(Rule(120.0, 1.0, 1200.0), Rule(300.0, 1.0), Rule(600.0, 1.0), Rule(1200.0, 0.5)),
+    cold=(RateRule(120.0, 1.0, 1200.0), RateRule(300.0, 1.0), RateRule(600.0, 1.0), RateRule(1200.0, 0.5)),
     quiet_s=0.0,
     together_s=0.0,
     joint=None,
@@ -97,8 +97,8 @@ CLASSIC = Profile(
 FAST = Profile(
     "fast",
     period_s=1.0,
-    hot=(Rule(10.0, 1.2, 4.0), Rule(120.0, 1.0, 120.0)),
-    still=Rule(2.0, 1.0),
+    hot=(RateRule(10.0, 1.2, 4.0), RateRule(120.0, 1.0, 120.0)),
+    still=RateRule(2.0, 1.0),
     fresh_s=4.0,
     rising=1.1,
     falling=1.25,
@@ -106,7 +106,7 @@ FAST = Profile(
     share=2 / 3,
     round_up=True,
     stays_s=30.0,
-    cold=(Rule(2.0, 0.5), Rule(10.0, 0.5, 10.0)),
+    cold=(RateRule(2.0, 0.5), RateRule(10.0, 0.5, 10.0)),
     quiet_s=60.0,
     together_s=10.0,
     joint=0.5,
@@ -249,7 +249,7 @@ VAIN_SHARE = 0.9  # of the load of all pieces
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScalingStep:
     """One thing decided: `kind` is split, merge or hot-key. into: the new key ranges. rate, target: in `unit`."""
 
     kind: str
@@ -265,7 +265,7 @@ class Step:
 class Decision:
     """steps: in the order of keys. Those that are splits and merges make up one change of the stream."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ScalingStep, ...] = ()
 
     @property
     def sealed(self) -> tuple[int, ...]:
@@ -277,7 +277,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownSegment:
     """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
     of: the range that was cut into it and its siblings then. hot: the position of the key that alone is over the
     target, since hot_s."""
@@ -295,19 +295,27 @@ class _Known:
 
 
 @dataclass(slots=True)
-class Judge:
+class ScalingJudge:
     """For one stream, under one profile. hot_keys: what is found, by segment; None: suspected, not sampled. told: of
     which segments that is on record, as whoever records it says here; until then each look returns it again."""
 
     profile: Profile
     hot_keys: dict[int, HotKey | None] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
-    _known: dict[int, _Known] = field(default_factory=dict)
-    _blind: dict[KeyRange, _Known] = field(default_factory=dict)  # what will be known of pieces that are being made
+    _known: dict[int, _KnownSegment] = field(default_factory=dict)
+    _blind: dict[KeyRange, _KnownSegment] = field(
+        default_factory=dict
+    )  # what will be known of pieces that are being made
     _is_new: bool = True
 
     def look(
-        self, segments: Sequence[EpochSegment], config: Config, loads: Loads, now_s: float, *, all_measured: bool = True
+        self,
+        segments: Sequence[EpochSegment],
+        config: StreamConfigRecord,
+        loads: Loads,
+        now_s: float,
+        *,
+        all_measured: bool = True,
     ) -> Decision:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
         have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
@@ -317,7 +325,7 @@ class Judge:
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
-        stream = _Stream(segments, config, loads, all_measured, self.profile)
+        stream = _MeasuredStream(segments, config, loads, all_measured, self.profile)
         splits = self._splits(stream, now_s)
         order = {segment.id: index for index, segment in enumerate(segments)}
         steps = [*splits, *self._merges(stream, splits, now_s)]
@@ -331,7 +339,7 @@ class Judge:
         for segment in segments:
             if segment.id not in self._known:
                 made = self._blind.pop((segment.low, segment.high), None)
-                known = self._known[segment.id] = made or _Known(now_s, by_change=not self._is_new)
+                known = self._known[segment.id] = made or _KnownSegment(now_s, by_change=not self._is_new)
                 known.seen_s, known.by_change = now_s, not self._is_new
             known = self._known[segment.id]
             if segment.id in loads:
@@ -340,7 +348,7 @@ class Judge:
                 known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
 
-    def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
+    def _splits(self, stream: _MeasuredStream, now_s: float) -> list[ScalingStep]:
         room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
         steps = []
         for segment in stream.segments:
@@ -350,7 +358,7 @@ class Judge:
                 room -= max(len(step.into) - 1, 0)
         return steps
 
-    def _split(self, stream: _Stream, segment: EpochSegment, now_s: float, room: int) -> Step | None:
+    def _split(self, stream: _MeasuredStream, segment: EpochSegment, now_s: float, room: int) -> ScalingStep | None:
         profile, load, known = self.profile, stream.loads.get(segment.id), self._known[segment.id]
         rule = stream.hot_by(load)
         if load is None or rule is None:
@@ -391,12 +399,20 @@ class Judge:
             if len(self._blind) > STREAM_MAX_SEGMENTS:
                 self._blind.clear()  # of changes that were refused
             for piece in ranges:  # what is to be known of it when it is seen
-                self._blind[piece] = _Known(0.0, True, blind=known.blind + 1, of=(segment.low, segment.high))
+                self._blind[piece] = _KnownSegment(0.0, True, blind=known.blind + 1, of=(segment.low, segment.high))
         return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
 
     def _split_around(
-        self, stream: _Stream, segment: EpochSegment, sample: Sampled, rate: float, told: str, room: int, *, stays: bool
-    ) -> Step | None:
+        self,
+        stream: _MeasuredStream,
+        segment: EpochSegment,
+        sample: Sampled,
+        rate: float,
+        told: str,
+        room: int,
+        *,
+        stays: bool,
+    ) -> ScalingStep | None:
         """What to do about a segment of which one key alone is over the target. stays: for a while already; each
         place by which a hot key comes must not become a segment."""
         key = sample.heaviest()
@@ -410,11 +426,13 @@ class Judge:
                 return stream.step("split", [segment], ranges, rate, why)
         return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
 
-    def _found(self, stream: _Stream, segment: EpochSegment, key: HotKey | None, rate: float, why: str) -> Step | None:
+    def _found(
+        self, stream: _MeasuredStream, segment: EpochSegment, key: HotKey | None, rate: float, why: str
+    ) -> ScalingStep | None:
         self.hot_keys[segment.id] = key
         return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
 
-    def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
+    def _is_vain(self, stream: _MeasuredStream, segment: EpochSegment, rate: float) -> bool:
         """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
         known = self._known[segment.id]
         beside = 0.0
@@ -426,11 +444,11 @@ class Judge:
                 return False
         return known.blind >= VAIN_GENERATIONS
 
-    def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
+    def _merges(self, stream: _MeasuredStream, splits: Sequence[ScalingStep], now_s: float) -> list[ScalingStep]:
         busy = {segment for step in splits for segment in step.segments if step.into}
         added = sum(len(step.into) - 1 for step in splits if step.into)
         spare = min(len(stream.segments) + added - max(stream.config.min_segments, 1), SCALING_SEGMENTS_A_CHANGE)
-        steps: list[Step] = []
+        steps: list[ScalingStep] = []
         run: list[EpochSegment] = []
         waits = False  # for a neighbour that can soon be merged with it
         for segment in [*stream.segments, None]:
@@ -450,7 +468,9 @@ class Judge:
             run = [segment] if segment is not None and left_s <= 0 else []
         return steps
 
-    def _may_join(self, stream: _Stream, run: Sequence[EpochSegment], segment: EpochSegment, spare: int) -> bool:
+    def _may_join(
+        self, stream: _MeasuredStream, run: Sequence[EpochSegment], segment: EpochSegment, spare: int
+    ) -> bool:
         if not run:
             return True
         joint = self.profile.joint
@@ -461,7 +481,7 @@ class Judge:
             and (joint is None or together <= joint * stream.target)
         )
 
-    def _cold_in_s(self, stream: _Stream, segment: EpochSegment, now_s: float) -> float:
+    def _cold_in_s(self, stream: _MeasuredStream, segment: EpochSegment, now_s: float) -> float:
         """How long the segment must stay as quiet as it is to be merged; 0 or less if it can be now."""
         profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
         if known.absent_s is not None:
@@ -482,11 +502,11 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
+class _MeasuredStream:
     """A stream with the loads of its segments, measured in the unit of its target."""
 
     segments: Sequence[EpochSegment]
-    config: Config
+    config: StreamConfigRecord
     loads: Loads
     all_measured: bool
     profile: Profile
@@ -524,7 +544,7 @@ class _Stream:
         """The rate by which a merge is judged: over the longest window that all quiet must have lasted."""
         return self.rate(self.loads.get(segment.id), self.profile.cold[-1].window_s)
 
-    def hot_by(self, load: SegmentLoad | None) -> Rule | None:
+    def hot_by(self, load: SegmentLoad | None) -> RateRule | None:
         if load is None or load.age_s < self.profile.fresh_s:
             return None
         still = self.profile.still
@@ -539,12 +559,12 @@ class _Stream:
         wanted = rate / (self.profile.share * self.target)
         return min(max(2, math.ceil(wanted) if self.profile.round_up else int(wanted)), self.most)
 
-    def told(self, load: SegmentLoad, rule: Rule) -> str:
+    def told(self, load: SegmentLoad, rule: RateRule) -> str:
         rate = self.rate(load, rule.window_s)
         times = f"{rate / self.target:,.1f} times its target of {self.amount(self.target)}"
         return f"{self.amount(rate)} over {rule.window_s:.0f} s, {times}"
 
     def step(
         self, kind: str, segments: Sequence[EpochSegment], into: Sequence[KeyRange], rate: float, why: str
-    ) -> Step:
-        return Step(kind, tuple(s.id for s in segments), tuple(into), rate, self.target, self.unit, why)
+    ) -> ScalingStep:
+        return ScalingStep(kind, tuple(s.id for s in segments), tuple(into), rate, self.target, self.unit, why)

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from nadi import limits
 from nadi.controller.engine.workflows import Schedule, Workflows
-from nadi.controller.rates import by_stream
-from nadi.controller.scaling.judge import Decision, HotKey, Judge, Profile, Step
-from nadi.controller.state.history import History
-from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stream, StreamState
+from nadi.controller.scaling.judge import Decision, HotKey, Profile, ScalingJudge, ScalingStep
+from nadi.controller.state.history import EpochHistory
+from nadi.controller.state.metadata import ControllerMetadata, StreamName
+from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, StreamRecord, StreamState
 from nadi.controller.state.segments import ABSENT
+from nadi.controller.stream_rates import by_stream
 from nadi.controller.workflows import scale
 from nadi.errors import ConditionFailedError, ContentionError, NotFoundError, StreamSealedError
 from nadi.limits import SCALING_LOG_ENTRIES
@@ -34,7 +34,7 @@ from nadi.throttled_log import Complaints
 _TRIES = 5  # after one that got no answer
 
 
-async def log_decisions(metadata: Metadata, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
+async def log_decisions(metadata: ControllerMetadata, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
     """Add entries to the stream's scaling log, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get
     their numbers here. An entry is written before what it says is begun: so one may tell of a change that never came,
     which `is_done` finds out, and no change is without its entry."""
@@ -51,7 +51,7 @@ async def log_decisions(metadata: Metadata, name: StreamName, entries: Sequence[
     raise ContentionError(f"the scaling log of {name}", _TRIES)
 
 
-async def logged_decisions(metadata: Metadata, name: StreamName) -> list[ScalingEntry]:
+async def logged_decisions(metadata: ControllerMetadata, name: StreamName) -> list[ScalingEntry]:
     """The entries of the stream's scaling log, oldest first. One that was written again, after a try without answer, is
     there once."""
     found = [record.value async for _, record in metadata.scalings(name).scan()]
@@ -62,7 +62,7 @@ async def logged_decisions(metadata: Metadata, name: StreamName) -> list[Scaling
     return sorted(told.values(), key=attrgetter("number"))
 
 
-def is_done(entry: ScalingEntry, history: History) -> bool:
+def is_done(entry: ScalingEntry, history: EpochHistory) -> bool:
     if entry.epoch < 0 or 0 < entry.epoch <= history.first:  # nothing was to change, or what did is forgotten
         return True
     return entry.epoch <= history.newest and {*entry.segments} <= {*history.change(entry.epoch).removed}
@@ -79,7 +79,7 @@ _NO_LOADS: Mapping[int, SegmentLoad] = {}
 
 
 @dataclass
-class Counts:
+class ScalingCounts:
     """What this controller has decided since it began, in segments that were split, merges, and hot keys found."""
 
     splits: int = 0
@@ -89,12 +89,12 @@ class Counts:
 
 class ScalingRounds:
     def __init__(self, flow: Workflows, profile: Profile) -> None:
-        self.profile, self.counts = profile, Counts()
+        self.profile, self.counts = profile, ScalingCounts()
         self._flow = flow
-        self._judges: dict[str, Judge] = {}
+        self._judges: dict[str, ScalingJudge] = {}
         self._watched: set[str] = set()  # streams with more segments than their least
         self._changing: set[str] = set()
-        self._all: AsyncIterator[tuple[StreamName, Stream]] | None = None
+        self._all: AsyncIterator[tuple[StreamName, StreamRecord]] | None = None
         self._continue_after = ""
         self._loads_due_s = 0.0
         self._complaints = Complaints(log, "scaling of %s waits for the next round")
@@ -149,7 +149,7 @@ class ScalingRounds:
         stream = found.value
         judge = self._judges.get(name.key)
         if judge is None:
-            judge = self._judges[name.key] = Judge(self.profile)
+            judge = self._judges[name.key] = ScalingJudge(self.profile)
         try:
             decision = judge.look(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
             self._watch(name, stream)
@@ -160,14 +160,14 @@ class ScalingRounds:
             self._complaints.tell(name.key, error)
         return _LOOK + len(stream.segments)
 
-    def _watch(self, name: StreamName, stream: Stream) -> None:
+    def _watch(self, name: StreamName, stream: StreamRecord) -> None:
         """Remember whether the stream could do with fewer segments, for when it has no load any more."""
         if len(stream.segments) <= stream.config.min_segments:
             self._watched.discard(name.key)
         elif len(self._watched) < limits.SCALING_WATCHED:
             self._watched.add(name.key)
 
-    async def _carry_out(self, name: StreamName, stream: Stream, judge: Judge, decision: Decision) -> None:
+    async def _carry_out(self, name: StreamName, stream: StreamRecord, judge: ScalingJudge, decision: Decision) -> None:
         """Record what was decided, and change the stream if that is decided. A hot key changes nothing."""
         changes = [step for step in decision.steps if step.into]
         found = [step for step in decision.steps if not step.into]
@@ -203,7 +203,7 @@ class ScalingRounds:
         finally:
             self._changing.discard(name.key)
 
-    def _entry(self, step: Step, epoch: int) -> ScalingEntry:
+    def _entry(self, step: ScalingStep, epoch: int) -> ScalingEntry:
         measured, now_ms = (step.rate, step.target, step.unit, step.why), self._flow.clock.now_ms()
         return ScalingEntry(0, now_ms, step.kind, epoch, step.segments, step.into, *measured, self.profile.name)
 
@@ -225,5 +225,5 @@ class ScalingRounds:
                 self._watch(name, stream)
 
 
-def _is_elastic(stream: Stream) -> bool:
+def _is_elastic(stream: StreamRecord) -> bool:
     return stream.config.scale_type is not ScaleType.FIXED and stream.config.target_rate > 0

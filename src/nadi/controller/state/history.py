@@ -1,7 +1,7 @@
 """A stream's epochs and what follows from them, without I/O.
 
 An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them and makes the next
-epoch. `History` folds the recorded changes, and answers all questions about successors, stream cuts and ranges. A
+epoch. `EpochHistory` folds the recorded changes, and answers all questions about successors, stream cuts and ranges. A
 segment's id contains the epoch that created it, so of two that share keys, the one with the smaller id is the earlier.
 """
 
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from cachetools import LRUCache
 
-from nadi.controller.state.records import EpochBase, EpochChange, EpochSegment, SealedSizes, Stream
+from nadi.controller.state.records import EpochBase, EpochChange, EpochSegment, SealedSizes, StreamRecord
 from nadi.errors import ConflictError, EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.limits import CUT_QUICK_SEGMENTS
 from nadi.model.frontier import check_legal
@@ -45,7 +45,7 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
     return EpochChange(0, 0, created_ms, (), added)
 
 
-class History:
+class EpochHistory:
     """The epochs of one stream, from the oldest that isn't forgotten (0, or that of `records.EpochBase`) to the newest.
     Each epoch is kept as its difference from the one before it, and some are whole: each as soon as what has changed
     since the last outweighs it, so an epoch is put together in a time that depends on its own size. Epochs are only
@@ -87,7 +87,7 @@ class History:
             self._stops.append(change.epoch)
             self._changed = 0
 
-    def view(self) -> History:
+    def view(self) -> EpochHistory:
         """What is known now, to be asked in another thread; it can't be added to."""
         made = copy(self)
         made._recent, made._sides = LRUCache(_RECENT_KEPT), LRUCache(_RECENT_KEPT)
@@ -167,12 +167,12 @@ class History:
         """Whether the stream never had such a segment, as far as is known."""
         return self._find(segment) is None and not self.is_forgotten(segment)
 
-    def forgetting(self, first: int) -> History:
+    def forgetting(self, first: int) -> EpochHistory:
         whole = self.epoch(first)
         change = self.change(first)
         base = EpochChange(first, change.reference, change.created_ms, (), whole)
         began_ms = {piece.id: self.began_ms(piece.id) for piece in whole if segment_epoch(piece.id) != first}
-        made = History([base, *self.changes[first + 1 - self.first :]], began_ms=began_ms)
+        made = EpochHistory([base, *self.changes[first + 1 - self.first :]], began_ms=began_ms)
         made.sizes = {segment: size for segment, size in self.sizes.items() if segment in made.segments}
         return made
 
@@ -357,11 +357,13 @@ def _taking(pieces: Sequence[EpochSegment], key: float) -> EpochSegment | None:
     return pieces[at] if at < len(pieces) and pieces[at].low <= key else None
 
 
-def first_change(stream: Stream) -> EpochChange:
+def first_change(stream: StreamRecord) -> EpochChange:
     return EpochChange(0, 0, stream.epoch_created_ms, (), stream.segments)
 
 
-def history_of(base: EpochBase | None, changes: Iterable[EpochChange], sizes: Iterable[SealedSizes]) -> History | None:
+def history_of(
+    base: EpochBase | None, changes: Iterable[EpochChange], sizes: Iterable[SealedSizes]
+) -> EpochHistory | None:
     """The history that these records tell, up to the first gap in it; None if its first epoch is missing."""
     first = -1 if base is None else base.epoch
     told = sorted((change for change in changes if change.epoch > first), key=lambda change: change.epoch)
@@ -373,19 +375,19 @@ def history_of(base: EpochBase | None, changes: Iterable[EpochChange], sizes: It
         began_ms = {piece.id: began for piece, began in zip(base.segments, base.began_ms, strict=True)}
     if not chain:
         return None
-    history = History(chain, began_ms=began_ms)
+    history = EpochHistory(chain, began_ms=began_ms)
     for some in sizes:
         history.sizes |= {segment: size for segment, size in some.sizes.items() if not history.is_forgotten(segment)}
     return history
 
 
-def base_of(history: History, cleared: int) -> EpochBase:
+def base_of(history: EpochHistory, cleared: int) -> EpochBase:
     first = history.change(history.first)
     began_ms = tuple(history.began_ms(piece.id) for piece in first.added)
     return EpochBase(first.epoch, first.reference, first.created_ms, first.added, began_ms, cleared)
 
 
-async def ask(runtime: Runtime, history: History, question: Callable[[History], T], *, cuts: int = 1) -> T:
+async def ask(runtime: Runtime, history: EpochHistory, question: Callable[[EpochHistory], T], *, cuts: int = 1) -> T:
     """The answer to `question` about the history and so many cuts; it changes nothing and may raise any error. Cuts of
     ten thousand segments are compared in a fifth of a second, during which the loop would serve nobody else. So one
     thread does it for all streams, on a view of the history, since the loop may add epochs meanwhile."""

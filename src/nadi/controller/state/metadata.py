@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from nadi import errors
 from nadi.controller.state import records
-from nadi.controller.state.history import History, base_of, first_change, history_of
+from nadi.controller.state.history import EpochHistory, base_of, first_change, history_of
 from nadi.controller.state.segments import ABSENT, ANY_VERSION, RecordTable, Store, V, Versioned
 from nadi.limits import CONTROLLER_HISTORY_SEGMENTS, EPOCHS_FORGOTTEN_AT_ONCE, NAME_MAX_CHARS
 from nadi.naming import (
@@ -119,17 +119,19 @@ class TableName(NamedTuple):
         return self.key
 
 
-class Metadata:
+class ControllerMetadata:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.scopes: RecordTable[records.Scope] = self._table("scopes", records.Scope)
         self.work: RecordTable[records.AnyWork] = self._table("work", records.AnyWork)
-        self.transactions: RecordTable[records.Transaction] = self._table("transactions", records.Transaction)
+        self.transactions: RecordTable[records.TransactionRecord] = self._table(
+            "transactions", records.TransactionRecord
+        )
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
-        self.timed: RecordTable[records.Listed] = self._made_late("timed", records.Listed)
-        self.limited: RecordTable[records.Listed] = self._made_late("limited", records.Listed)
+        self.timed: RecordTable[records.ListedMark] = self._made_late("timed", records.ListedMark)
+        self.limited: RecordTable[records.ListedMark] = self._made_late("limited", records.ListedMark)
         most = CONTROLLER_HISTORY_SEGMENTS
-        self._histories: LRUCache[str, History] = LRUCache(
+        self._histories: LRUCache[str, EpochHistory] = LRUCache(
             most, lambda history: min(_OWN_WEIGHT + len(history.segments), most)
         )
 
@@ -139,14 +141,14 @@ class Metadata:
     def _made_late(self, name: str, kind: Any) -> RecordTable[Any]:
         return self._store.table(f"{_PREFIX}/{name}", kind, made_late=True)
 
-    def streams(self, scope: str) -> RecordTable[records.Stream]:
-        return self._made_late(f"scope/{scope}", records.Stream)
+    def streams(self, scope: str) -> RecordTable[records.StreamRecord]:
+        return self._made_late(f"scope/{scope}", records.StreamRecord)
 
     def epochs(self, name: StreamName) -> RecordTable[records.HistoryRecord]:
         return self._table(f"stream/{name}", records.HistoryRecord)
 
-    def tags(self, scope: str) -> RecordTable[records.Listed]:
-        return self._made_late(f"tags/{scope}", records.Listed)
+    def tags(self, scope: str) -> RecordTable[records.ListedMark]:
+        return self._made_late(f"tags/{scope}", records.ListedMark)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
         """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
@@ -156,8 +158,8 @@ class Metadata:
         """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""
         return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
-    def groups(self, scope: str) -> RecordTable[records.ReaderGroup]:
-        return self._made_late(f"groups/{scope}", records.ReaderGroup)
+    def groups(self, scope: str) -> RecordTable[records.ReaderGroupRecord]:
+        return self._made_late(f"groups/{scope}", records.ReaderGroupRecord)
 
     def subscribers(self, name: StreamName) -> RecordTable[records.Subscriber]:
         return self._made_late(f"subscribers/{name}", records.Subscriber)
@@ -168,8 +170,8 @@ class Metadata:
     def scalings(self, name: StreamName) -> RecordTable[records.ScalingEntry]:
         return self._made_late(f"scaling/{name}", records.ScalingEntry)
 
-    def tables(self, scope: str) -> RecordTable[records.KeyValueTable]:
-        return self._made_late(f"kvtables/{scope}", records.KeyValueTable)
+    def tables(self, scope: str) -> RecordTable[records.KeyValueTableRecord]:
+        return self._made_late(f"kvtables/{scope}", records.KeyValueTableRecord)
 
     def completed(self, number: int) -> RecordTable[records.CompletedTransaction]:
         return self._table(f"completed/{number}", records.CompletedTransaction)
@@ -189,13 +191,13 @@ class Metadata:
         if (await self.scope(scope)).value.state is records.ScopeState.DELETING:
             raise errors.ScopeNotFoundError(scope)
 
-    async def find_stream(self, name: StreamName) -> Versioned[records.Stream] | None:
+    async def find_stream(self, name: StreamName) -> Versioned[records.StreamRecord] | None:
         return await _find(self.streams, *name)
 
-    async def stream(self, name: StreamName) -> Versioned[records.Stream]:
+    async def stream(self, name: StreamName) -> Versioned[records.StreamRecord]:
         return _there(await self.find_stream(name), errors.StreamNotFoundError, name)
 
-    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> records.Stream:
+    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> records.StreamRecord:
         """The stream; StreamSealedError if it is sealed or being sealed."""
         if fresh:
             self._store.forget(self.streams(name.scope).name, [name.stream])
@@ -204,16 +206,18 @@ class Metadata:
             raise errors.StreamSealedError(name.key)
         return stream
 
-    async def put_stream(self, name: StreamName, stream: records.Stream, version: int) -> Versioned[records.Stream]:
+    async def put_stream(
+        self, name: StreamName, stream: records.StreamRecord, version: int
+    ) -> Versioned[records.StreamRecord]:
         return await self.streams(name.scope).put(name.stream, stream, version)
 
-    async def keep_limited(self, name: StreamName, config: records.Config) -> None:
+    async def keep_limited(self, name: StreamName, config: records.StreamConfigRecord) -> None:
         """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
         the stream off, and then looks again."""
         if config.retention_type is not records.RetentionType.NONE:
-            await self.limited.put(name.key, records.Listed(), ANY_VERSION)
+            await self.limited.put(name.key, records.ListedMark(), ANY_VERSION)
 
-    async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.Stream]]:
+    async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.StreamRecord]]:
         """All streams but internal ones, so many in a turn of the loop."""
         async for scope, _ in self.scopes.scan():
             if scope == INTERNAL_SCOPE:
@@ -222,30 +226,30 @@ class Metadata:
                 if not stream.startswith("_"):
                     yield StreamName(scope, stream), record.value
 
-    async def find_group(self, name: GroupName) -> Versioned[records.ReaderGroup] | None:
+    async def find_group(self, name: GroupName) -> Versioned[records.ReaderGroupRecord] | None:
         return await _find(self.groups, *name)
 
-    async def group(self, name: GroupName) -> Versioned[records.ReaderGroup]:
+    async def group(self, name: GroupName) -> Versioned[records.ReaderGroupRecord]:
         return _there(await self.find_group(name), errors.ReaderGroupNotFoundError, name)
 
-    async def put_group(self, name: GroupName, group: records.ReaderGroup) -> None:
+    async def put_group(self, name: GroupName, group: records.ReaderGroupRecord) -> None:
         """Only workflows of the group call this, one at a time."""
         await self.groups(name.scope).put(name.group, group, ANY_VERSION)
 
-    async def find_table(self, name: TableName) -> Versioned[records.KeyValueTable] | None:
+    async def find_table(self, name: TableName) -> Versioned[records.KeyValueTableRecord] | None:
         return await _find(self.tables, *name)
 
-    async def table(self, name: TableName) -> Versioned[records.KeyValueTable]:
+    async def table(self, name: TableName) -> Versioned[records.KeyValueTableRecord]:
         return _there(await self.find_table(name), errors.KeyValueTableNotFoundError, name)
 
-    async def history(self, name: StreamName) -> History:
+    async def history(self, name: StreamName) -> EpochHistory:
         """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it. It is read
         whole, once."""
         held = self._store.recall(self.streams(name.scope).name, name.stream)
         known = self._known_history(name, None if held is None else held.value)
         return known if known is not None else await self._read_history(name, (await self.stream(name)).value)
 
-    def _known_history(self, name: StreamName, stream: records.Stream | None) -> History | None:
+    def _known_history(self, name: StreamName, stream: records.StreamRecord | None) -> EpochHistory | None:
         """What is in memory of a stream, if that reaches its epoch, or if its record isn't known. Another of the same
         name, whose segments have new numbers, may have been made since."""
         found = self._histories.get(name.key)
@@ -253,7 +257,7 @@ class Metadata:
             return found
         return found if stream.epoch <= found.newest and stream.segments[0].id in found.segments else None
 
-    async def _read_history(self, name: StreamName, stream: records.Stream) -> History:
+    async def _read_history(self, name: StreamName, stream: records.StreamRecord) -> EpochHistory:
         for _ in range(_TRIES):
             history = await _read(self.epochs(name), stream)
             if history is None:
@@ -344,7 +348,7 @@ def _there(found: Versioned[V] | None, absent: Callable[..., Exception], name: S
     return found
 
 
-async def _read(table: RecordTable[records.HistoryRecord], stream: records.Stream) -> History | None:
+async def _read(table: RecordTable[records.HistoryRecord], stream: records.StreamRecord) -> EpochHistory | None:
     """None if something else is there as soon as it is read again."""
     base: records.EpochBase | None = None
     changes: list[records.EpochChange] = []

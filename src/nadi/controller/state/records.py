@@ -59,7 +59,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """Anything that is stored as one table value."""
 
 
-class Config(Record, frozen=True):
+class StreamConfigRecord(Record, frozen=True):
     """A stream's configuration, kept and echoed as the client gave it."""
 
     scale_type: ScaleType = ScaleType.FIXED
@@ -127,10 +127,10 @@ class Scope(Record, frozen=True):
     state: ScopeState = ScopeState.ACTIVE
 
 
-class Stream(Record, frozen=True):
+class StreamRecord(Record, frozen=True):
     """A stream as it is now. `head` is the cut it was truncated at; empty: never truncated."""
 
-    config: Config
+    config: StreamConfigRecord
     created_ms: int
     state: StreamState
     epoch: int
@@ -141,7 +141,7 @@ class Stream(Record, frozen=True):
     internal: bool = False  # a mark stream, made and removed with its stream
 
 
-class Transaction(Record, frozen=True):
+class TransactionRecord(Record, frozen=True):
     """A transaction that is not finished. epoch: the (reference) one its segments belong to. expires_ms, max_ms: the
     ends of its lease and of its maximum lifetime when it was created or last pinged; only the distance between them
     counts. group: the commit number of the first of those that were committed together, if it was one of several."""
@@ -181,7 +181,7 @@ class GroupConfig(Record, frozen=True):
     rollover_size_bytes: int = 0
 
 
-class ReaderGroup(Record, frozen=True):
+class ReaderGroupRecord(Record, frozen=True):
     """A reader group. `group_id` is a UUID that distinguishes it from others of the same name; `generation` counts
     the updates of its configuration."""
 
@@ -201,7 +201,7 @@ class Subscriber(Record, frozen=True):
     published_ms: int = 0
 
 
-class Listed(Record, frozen=True):
+class ListedMark(Record, frozen=True):
     """Marks that the key's stream is listed: under a tag, or for rounds of retention or watermarks."""
 
 
@@ -247,7 +247,7 @@ class TableConfig(Record, frozen=True):
     rollover_size_bytes: int = 0
 
 
-class KeyValueTable(Record, frozen=True):
+class KeyValueTableRecord(Record, frozen=True):
     """A key-value table; its segments never change."""
 
     config: TableConfig
@@ -264,40 +264,40 @@ class Number(Record, frozen=True):
     value: int
 
 
-class Work(Record, frozen=True):
+class WorkflowRecord(Record, frozen=True):
     """A workflow that was started on one stream."""
 
 
-class CreateWork(Work, frozen=True, tag="create"):
-    config: Config
+class CreateWork(WorkflowRecord, frozen=True, tag="create"):
+    config: StreamConfigRecord
     created_ms: int
     first_number: int
     with_mark: bool
     mark_first_number: int
 
 
-class UpdateWork(Work, frozen=True, tag="update"):
-    config: Config
+class UpdateWork(WorkflowRecord, frozen=True, tag="update"):
+    config: StreamConfigRecord
 
 
-class ScaleWork(Work, frozen=True, tag="scale"):
+class ScaleWork(WorkflowRecord, frozen=True, tag="scale"):
     change: EpochChange
 
 
-class TruncateWork(Work, frozen=True, tag="truncate"):
+class TruncateWork(WorkflowRecord, frozen=True, tag="truncate"):
     cut: dict[int, int]
     delete: tuple[int, ...]
 
 
-class SealWork(Work, frozen=True, tag="seal"):
+class SealWork(WorkflowRecord, frozen=True, tag="seal"):
     pass
 
 
-class DeleteWork(Work, frozen=True, tag="delete"):
+class DeleteWork(WorkflowRecord, frozen=True, tag="delete"):
     streams: tuple[str, ...]  # the stream, and its mark stream if it has one of its own
 
 
-class RollWork(Work, frozen=True, tag="roll"):
+class RollWork(WorkflowRecord, frozen=True, tag="roll"):
     """Commit of transactions of an older epoch, in two epochs of their own (`merge`, then `restore`)."""
 
     txn_epoch: int
@@ -306,31 +306,31 @@ class RollWork(Work, frozen=True, tag="roll"):
     restore: EpochChange
 
 
-class DeleteScopeWork(Work, frozen=True, tag="scope"):
+class DeleteScopeWork(WorkflowRecord, frozen=True, tag="scope"):
     """`version` is that of the scope's record, so that no later scope of its name is deleted."""
 
     recursive: bool
     version: int
 
 
-class CreateGroupWork(Work, frozen=True, tag="create_group"):
-    group: ReaderGroup
+class CreateGroupWork(WorkflowRecord, frozen=True, tag="create_group"):
+    group: ReaderGroupRecord
     first_number: int
 
 
-class UpdateGroupWork(Work, frozen=True, tag="update_group"):
-    group: ReaderGroup
+class UpdateGroupWork(WorkflowRecord, frozen=True, tag="update_group"):
+    group: ReaderGroupRecord
 
 
-class DeleteGroupWork(Work, frozen=True, tag="delete_group"):
+class DeleteGroupWork(WorkflowRecord, frozen=True, tag="delete_group"):
     pass
 
 
-class CreateTableWork(Work, frozen=True, tag="create_table"):
-    table: KeyValueTable
+class CreateTableWork(WorkflowRecord, frozen=True, tag="create_table"):
+    table: KeyValueTableRecord
 
 
-class DeleteTableWork(Work, frozen=True, tag="delete_table"):
+class DeleteTableWork(WorkflowRecord, frozen=True, tag="delete_table"):
     pass
 
 

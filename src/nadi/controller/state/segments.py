@@ -21,7 +21,7 @@ import msgspec
 
 from nadi import errors
 from nadi.backoff import Backoff, Tries
-from nadi.controller.state.records import Config
+from nadi.controller.state.records import StreamConfigRecord
 from nadi.limits import CONTROLLER_CACHE_RECORDS, SEGMENT_CALL_ATTEMPTS, SEGMENT_CALLS_AT_ONCE, TABLE_PAGE_MAX_ENTRIES
 from nadi.model.load import SegmentLoad
 from nadi.naming import LOAD_SEGMENT
@@ -29,9 +29,9 @@ from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.errors import error_of, is_whole
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
-from nadi.wire.loads import unpacked_loads
-from nadi.wire.moments import ARRIVAL
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
+from nadi.wire.load_reports import unpacked_loads
+from nadi.wire.time_index import ARRIVAL
 
 Exchange = Callable[[Command], Awaitable[Command]]
 PlaceOf = Callable[[Command], str]
@@ -96,13 +96,13 @@ class Segments:
             raise failure(command, reply)
         return reply
 
-    async def create_segment(self, name: str, config: Config, *, fixed: bool = False) -> None:
+    async def create_segment(self, name: str, config: StreamConfigRecord, *, fixed: bool = False) -> None:
         """Create a stream segment. `fixed`: it never asks to be scaled (transactions, duplicates)."""
         rate, scale_type = (0, 0) if fixed else (config.target_rate, int(config.scale_type))
         command = wire.CreateSegment(self.request_id(), name, rate, scale_type, "", config.rollover_size_bytes)
         await self.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists)
 
-    async def update_policy(self, name: str, config: Config) -> None:
+    async def update_policy(self, name: str, config: StreamConfigRecord) -> None:
         rate, scale_type = config.target_rate, int(config.scale_type)
         command = wire.UpdateSegmentPolicy(self.request_id(), name, rate, scale_type, "")
         await self.ask(command, wire.SegmentPolicyUpdated)
@@ -126,7 +126,7 @@ class Segments:
         command = wire.DeleteTableSegment(self.request_id(), name, False, "")
         await self.ask(command, wire.SegmentDeleted, wire.NoSuchSegment)
 
-    async def table_entries(self, name: str) -> AsyncIterator[TableEntry]:
+    async def table_entries(self, name: str) -> AsyncIterator[WireTableEntry]:
         """All entries of a table that clients write; none if there is no such table."""
         token = b""
         while True:
@@ -315,7 +315,7 @@ class RecordTable(Generic[T]):
 
     async def get_all(self, keys: Sequence[str]) -> list[Versioned[T] | None]:
         changes = self._store.changes
-        wanted = tuple(TableKey(key.encode()) for key in keys)
+        wanted = tuple(WireTableKey(key.encode()) for key in keys)
         command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
         try:
             reply = await self._segments.ask(command, wire.TableRead)
@@ -339,7 +339,7 @@ class RecordTable(Generic[T]):
 
     async def put_all(self, changes: Sequence[tuple[str, T, int]], *, cached: bool = True) -> list[Versioned[T]]:
         """Store several records of this table, all or none. cached: they are likely to be read one by one."""
-        entries = tuple(TableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
+        entries = tuple(WireTableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
         keys = [key for key, _, _ in changes]
         self._store.forget(self.name, keys)
         request_id = self._segments.request_id()
@@ -388,9 +388,9 @@ class RecordTable(Generic[T]):
                 await tries.lost()
             found = await self.get(key, fresh=True)
 
-    async def _stored_before(self, entries: Sequence[TableEntry]) -> list[int] | None:
+    async def _stored_before(self, entries: Sequence[WireTableEntry]) -> list[int] | None:
         """Versions of the entries if an earlier, unanswered try stored exactly them."""
-        wanted = tuple(TableKey(entry.key) for entry in entries)
+        wanted = tuple(WireTableKey(entry.key) for entry in entries)
         command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
         reply, _ = await self._segments.call(command)
         if not (isinstance(reply, wire.TableRead) and is_whole(command, reply)):
@@ -406,7 +406,7 @@ class RecordTable(Generic[T]):
         if not gone:
             return
         self._store.forget(self.name, gone)
-        wanted = tuple(TableKey(key.encode(), ANY_VERSION) for key in gone)
+        wanted = tuple(WireTableKey(key.encode(), ANY_VERSION) for key in gone)
         command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
         await self._segments.ask(command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment)
         self._store.forget(self.name, gone)
@@ -416,7 +416,7 @@ class RecordTable(Generic[T]):
         gone."""
         keys = [key for key, _ in records]
         self._store.forget(self.name, keys)
-        wanted = tuple(TableKey(key.encode(), version) for key, version in records)
+        wanted = tuple(WireTableKey(key.encode(), version) for key, version in records)
         command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
         reply = await self._segments.ask(
             command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment, wire.TableKeyBadVersion

@@ -30,7 +30,7 @@ from nadi.controller.engine.workflows import Workflows, seal_and_measure, switch
 from nadi.controller.event_time import check_writer, note_commits
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, Number, RollWork, StreamState, Transaction, TxnState
+from nadi.controller.state.records import EpochSegment, Number, RollWork, StreamState, TransactionRecord, TxnState
 from nadi.controller.state.segments import ABSENT, Versioned, freeing_room, together
 from nadi.controller.transactions.leases import Finished, Leases, Live
 from nadi.naming import transaction_segment_name
@@ -46,12 +46,12 @@ class ExecutionTimeExceededError(errors.InvalidArgumentError):
     """The transaction would live longer than any may."""
 
 
-class Begun(NamedTuple):
+class BegunTransaction(NamedTuple):
     txn_id: int
     ranges: tuple[EpochSegment, ...]
 
 
-class Commit(NamedTuple):
+class CommitOutcome(NamedTuple):
     """is_merged: readers can see all. cut: behind all events, if that is known."""
 
     is_merged: bool
@@ -74,7 +74,7 @@ class Transactions:
         self._commit_number = 0
         self._committing: set[str] = set()
 
-    async def create(self, name: StreamName, lease_ms: int) -> Begun:
+    async def create(self, name: StreamName, lease_ms: int) -> BegunTransaction:
         """Start a transaction: when this returns, its segments exist."""
         if not limits.TXN_LEASE_MIN_MS <= lease_ms <= limits.TXN_LEASE_MAX_MS:
             raise errors.InvalidArgumentError(
@@ -83,7 +83,7 @@ class Transactions:
         stream = await self._flow.metadata.open_stream(name)
         txn_id = stream.reference << 96 | await self._next_number()
         now = self._flow.clock.now_ms()
-        record = Transaction(
+        record = TransactionRecord(
             TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + limits.TXN_MAX_EXECUTION_MS
         )
         text = txn_text(txn_id)
@@ -102,7 +102,7 @@ class Transactions:
             with contextlib.suppress(errors.ClosedError):  # nobody will learn its id: don't let it wait for its lease
                 self._flow.tasks.spawn(self._give_up(name, txn_id, segments))
             raise
-        return Begun(txn_id, ranges)
+        return BegunTransaction(txn_id, ranges)
 
     async def _give_up(self, name: StreamName, txn_id: int, segments: Sequence[str]) -> None:
         with contextlib.suppress(errors.NadiError):
@@ -125,7 +125,7 @@ class Transactions:
             self._ids = (number + 1, end)
             return number
 
-    def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
+    def live(self, name: StreamName, state: TxnState) -> dict[str, TransactionRecord]:
         mine = self.leases.of(name).items()
         return {text: held.record.value for text, held in mine if held.record.value.state is state}
 
@@ -148,18 +148,22 @@ class Transactions:
         stream = (await self._flow.metadata.stream(name)).value
         return [(int(text, 16), state) for text, state in await self._finished.newest(name, stream)]
 
-    async def _change(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
+    async def _change(
+        self, name: StreamName, text: str, change: Callable[[TransactionRecord], TransactionRecord]
+    ) -> TransactionRecord:
         """Apply `change` to the live record; if another change was first, apply it again to the newest version. It is
         carried out also if the caller has gone away meanwhile."""
         return await self._flow.tasks.to_its_end(self._changed(name, text, change))
 
-    async def _changed(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
+    async def _changed(
+        self, name: StreamName, text: str, change: Callable[[TransactionRecord], TransactionRecord]
+    ) -> TransactionRecord:
         held = self.leases.find(name, text)
         if held is None:
             raise errors.TransactionNotFoundError(text)
         before = held.record
 
-        async def changed(found: Transaction | None) -> Transaction:
+        async def changed(found: TransactionRecord | None) -> TransactionRecord:
             if found is None:
                 self.leases.end(name, [text])
             if found is None or self.leases.find(name, text) is None:  # it has ended meanwhile
@@ -176,7 +180,7 @@ class Transactions:
             self._note(name, text, stored)
         return stored.value
 
-    def _note(self, name: StreamName, text: str, record: Versioned[Transaction]) -> None:
+    def _note(self, name: StreamName, text: str, record: Versioned[TransactionRecord]) -> None:
         """Take in what a transaction's record says; if it is newly known to be decided, by whomever, carry that out."""
         before, state = self._state(name, text), record.value.state
         self.leases.hold(name, text, record)
@@ -208,7 +212,7 @@ class Transactions:
         now, held = self._flow.clock.now_ms(), self.leases.find(name, txn_text(txn_id))
         left_ms = held.life_ends_ms - self._flow.clock.monotonic_ms() if held is not None else 0
 
-        def extend(held: Transaction) -> Transaction:
+        def extend(held: TransactionRecord) -> TransactionRecord:
             if held.state is not TxnState.OPEN:
                 return held
             if lease_ms > left_ms:
@@ -232,7 +236,9 @@ class Transactions:
         if state in (TxnState.COMMITTING, TxnState.COMMITTED):
             raise errors.TransactionFailedError(f"transaction {txn_text(txn_id)} is committed: too late to abort it")
 
-    async def _decide(self, name: StreamName, txn_id: int, change: Callable[[Transaction], Transaction]) -> TxnState:
+    async def _decide(
+        self, name: StreamName, txn_id: int, change: Callable[[TransactionRecord], TransactionRecord]
+    ) -> TxnState:
         try:
             return (await self._change(name, txn_text(txn_id), change)).state
         except errors.TransactionNotFoundError:
@@ -297,21 +303,21 @@ class Transactions:
             self._note(name, text, record)
         return True
 
-    async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> Commit:
+    async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> CommitOutcome:
         """Whether all are merged, and behind which cut; TransactionFailedError if one isn't committed."""
         await self._flow.metadata.stream(name)
         cuts = []
         for txn_id in txn_ids:
             state, text = await self.state(name, txn_id), txn_text(txn_id)
             if state is TxnState.COMMITTING:
-                return Commit(False, None)
+                return CommitOutcome(False, None)
             if state is not TxnState.COMMITTED:
                 raise errors.TransactionFailedError(f"transaction {text} is {state.name}, and not committed")
             found = await self._finished.find(name, text)
             if found is not None and found.cut is not None:
                 cuts.append(found.cut)
         # what was merged later has later epochs, or the same and later offsets
-        return Commit(True, max(cuts, key=lambda cut: (max(cut) >> 32, sum(cut.values())), default=None))
+        return CommitOutcome(True, max(cuts, key=lambda cut: (max(cut) >> 32, sum(cut.values())), default=None))
 
     def _kick(self, name: StreamName) -> None:
         if name.key not in self._committing:
@@ -422,7 +428,7 @@ class Transactions:
         for name, text, held in self.leases.take_due(now):
             ends = held.lease_ends_ms
 
-            def due(txn: Transaction, held: Live = held, ends: int = ends) -> Transaction:
+            def due(txn: TransactionRecord, held: Live = held, ends: int = ends) -> TransactionRecord:
                 return _aborting(txn) if held.lease_ends_ms == ends else txn  # else pinged meanwhile
 
             try:
@@ -436,11 +442,11 @@ class Transactions:
                 log.info("transaction %s of %s has timed out", text, name)
 
 
-def _aborting(held: Transaction) -> Transaction:
+def _aborting(held: TransactionRecord) -> TransactionRecord:
     return replace(held, state=TxnState.ABORTING) if held.state is TxnState.OPEN else held
 
 
-def next_batch(committing: Mapping[str, Transaction]) -> list[str]:
+def next_batch(committing: Mapping[str, TransactionRecord]) -> list[str]:
     """The next to be merged at once, in the order of their commits; those committed together stay together."""
     batch = sorted(committing, key=lambda text: committing[text].commit_number)
     end = min(limits.TXN_COMMIT_BATCH, len(batch))
@@ -449,7 +455,7 @@ def next_batch(committing: Mapping[str, Transaction]) -> list[str]:
     return batch[:end]
 
 
-def last_of_groups(committing: Mapping[str, Transaction], batch: Sequence[str]) -> dict[str, str]:
+def last_of_groups(committing: Mapping[str, TransactionRecord], batch: Sequence[str]) -> dict[str, str]:
     """For each of the batch that was committed together with others, the last of these in the batch."""
     last = {committing[text].group: text for text in batch}
     return {text: last[committing[text].group] for text in batch if committing[text].group}

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nadi import limits
-from nadi.controller.state.metadata import Metadata, StreamName
-from nadi.controller.state.records import CompletedTransaction, Number, Stream, Transaction, TxnState
+from nadi.controller.state.metadata import ControllerMetadata, StreamName
+from nadi.controller.state.records import CompletedTransaction, Number, StreamRecord, TransactionRecord, TxnState
 from nadi.controller.state.segments import ANY_VERSION, Versioned
 from nadi.errors import SegmentNotFoundError
 from nadi.runtime import Runtime
@@ -30,7 +30,7 @@ _RUST_LEASE_MS = 90_000
 class Live:
     """An unfinished transaction. The ends of its lease and of its maximum lifetime are on the monotonic clock."""
 
-    record: Versioned[Transaction]
+    record: Versioned[TransactionRecord]
     lease_ends_ms: int
     life_ends_ms: int
 
@@ -55,7 +55,7 @@ class Leases:
     def find(self, name: StreamName, text: str) -> Live | None:
         return self.of(name).get(text)
 
-    def hold(self, name: StreamName, text: str, record: Versioned[Transaction]) -> None:
+    def hold(self, name: StreamName, text: str, record: Versioned[TransactionRecord]) -> None:
         """Hold the record as the newest. An open one's lease runs from now: it was just created, pinged or loaded."""
         now, stored, lease_ms = self._clock.monotonic_ms(), record.value, max(record.value.lease_ms, 0)
         mine = self._live.setdefault(name.key, {})
@@ -101,7 +101,7 @@ _NEWEST, _OPENED = "completed/newest", "completed/opened"  # the number of a tab
 
 
 class Finished:
-    def __init__(self, metadata: Metadata, clock: Runtime) -> None:
+    def __init__(self, metadata: ControllerMetadata, clock: Runtime) -> None:
         self._metadata = metadata
         self._clock = clock
         self._changing = asyncio.Lock()
@@ -109,7 +109,12 @@ class Finished:
         self._opened_ms = 0  # on the monotonic clock
 
     async def add(
-        self, name: StreamName, stream: Stream | None, texts: Sequence[str], state: TxnState, cuts: Cuts | None = None
+        self,
+        name: StreamName,
+        stream: StreamRecord | None,
+        texts: Sequence[str],
+        state: TxnState,
+        cuts: Cuts | None = None,
     ) -> None:
         """Record how these ended, and behind which cut; `stream` is None if it is gone."""
         number = await self._open()
@@ -132,7 +137,7 @@ class Finished:
                 return found.value
         return None
 
-    async def newest(self, name: StreamName, stream: Stream) -> list[tuple[str, TxnState]]:
+    async def newest(self, name: StreamName, stream: StreamRecord) -> list[tuple[str, TxnState]]:
         found: list[tuple[str, TxnState]] = []
         for number in await self._kept():
             mine = [

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from nadi.controller.engine.workflows import Refused, Workflows, check_scope, index_tags
+from nadi.controller.engine.workflows import Workflows, WorkRefused, check_scope, index_tags
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
+from nadi.controller.state.records import CreateWork, EpochSegment, StreamConfigRecord, StreamRecord, StreamState
 from nadi.controller.state.segments import ABSENT, together
 from nadi.errors import AlreadyExistsError, ConditionFailedError
 from nadi.naming import check_name
 
-_MARK_CONFIG = Config()
+_MARK_CONFIG = StreamConfigRecord()
 
 
-async def begin(flow: Workflows, name: StreamName, config: Config) -> CreateWork:
+async def begin(flow: Workflows, name: StreamName, config: StreamConfigRecord) -> CreateWork:
     check_name("stream", name.stream, internal=True)
     await flow.metadata.open_scope(name.scope)
     reads: list[Awaitable[list[Any]]] = [
@@ -42,7 +42,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
         streams.append((name.mark, mark))
     try:
         await check_scope(flow, name.scope)
-    except Refused:
+    except WorkRefused:
         if await flow.metadata.streams(name.scope).get(name.stream, fresh=True) is not None:
             return  # its record is the last step
         await together(flow.segments.delete(owner.segment(s.id)) for owner, stream in streams for s in stream.segments)
@@ -63,6 +63,8 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
     await flow.metadata.keep_limited(name, work.config)
 
 
-def _new_stream(config: Config, created_ms: int, first_number: int, *, internal: bool = False) -> Stream:
+def _new_stream(
+    config: StreamConfigRecord, created_ms: int, first_number: int, *, internal: bool = False
+) -> StreamRecord:
     segments: tuple[EpochSegment, ...] = first_epoch(config.min_segments, created_ms, first_number).added
-    return Stream(config, created_ms, StreamState.ACTIVE, 0, 0, created_ms, segments, {}, internal)
+    return StreamRecord(config, created_ms, StreamState.ACTIVE, 0, 0, created_ms, segments, {}, internal)

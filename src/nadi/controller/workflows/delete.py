@@ -12,13 +12,13 @@ import msgspec
 
 from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import DeleteWork, Stream, StreamState
+from nadi.controller.state.records import DeleteWork, StreamRecord, StreamState
 from nadi.controller.state.segments import Versioned, together
 from nadi.errors import ConditionFailedError, StreamNotSealedError
-from nadi.model.place import OfStream
+from nadi.model.named_records import StreamDependent
 from nadi.naming import STREAM_TABLES_TABLE, TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableKey
+from nadi.wire.fields import WireTableKey
 
 
 async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
@@ -33,7 +33,7 @@ async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
 
 async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
     owners = [StreamName(name.scope, stream) for stream in work.streams]
-    gone: list[tuple[StreamName, Versioned[Stream]]] = []
+    gone: list[tuple[StreamName, Versioned[StreamRecord]]] = []
     segments: list[str] = []
     for owner in owners:
         found = await flow.metadata.find_stream(owner)
@@ -68,12 +68,12 @@ async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
     table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
     async for entry in segments.table_entries(table):
         try:
-            stream = msgspec.json.decode(entry.value, type=OfStream).stream
+            stream = msgspec.json.decode(entry.value, type=StreamDependent).stream
         except msgspec.MsgspecError:
             continue
         if stream == name.stream:
             removal = wire.RemoveTableKeys(
-                segments.request_id(), table, "", (TableKey(bytes(entry.key), entry.version),)
+                segments.request_id(), table, "", (WireTableKey(bytes(entry.key), entry.version),)
             )
             # changed meanwhile: whoever did looks for the stream now
             await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)

@@ -18,15 +18,15 @@ from nadi import errors
 from nadi.controller.engine.workflows import Workflows, check_all
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import (
-    Config,
     CreateGroupWork,
     CreateWork,
     DeleteGroupWork,
     DeleteWork,
     GroupConfig,
     GroupRetention,
-    ReaderGroup,
+    ReaderGroupRecord,
     SealWork,
+    StreamConfigRecord,
     UpdateGroupWork,
 )
 from nadi.controller.transactions.decisions import Transactions
@@ -75,14 +75,14 @@ async def begin_create(flow: Workflows, name: GroupName, config: GroupConfig, gr
     for stream in subscribed(config):
         await flow.metadata.stream(stream)
     (first,) = await flow.metadata.first_numbers([name.stream])
-    return CreateGroupWork(ReaderGroup(config, group_id, 0, flow.clock.now_ms()), first)
+    return CreateGroupWork(ReaderGroupRecord(config, group_id, 0, flow.clock.now_ms()), first)
 
 
 async def create_steps(flow: Workflows, stream: StreamName, work: CreateGroupWork) -> None:
     name, group = GroupName.of(stream), work.group
     if await flow.metadata.find_stream(stream) is None:
         rollover = group.config.rollover_size_bytes or READER_GROUP_ROLLOVER_BYTES
-        config = Config(rollover_size_bytes=rollover)
+        config = StreamConfigRecord(rollover_size_bytes=rollover)
         await create.steps(flow, stream, CreateWork(config, group.created_ms, work.first_number, False, 0))
     for subscription in subscribed(group.config):
         await subscribers.subscribe(flow, subscription, name, group)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nadi import errors
-from nadi.controller.engine.workflows import Refused, Workflows
+from nadi.controller.engine.workflows import Workflows, WorkRefused
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
 from nadi.controller.state.records import DeleteScopeWork, Scope, ScopeState
 from nadi.controller.state.segments import ABSENT, ANY_VERSION, RecordTable, Versioned
@@ -106,7 +106,7 @@ async def _delete_contents(flow: Workflows, scope: str, held: Versioned[Scope] |
                 raise
         if not recursive and held is not None:
             await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
-            raise Refused(_not_empty(scope))
+            raise WorkRefused(_not_empty(scope))
         for group in [GroupName(scope, name) for name in await _some(flow.metadata.groups(scope))]:
             with suppress(errors.ReaderGroupNotFoundError):
                 await flow.run(group.stream, partial(groups.begin_delete, flow, group, None))

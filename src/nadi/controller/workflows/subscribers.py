@@ -12,16 +12,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.history import Cut, History, ask
+from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import GroupName, StreamName
-from nadi.controller.state.records import ReaderGroup, Subscriber
+from nadi.controller.state.records import ReaderGroupRecord, Subscriber
 from nadi.errors import EpochGoneError, GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
 from nadi.limits import NAME_MAX_CHARS
 
 _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
 
 
-async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group: ReaderGroup) -> None:
+async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group: ReaderGroupRecord) -> None:
     """Make the group a subscriber, or bring its subscription to the group's generation; its cut stays. The caller holds
     the group's lock, for which no workflow of a stream with subscribers ever waits."""
     async with flow.lock(stream):  # a stream under deletion takes its subscribers along
@@ -69,7 +69,7 @@ async def publish(
     await flow.metadata.subscribers(stream).change(subscriber, what, published, fresh=True)
 
 
-def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:
+def _check(history: EpochHistory, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:
     try:
         if not history.is_valid_cut(cut):
             raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")

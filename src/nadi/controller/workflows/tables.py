@@ -7,10 +7,10 @@ same name, so no segment name is ever used twice.
 
 from __future__ import annotations
 
-from nadi.controller.engine.workflows import Refused, Workflows, check_all, check_scope
+from nadi.controller.engine.workflows import Workflows, WorkRefused, check_all, check_scope
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
-from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig
+from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTableRecord, TableConfig
 from nadi.controller.state.segments import ANY_VERSION, together
 from nadi.errors import AlreadyExistsError
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
@@ -37,7 +37,7 @@ async def begin_create(flow: Workflows, name: TableName, config: TableConfig) ->
     check_config(config)
     (first,) = await flow.metadata.first_numbers([name.stream])
     now = flow.clock.now_ms()
-    return CreateTableWork(KeyValueTable(config, now, first_epoch(config.partitions, now, first).added))
+    return CreateTableWork(KeyValueTableRecord(config, now, first_epoch(config.partitions, now, first).added))
 
 
 async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWork) -> None:
@@ -45,7 +45,7 @@ async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWor
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
     try:
         await check_scope(flow, stream.scope)
-    except Refused:
+    except WorkRefused:
         if await flow.metadata.tables(stream.scope).get(TableName.of(stream).table, fresh=True) is not None:
             return  # its record is the last step
         await together(flow.segments.delete_table(stream.segment(segment.id)) for segment in table.segments)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.state.history import Cut, History, ask
+from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Stream, TruncateWork
+from nadi.controller.state.records import StreamRecord, TruncateWork
 from nadi.controller.state.segments import together
 from nadi.errors import EpochGoneError, InvalidStreamCutError
 from nadi.limits import EPOCHS_FORGOTTEN_AT_ONCE, EPOCHS_KEPT
@@ -26,7 +26,7 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
     return TruncateWork(dict(cut), delete)
 
 
-def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[int, ...]:
+def _passed(history: EpochHistory, name: StreamName, head: Cut, cut: Cut) -> tuple[int, ...]:
     """The segments that lie before the cut; InvalidStreamCutError if it isn't a valid one."""
     head = head or history.head_of_time()
     try:
@@ -63,7 +63,7 @@ async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
     await _forget(flow, name, stream)
 
 
-async def _forget(flow: Workflows, name: StreamName, stream: Stream) -> None:
+async def _forget(flow: Workflows, name: StreamName, stream: StreamRecord) -> None:
     """Forget the epochs that lie well before the head. Transactions of the stream's present ranges may begin meanwhile:
     theirs stay too."""
     if stream.epoch < EPOCHS_KEPT:

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows, index_tags
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, ScaleWork, UpdateWork
+from nadi.controller.state.records import ScaleType, ScaleWork, StreamConfigRecord, UpdateWork
 from nadi.controller.state.segments import together
 from nadi.model.keyspace import equal_ranges
 
 
-async def begin(flow: Workflows, name: StreamName, config: Config) -> UpdateWork:
+async def begin(flow: Workflows, name: StreamName, config: StreamConfigRecord) -> UpdateWork:
     await flow.metadata.open_stream(name)
     return UpdateWork(config)
 

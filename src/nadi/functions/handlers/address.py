@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = ("binary", "structured", "batched")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetAddress:
     """An HTTP service that gets the events as CloudEvents.
 
     mode: "binary" and "structured" post each event by itself, "batched" all of a batch together. headers: sent with

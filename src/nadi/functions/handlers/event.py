@@ -14,7 +14,7 @@ from nadi.errors import NadiError
 from nadi.naming import parse_segment_name
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class HandlerEvent(msgspec.Struct, frozen=True, gc=False):
     """An event and where it is stored: `segment` is the segment's full name, `offset` where the event starts in it.
 
     routing_key: None unless the function says how to find it in the data: streams don't store it.
@@ -123,6 +123,6 @@ class Handler(Protocol):
     async def start(self) -> None:
         """Be ready for events; FunctionError if it never can."""
 
-    async def call(self, events: Sequence[Event], attempt: int) -> Outcome: ...
+    async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome: ...
 
     async def close(self) -> None: ...

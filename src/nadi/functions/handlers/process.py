@@ -34,9 +34,9 @@ import msgspec
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.functions.handlers.event import (
     Context,
-    Event,
     Failure,
     FunctionError,
+    HandlerEvent,
     HandlerNotStartedError,
     Outcome,
     Output,
@@ -54,7 +54,7 @@ from nadi.limits import (
 )
 
 
-class Calls:
+class HandlerCalls:
     def __init__(self, handler: HandlerFunction, *, by_list: bool | None = None) -> None:
         """by_list: whether it takes lists of events; None looks at its annotation."""
         self.handler = handler
@@ -63,7 +63,7 @@ class Calls:
 
     def run(
         self,
-        events: Sequence[Event],
+        events: Sequence[HandlerEvent],
         context: Context,
         loop: asyncio.AbstractEventLoop,
         begin: Callable[[int], None] = lambda index: None,
@@ -189,8 +189,8 @@ class Start(msgspec.Struct, frozen=True):
     path: list[str]
 
 
-class Call(msgspec.Struct, frozen=True):
-    events: list[Event]
+class HandlerCall(msgspec.Struct, frozen=True):
+    events: list[HandlerEvent]
     attempt: int
 
 
@@ -225,7 +225,7 @@ def main() -> None:
     sys.path[:] = start.path
     try:
         handler = load(start.handler)
-        calls = Calls(getattr(handler, "handler", handler), by_list=start.by_list)
+        calls = HandlerCalls(getattr(handler, "handler", handler), by_list=start.by_list)
     except Exception as error:
         _send(connection, failure_of(error))
         return
@@ -238,7 +238,7 @@ def _send(file: IO[bytes], message: msgspec.Struct | None) -> None:
     file.flush()
 
 
-def _serve(connection: IO[bytes], start: Start, calls: Calls) -> None:
+def _serve(connection: IO[bytes], start: Start, calls: HandlerCalls) -> None:
     notes = mmap.mmap(start.notes, NOTE.size)
     logger = logging.getLogger(f"{start.function}.{start.worker}")
     loop = asyncio.new_event_loop()
@@ -254,7 +254,7 @@ def _serve(connection: IO[bytes], start: Start, calls: Calls) -> None:
         NOTE.pack_into(notes, 0, index, time.monotonic())
 
     threading.Thread(target=read, daemon=True).start()
-    decoder = msgspec.msgpack.Decoder(Call)
+    decoder = msgspec.msgpack.Decoder(HandlerCall)
     while True:
         call = decoder.decode(waiting.get())
         context = Context(start.function, start.worker, call.attempt, logger)
@@ -335,14 +335,14 @@ class HandlerProcess:
             await self.close()
             raise FunctionError(f"the handler {self.handler} can't be loaded: {failure.error}: {failure.message}")
 
-    async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
+    async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         if self.pid is None:
             await self.close()  # it died between two calls: not these events' fault
             await self.start()
         assert self._notes is not None
         NOTE.pack_into(self._notes, 0, 0, time.monotonic())
         try:
-            outcome = await self._answer(Call(list(events), attempt))
+            outcome = await self._answer(HandlerCall(list(events), attempt))
         except asyncio.CancelledError:
             await self.close()  # its answer must not be taken for that of a later call
             raise
@@ -350,7 +350,7 @@ class HandlerProcess:
             await self.close()
         return outcome
 
-    async def _answer(self, call: Call) -> Outcome:
+    async def _answer(self, call: HandlerCall) -> Outcome:
         asking = asyncio.create_task(self._ask(call))
         try:
             while True:
@@ -389,7 +389,7 @@ class HandlerProcess:
         at, since = NOTE.unpack_from(self._notes)
         return at, since
 
-    def _lost(self, call: Call, at: int, failure: Failure) -> Outcome:
+    def _lost(self, call: HandlerCall, at: int, failure: Failure) -> Outcome:
         """Those before `at` were handled, but what they gave died with the process."""
         if self.by_list:
             return Outcome(done=0, failure=failure, together=len(call.events))

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from nadi.errors import EventTooLargeError, InvalidArgumentError
-from nadi.functions.handlers.address import Target
-from nadi.functions.handlers.event import Event, Failure, FunctionError, Outcome, Output
+from nadi.functions.handlers.address import TargetAddress
+from nadi.functions.handlers.event import Failure, FunctionError, HandlerEvent, Outcome, Output
 from nadi.limits import (
     FUNCTION_ERROR_CHARS,
     FUNCTION_REPLY_BYTES,
@@ -61,7 +61,7 @@ _EVENT = "the event"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     headers: Mapping[str, str]
     body: bytes
 
@@ -70,7 +70,7 @@ class BadReplyError(Exception):
     """An answer that says it has CloudEvents, and has none that can be read."""
 
 
-def cloud_event(event: Event, event_type: str, content_type: str, now: datetime) -> CloudEvent:
+def cloud_event(event: HandlerEvent, event_type: str, content_type: str, now: datetime) -> CloudEvent:
     """Return an event as a CloudEvent; `now`: when it was read, its `time`."""
     attributes: dict[str, Any] = {
         "id": event.id,
@@ -85,19 +85,19 @@ def cloud_event(event: Event, event_type: str, content_type: str, now: datetime)
     return CloudEvent(attributes, event.data)
 
 
-def binary(event: CloudEvent) -> Request:
+def binary(event: CloudEvent) -> HttpRequest:
     """Attributes as headers, the event's bytes as the body."""
     message = to_binary_event(event)
-    return Request(message.headers, message.body)
+    return HttpRequest(message.headers, message.body)
 
 
-def structured(event: CloudEvent) -> Request:
+def structured(event: CloudEvent) -> HttpRequest:
     message = to_structured_event(CloudEvent(event.get_attributes()))
-    return Request(message.headers, _document(event))
+    return HttpRequest(message.headers, _document(event))
 
 
-def batched(events: Sequence[CloudEvent]) -> Request:
-    return Request({"content-type": BATCH}, b"[" + b",".join(map(_document, events)) + b"]")
+def batched(events: Sequence[CloudEvent]) -> HttpRequest:
+    return HttpRequest({"content-type": BATCH}, b"[" + b",".join(map(_document, events)) + b"]")
 
 
 def _document(event: CloudEvent) -> bytes:
@@ -165,7 +165,7 @@ def _output(event: Fields, data: bytes) -> Output:
 class HttpTarget:
     """A `Handler`. wants_outputs: whether CloudEvents in answers are looked at."""
 
-    def __init__(self, target: Target, timeout_s: float, *, wants_outputs: bool) -> None:
+    def __init__(self, target: TargetAddress, timeout_s: float, *, wants_outputs: bool) -> None:
         self._target, self._timeout_s, self._wants_outputs = target, timeout_s, wants_outputs
         self._client: httpx.AsyncClient | None = None
 
@@ -183,7 +183,7 @@ class HttpTarget:
         headers = {"Accept-Encoding": "identity", **self._target.headers}
         self._client = httpx.AsyncClient(verify=verify, headers=headers, timeout=None)
 
-    async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
+    async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         now = datetime.now(UTC)
         made = [cloud_event(event, self._target.event_type, self._target.content_type, now) for event in events]
         if self._target.mode == "batched":
@@ -206,7 +206,7 @@ class HttpTarget:
                 return Outcome(done=index + 1, outputs=all_outputs)
         return Outcome(done=len(events), outputs=all_outputs)
 
-    async def _post(self, request: Request) -> tuple[list[Output], Failure | None]:
+    async def _post(self, request: HttpRequest) -> tuple[list[Output], Failure | None]:
         assert self._client is not None
         body = bytearray()
         try:

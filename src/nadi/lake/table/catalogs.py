@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from nadi.client.serializers.types import alike
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.lake.table.reaching import CATALOG, LakeStoppedError, cause, plain_secret, reaching, resolved, without_secrets
+from nadi.lake.table.error_mapping import (
+    CATALOG,
+    LakeStoppedError,
+    cause,
+    plain_secret,
+    reaching,
+    resolved,
+    without_secrets,
+)
 from nadi.lake.table.reading import columns_of
 
 if TYPE_CHECKING:

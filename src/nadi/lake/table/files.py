@@ -24,8 +24,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from nadi.lake.table.catalogs import load_table
+from nadi.lake.table.error_mapping import CATALOG, STORAGE, LakeStoppedError, reaching
 from nadi.lake.table.partitions import Key, Partitions
-from nadi.lake.table.reaching import CATALOG, STORAGE, LakeStoppedError, reaching
 from nadi.limits import LAKE_FILE_BYTES, LAKE_FILES_OPEN, LAKE_PENDING_BYTES, LAKE_ROW_GROUP_BYTES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ NO_SNAPSHOT = 0
 _ATTEMPT = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?![0-9a-f])")
 
 
-class OvertakenError(Exception):
+class SnapshotConflictError(Exception):
     """Another snapshot was committed meanwhile: nothing of the attempt is in the table."""
 
 
@@ -108,7 +108,7 @@ def commit_files(
             now = load_table(catalog, name)
             if now is None or now.snapshot_by_id(producer.snapshot_id) is None:
                 producer._clean_all_uncommitted()
-                raise OvertakenError(str(error)) from error
+                raise SnapshotConflictError(str(error)) from error
             return now  # it was stored, and the answer to that got lost: the catalog's client had tried again
     now = load_table(catalog, name)
     assert now is not None, "the catalog has stored it"
@@ -129,7 +129,7 @@ def _as_replacement(update: Any) -> Any:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFile:
     path: str
     writer: Any
     pending: list[pa.RecordBatch] = field(default_factory=list)
@@ -150,7 +150,7 @@ class DataFiles:
         self._model = FileFormatFactory.get(FileFormat.PARQUET)
         self._places = table.location_provider()
         self.schema = schema_to_pyarrow(table.schema())
-        self._open: dict[Key, _Open] = {}
+        self._open: dict[Key, _OpenFile] = {}
         self._done: list[DataFile] = []
         self._paths: list[str] = []
         self._pending_bytes = 0
@@ -195,7 +195,7 @@ class DataFiles:
             path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
             self._paths.append(path)
             output = self._table.io.new_output(path)
-            one = _Open(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
+            one = _OpenFile(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
         self._open[key] = one  # the last one is the one used last
         one.pending.append(batch)
         one.pending_bytes += batch.nbytes
@@ -207,7 +207,7 @@ class DataFiles:
         while len(self._open) > LAKE_FILES_OPEN:
             self._finish(next(iter(self._open)))
 
-    def _flush(self, one: _Open) -> None:
+    def _flush(self, one: _OpenFile) -> None:
         one.writer.write(pa.Table.from_batches(one.pending, schema=self.schema))
         self._pending_bytes -= one.pending_bytes
         one.written_bytes += one.pending_bytes

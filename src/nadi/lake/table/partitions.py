@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nadi.errors import InvalidArgumentError
-from nadi.lake.table.reaching import LakeStoppedError
+from nadi.lake.table.error_mapping import LakeStoppedError
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.lake.table.reaching import STORAGE, reaching, wrong_file
+from nadi.lake.table.error_mapping import STORAGE, reaching, wrong_file
 from nadi.limits import LAKE_FILE_PIECES, LAKE_READ_AHEAD, MIB
 
 if TYPE_CHECKING:

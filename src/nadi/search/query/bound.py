@@ -31,7 +31,7 @@ from nadi.search.fields import (
     words_in,
 )
 from nadi.search.query.parser import And, Node, Not, Or, Range, Term
-from nadi.search.shards.manifest import Manifest
+from nadi.search.shards.manifest import ShardManifest
 
 if TYPE_CHECKING:
     from tantivy import Query
@@ -233,7 +233,7 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
 def within(
     asked: Query,
     fields: tuple[Field, ...],
-    manifest: Manifest,
+    manifest: ShardManifest,
     lows: Sequence[CutBound],
     highs: CutBound | None,
     keys: tuple[str, ...] | None,

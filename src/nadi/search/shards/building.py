@@ -49,7 +49,7 @@ from nadi.search.fields import (
     reader_of,
     schema_of,
 )
-from nadi.search.shards.manifest import FILE, Numbers, Shard, Span, Step
+from nadi.search.shards.manifest import FILE, IndexedRange, Numbers, Shard, Span
 
 _MAGIC = b"nadi search 2\n"
 _LENGTHS = struct.Struct(">II")
@@ -57,14 +57,14 @@ _LEAST = 4 << 20  # a file that is larger isn't read, but mapped
 META = "meta.json"
 
 
-class _File(msgspec.Struct, frozen=True, array_like=True):
+class _ShardFile(msgspec.Struct, frozen=True, array_like=True):
     name: str
     size_bytes: int
     checksum: int
 
 
 class _List(msgspec.Struct, frozen=True):
-    files: list[_File]
+    files: list[_ShardFile]
     segments: list[msgspec.Raw]
 
 
@@ -78,7 +78,7 @@ def packed(folder: Path) -> list[memoryview]:
     segments = msgspec.json.decode((folder / META).read_bytes(), type=_Meta).segments
     ids = {msgspec.json.decode(segment)["segment_id"].replace("-", "") for segment in segments}
     bodies = {path.name: _body(path) for path in sorted(folder.iterdir()) if path.name.partition(".")[0] in ids}
-    files = [_File(name, len(body), crc32c.crc32c(body)) for name, body in bodies.items()]
+    files = [_ShardFile(name, len(body), crc32c.crc32c(body)) for name, body in bodies.items()]
     listed = msgspec.json.encode(_List(files, segments))
     head = _MAGIC + _LENGTHS.pack(len(listed), crc32c.crc32c(listed)) + listed
     return [memoryview(head), *(body for body in bodies.values() if len(body))]
@@ -128,7 +128,7 @@ def _listed(data: memoryview, shard: str) -> tuple[_List, int]:
     return listed, at + length
 
 
-def bodies_of(data: memoryview, shard: str) -> Iterator[tuple[_File, memoryview]]:
+def bodies_of(data: memoryview, shard: str) -> Iterator[tuple[_ShardFile, memoryview]]:
     """An object's files. StoreError if it is damaged."""
     listed, at = _listed(data, shard)
     for file in listed.files:
@@ -194,7 +194,7 @@ _PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EventRun:
     """Events of one segment that follow each other. micros: their orders, without the segment's number."""
 
     segment_id: int
@@ -224,7 +224,7 @@ class Unfit:
 class Built:
     """having: how many events have each field; parts: of the shard's object, None if it would be empty."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[IndexedRange] = field(default_factory=list)
     unfit: list[Unfit] = field(default_factory=list)
     docs: int = 0
     having: list[int] = field(default_factory=list)
@@ -247,7 +247,7 @@ def orders(came_ms: Numbers, before: int) -> Numbers:
     return np.maximum(np.maximum.accumulate(came_ms * 1000 - steps), before + 1) + steps
 
 
-def build(stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
+def build(stretches: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
     """Blocks; call it in a thread. The stretches are of different segments."""
     with work_folder() as folder:
         built = _write(folder, stretches, form, fields)
@@ -284,7 +284,7 @@ def clean_work_folders() -> None:
                 os.close(lock)
 
 
-def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tuple[Field, ...]) -> Built:
+def _write(folder: Path, stretches: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
     from tantivy import Document, Index
 
     size = sum(one.end - one.start for one in stretches)
@@ -328,7 +328,7 @@ def _write(folder: Path, stretches: Sequence[Stretch], form: Format, fields: tup
                         last = number
                 writer.add_document(document)
                 made.docs += 1
-        made.steps.append(Step(segment, stretch.start, stretch.end, int(stretch.micros[-1])))
+        made.steps.append(IndexedRange(segment, stretch.start, stretch.end, int(stretch.micros[-1])))
     if made.docs:
         writer.commit()
     writer.wait_merging_threads()

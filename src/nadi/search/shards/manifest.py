@@ -20,7 +20,7 @@ A segment that is read to its end stays until no earlier one may still lead to i
 (80, 'a')
 >>> one.advanced([Step(0, 0, 80, 5)], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
 Traceback (most recent call last):
-nadi.process.following.OvertakenError: another worker was faster in segment 0: it is at 80, not at 0
+nadi.process.segment_follower.PositionConflictError: another worker was faster in segment 0: it is at 80, not at 0
 
 The names of indexes and shards. They become paths, and whoever may write in a scope may write any into its table; so
 what is read from there has the exact form that is made here, or is refused.
@@ -45,7 +45,7 @@ from msgspec.structs import replace
 
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SEARCH_MANIFEST_BYTES, TABLE_VALUE_MAX_BYTES
-from nadi.process.following import OvertakenError, Reach, SegmentPositions, cut_of
+from nadi.process.segment_follower import PositionConflictError, SegmentPositions, SegmentProgress, cut_of
 
 INDEX = re.compile(r"\A[0-9a-f]{32}\Z")
 SHARD = re.compile(r"\A[0-9]{13}-[0-9a-f]{32}\Z")
@@ -104,7 +104,7 @@ class PastOrders(msgspec.Struct, frozen=True, array_like=True):
         return max(self.came_ms * 1000, self.before + 1 + (self.end - self.start) // _APART_BYTES)
 
 
-class Step(NamedTuple):
+class IndexedRange(NamedTuple):
     segment_id: int
     start: int
     end: int
@@ -120,7 +120,7 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
     end: int
 
 
-class Manifest(SegmentPositions, frozen=True):
+class ShardManifest(SegmentPositions, frozen=True):
     """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
     1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; having: of
     the former, how many have each field. Its segments stay while a shard or the past has events of them."""
@@ -136,11 +136,11 @@ class Manifest(SegmentPositions, frozen=True):
     having: list[int] = field(default_factory=list)
 
     @property
-    def followed(self) -> list[Reach]:
+    def followed(self) -> list[SegmentProgress]:
         return [reach for reach in self.segments.values() if not reach.is_done]
 
     @property
-    def known(self) -> list[Reach]:
+    def known(self) -> list[SegmentProgress]:
         """All segments, those with a part of the past to be indexed as if they had come no further than there."""
         found = dict(self.segments)
         for segment_id, start, _ in sorted(self.past, reverse=True):
@@ -148,13 +148,13 @@ class Manifest(SegmentPositions, frozen=True):
         return list(found.values())
 
     @classmethod
-    def decode(cls, value: bytes) -> Manifest:
+    def decode(cls, value: bytes) -> ShardManifest:
         """ValueError or MsgspecError for anything but a whole manifest."""
         try:
             unpacked = zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES)
         except zlib.error as error:
             raise ValueError(str(error)) from None
-        made = msgspec.msgpack.decode(unpacked, type=Manifest)
+        made = msgspec.msgpack.decode(unpacked, type=ShardManifest)
         past = {span[0] for span in made.past}
         if not made.needed() <= made.segments.keys() or not past <= made.orders.keys():
             raise ValueError("it names segments that it doesn't know: who wrote that?")
@@ -183,14 +183,14 @@ class Manifest(SegmentPositions, frozen=True):
 
     def advanced(
         self,
-        steps: Iterable[Step],
+        steps: Iterable[IndexedRange],
         shard: Shard | None,
         *,
         indexed: int = 0,
         unfit: int = 0,
         having: Sequence[int] = (),
-    ) -> Manifest:
-        """With these steps done, and the shard of their events, if there is any to be found. OvertakenError."""
+    ) -> ShardManifest:
+        """With these steps done, and the shard of their events, if there is any to be found. PositionConflictError."""
         segments = dict(self.segments)
         ends: dict[tuple[int, int], int] = {}
         for step in steps:
@@ -200,7 +200,9 @@ class Manifest(SegmentPositions, frozen=True):
         lettering = [one for one in self.lettering if one.end > ends.get((one.segment_id, one.origin), 0)]
         return self._with(shard, indexed, unfit, having, segments=segments, lettering=lettering)
 
-    def _with(self, shard: Shard | None, indexed: int, unfit: int, having: Sequence[int], **changes: Any) -> Manifest:
+    def _with(
+        self, shard: Shard | None, indexed: int, unfit: int, having: Sequence[int], **changes: Any
+    ) -> ShardManifest:
         return self._next(
             shards=self.shards if shard is None else [*self.shards, shard],
             indexed=self.indexed + indexed,
@@ -209,11 +211,11 @@ class Manifest(SegmentPositions, frozen=True):
             **changes,
         )
 
-    def _next(self, **changes: Any) -> Manifest:
+    def _next(self, **changes: Any) -> ShardManifest:
         return replace(self, generation=self.generation + 1, **changes)
 
-    def lettered(self, steps: Iterable[Step]) -> Manifest:
-        """With it said that dead letters of these steps are about to be written. OvertakenError."""
+    def lettered(self, steps: Iterable[IndexedRange]) -> ShardManifest:
+        """With it said that dead letters of these steps are about to be written. PositionConflictError."""
         ends = {(one.segment_id, one.origin): one.end for one in self.lettering}
         for step in steps:
             place = (step.segment_id, self.at(step.segment_id, step.start).origin)
@@ -228,8 +230,8 @@ class Manifest(SegmentPositions, frozen=True):
         return next((one.origin for one in found), None)
 
     def divided(
-        self, past: Sequence[Span], tail: Iterable[Reach], orders: Mapping[int, PastOrders] | None = None
-    ) -> Manifest:
+        self, past: Sequence[Span], tail: Iterable[SegmentProgress], orders: Mapping[int, PastOrders] | None = None
+    ) -> ShardManifest:
         """With what lies up to the stream's tail as the past, to be indexed by many. tail: its segments, which are
         followed from there, after those of the past that aren't known yet. orders: of the past's segments."""
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
@@ -240,25 +242,25 @@ class Manifest(SegmentPositions, frozen=True):
 
     def filled(
         self, span: Span, shard: Shard | None, *, indexed: int, unfit: int, having: Sequence[int] = ()
-    ) -> Manifest:
-        """With a part of the past indexed. OvertakenError if it is already."""
+    ) -> ShardManifest:
+        """With a part of the past indexed. PositionConflictError if it is already."""
         if span not in self.past:
-            raise OvertakenError(f"another has indexed that part of segment {span[0]}")
+            raise PositionConflictError(f"another has indexed that part of segment {span[0]}")
         origin = self.letters_of(span)
         lettering = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
         past = [one for one in self.past if one != span]
         made = self._with(shard, indexed, unfit, having, past=past, lettering=lettering)
         return made.with_segments(self.segments)
 
-    def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> Manifest:
+    def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> ShardManifest:
         """With one shard in place of others. OvertakenError if they aren't there any more."""
         gone = set(replaced)
         if not gone <= {shard.id for shard in self.shards}:
-            raise OvertakenError("another has merged these shards, or retention has deleted them")
+            raise PositionConflictError("another has merged these shards, or retention has deleted them")
         kept = [shard for shard in self.shards if shard.id not in gone]
         return self._next(shards=[*kept, made], retired=self.retired | dict.fromkeys(replaced, now_ms))
 
-    def truncated(self, limits: Mapping[int, int | None], now_ms: int) -> Manifest | None:
+    def truncated(self, limits: Mapping[int, int | None], now_ms: int) -> ShardManifest | None:
         """Without the shards whose events are all gone; None if there are none. limits: by segment, the offset before
         which events are gone; None where all are."""
 
@@ -272,11 +274,11 @@ class Manifest(SegmentPositions, frozen=True):
         made = replace(self, shards=shards, retired=retired).with_segments(self.segments)
         return made if gone or made.segments != self.segments else None
 
-    def without_retired(self, shards: Iterable[str]) -> Manifest:
+    def without_retired(self, shards: Iterable[str]) -> ShardManifest:
         gone = set(shards)
         return self._next(retired={shard: at for shard, at in self.retired.items() if shard not in gone})
 
-    def with_segments(self, segments: Mapping[int, Reach], gaps: int = 0) -> Manifest:
+    def with_segments(self, segments: Mapping[int, SegmentProgress], gaps: int = 0) -> ShardManifest:
         made = super().with_segments(segments, gaps)
         past = {span[0] for span in self.past}
         return made._next(
@@ -341,11 +343,11 @@ def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> li
     return [group[-most:] for group in groups if len(group) >= least]
 
 
-def has_all(manifest: Manifest, limits: Mapping[int, int | None]) -> bool:
+def has_all(manifest: ShardManifest, limits: Mapping[int, int | None]) -> bool:
     """Whether all events before a cut are indexed. limits: by segment, the offset before which they are the cut's; None
     where all are. Segments that nobody knows yet follow one that isn't finished."""
 
-    def is_short(reach: Reach) -> bool:
+    def is_short(reach: SegmentProgress) -> bool:
         limit = limits.get(reach.segment_id, 0)
         return not reach.is_done and (limit is None or reach.reached < limit)
 

@@ -37,15 +37,15 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CRC.size
 
 
-class Place(NamedTuple):
+class ChainPosition(NamedTuple):
     """Where an object stands in its container's chain: numbers count from 1 in each epoch."""
 
     epoch: int
     number: int
 
     @property
-    def next(self) -> Place:
-        return Place(self.epoch, self.number + 1)
+    def next(self) -> ChainPosition:
+        return ChainPosition(self.epoch, self.number + 1)
 
 
 def folder_of(container: int) -> str:
@@ -57,7 +57,7 @@ def folder_of(container: int) -> str:
     return f"log/{container}"
 
 
-def name_of(container: int, place: Place) -> str:
+def name_of(container: int, place: ChainPosition) -> str:
     """The name of the object at that place.
 
     >>> name_of(3, Place(2, 17))
@@ -66,7 +66,7 @@ def name_of(container: int, place: Place) -> str:
     return f"{folder_of(container)}/{place.epoch:016x}/{place.number:016x}"
 
 
-def place_of(name: str) -> Place | None:
+def place_of(name: str) -> ChainPosition | None:
     """The place that an object's name says; None for other names.
 
     >>> place_of("log/3/0000000000000002/0000000000000011")
@@ -74,7 +74,7 @@ def place_of(name: str) -> Place | None:
     """
     parts = name.split("/")
     try:
-        return Place(int(parts[-2], 16), int(parts[-1], 16)) if len(parts) == 4 and parts[0] == "log" else None
+        return ChainPosition(int(parts[-2], 16), int(parts[-1], 16)) if len(parts) == 4 and parts[0] == "log" else None
     except ValueError:
         return None
 
@@ -97,15 +97,15 @@ class Header(NamedTuple):
     table_crc: int = 0
 
     @property
-    def place(self) -> Place:
-        return Place(self.epoch, self.number)
+    def place(self) -> ChainPosition:
+        return ChainPosition(self.epoch, self.number)
 
     def encode(self) -> bytes:
         raw = _FIELDS.pack(_MAGIC, *self)
         return raw + _CRC.pack(crc32c(raw))
 
     @classmethod
-    def decode(cls, data: memoryview, container: int, place: Place) -> Header | None:
+    def decode(cls, data: memoryview, container: int, place: ChainPosition) -> Header | None:
         """The header of the object at that place, or None if it is damaged, or another's."""
         if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
             return None
@@ -121,13 +121,13 @@ class Header(NamedTuple):
         return check_frame(data, HEADER_BYTES, self.payload_bytes, *sums, _seed(self.container, self.place), 0, 0)
 
 
-def encode_seal(container: int, place: Place, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
+def encode_seal(container: int, place: ChainPosition, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
     """The seal that ends an epoch at that place, after the frame of that sequence."""
     return Header(SEAL, container, *place, sequence, next_epoch, 0, nonce).encode()
 
 
 def encode_frame(
-    container: int, place: Place, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
+    container: int, place: ChainPosition, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
 ) -> tuple[list[bytes], bytes]:
     """A frame's object, in pieces; and the checksums of the parts after its head, for `part_is_whole`."""
     seed, head = _seed(container, place), parts[0] if parts else b""
@@ -150,10 +150,10 @@ def encode_frame(
     return [header.encode(), *parts, table], checksums
 
 
-def part_is_whole(container: int, place: Place, offset: int, data: memoryview, checksum: bytes) -> bool:
+def part_is_whole(container: int, place: ChainPosition, offset: int, data: memoryview, checksum: bytes) -> bool:
     """Whether a part that begins at that offset of the frame's payload is what was stored."""
     return pack_checksum(checksum_at(data, _seed(container, place), 0, HEADER_BYTES + offset)) == checksum
 
 
-def _seed(container: int, place: Place) -> int:
+def _seed(container: int, place: ChainPosition) -> int:
     return crc32c(name_of(container, place).encode())

@@ -19,12 +19,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import NamedTuple
 
 from nadi import limits
-from nadi.engines.engine import LogEngine
 from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError, UnavailableError
+from nadi.object_log.engine import LogEngine
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
-from nadi.segmentstore.chain.walk import ChainObjects, Link, Walk
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead, each_by_itself
+from nadi.segmentstore.chain.layout import HEADER_BYTES, ChainPosition, Header, encode_frame, name_of, part_is_whole
+from nadi.segmentstore.chain.walk import ChainObjects, ChainWalk, Link
+from nadi.segmentstore.tier1.log import (
+    NOTHING,
+    Appended,
+    Frame,
+    HeadsRead,
+    LogAddress,
+    LogRange,
+    PartRead,
+    each_by_itself,
+)
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
@@ -81,8 +90,8 @@ class ChainStart(NamedTuple):
     held_bytes: int = 0
 
     @property
-    def place(self) -> Place:
-        return Place(self.epoch, self.number)
+    def place(self) -> ChainPosition:
+        return ChainPosition(self.epoch, self.number)
 
 
 class ChainLog:
@@ -107,7 +116,7 @@ class ChainLog:
         self._start, self._still_claimed = start, still_claimed
         self._runtime, self._interval_s = runtime, interval_s
         self._nonce = bytes.fromhex(runtime.unique())
-        self._walk = Walk(self._objects, epoch, self._nonce, still_claimed)
+        self._walk = ChainWalk(self._objects, epoch, self._nonce, still_claimed)
         self._ahead: Ahead | None = None
         self._next_sequence = 0  # 0 until replay() has ended
         self._number = 0  # the last one used in this epoch
@@ -202,7 +211,7 @@ class ChainLog:
             raise
 
     async def _append(self, parts: Sequence[bytes]) -> Appended:
-        place, sequence = Place(self.epoch, self._number + 1), self._next_sequence
+        place, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
         container = self._objects.container
         pieces, checksums = encode_frame(container, place, sequence, self._number, self._nonce, parts)
         there = await self._objects.store(place, pieces)
@@ -223,7 +232,7 @@ class ChainLog:
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         if self._closed:
             raise ClosedError("the log is closed")
-        place, is_whole = Place(address.file, address.offset), not checksum
+        place, is_whole = ChainPosition(address.file, address.offset), not checksum
         data = None
         if self._is_held(address.sequence):
             data = await self._objects.read(place, *(() if is_whole else (HEADER_BYTES + offset, length)))
@@ -238,20 +247,20 @@ class ChainLog:
             raise CorruptLogError(self._name(place), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum")
         return bytes(data)
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+    async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         permits = asyncio.Semaphore(_READS_AT_ONCE)
 
-        async def of_frame(some: list[Part]) -> list[PartRead]:
+        async def of_frame(some: list[LogRange]) -> list[PartRead]:
             async with permits:
                 return await self._parts_of_frame(some)
 
         frames = [list(some) for _, some in itertools.groupby(parts, lambda part: part.address)]
         return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
 
-    async def _parts_of_frame(self, parts: list[Part]) -> list[PartRead]:
+    async def _parts_of_frame(self, parts: list[LogRange]) -> list[PartRead]:
         begin = min(part.offset for part in parts)
         size = max(part.offset + part.length for part in parts) - begin
-        place = Place(parts[0].address.file, parts[0].address.offset)
+        place = ChainPosition(parts[0].address.file, parts[0].address.offset)
         data = None
         if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
             data = await self._objects.read(place, HEADER_BYTES + begin, size)
@@ -330,12 +339,12 @@ class ChainLog:
                 return
             del self._to_delete[: len(batch)]
 
-    def _place_of(self, sequence: int) -> Place:
+    def _place_of(self, sequence: int) -> ChainPosition:
         at = bisect.bisect_right(self._begun, sequence, key=lambda begun: begun[1]) - 1
         epoch, first = self._begun[at]
-        return Place(epoch, sequence - first + 1)
+        return ChainPosition(epoch, sequence - first + 1)
 
-    def _name(self, place: Place) -> str:
+    def _name(self, place: ChainPosition) -> str:
         return name_of(self._objects.container, place)
 
     async def close(self) -> None:

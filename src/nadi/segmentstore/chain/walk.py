@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from nadi.backoff import Backoff
-from nadi.engines import outcomes
-from nadi.engines.engine import LogEngine
 from nadi.errors import CorruptLogError, FencedError, UnavailableError
 from nadi.limits import CHAIN_BRAKE, CHAIN_LONGEST_PAUSE_S, CHAIN_READ_AHEAD, CHAIN_TRY_BYTES_PER_S, CHAIN_TRY_S
+from nadi.object_log import outcomes
+from nadi.object_log.engine import LogEngine
 from nadi.runtime import Runtime
-from nadi.segmentstore.chain.layout import FRAME, Header, Place, encode_seal, name_of
+from nadi.segmentstore.chain.layout import FRAME, ChainPosition, Header, encode_seal, name_of
 from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
@@ -39,18 +39,18 @@ class ChainObjects:
             log, "the store of a log failed %d times, last of container %d: %s", runtime.monotonic
         )
 
-    async def store(self, place: Place, parts: Sequence[bytes]) -> memoryview | None:
+    async def store(self, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         """Store an object there. None: there it is, and durable; else what somebody else has stored there first. The
         outcome of a try may stay unknown: then the same bytes are stored again under the same name."""
         name, size_bytes = name_of(self.container, place), sum(map(len, parts))
         return await self._until_done(lambda: outcomes.stored(self._engine, name, parts), size_bytes)
 
-    async def read(self, place: Place, position: int = 0, length: int | None = None) -> memoryview | None:
+    async def read(self, place: ChainPosition, position: int = 0, length: int | None = None) -> memoryview | None:
         """The object there, or a part of it; None if there is none."""
         name = name_of(self.container, place)
         return await self._until_done(lambda: self._engine.get(name, position, length), length or 0)
 
-    async def delete(self, places: Sequence[Place]) -> None:
+    async def delete(self, places: Sequence[ChainPosition]) -> None:
         await self._engine.delete([name_of(self.container, place) for place in places])
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], size_bytes: int) -> T:
@@ -79,7 +79,7 @@ class Link(NamedTuple):
     data: memoryview
 
 
-class Walk:
+class ChainWalk:
     """One claimant's. epoch: its own; nonce: its own, in the seal. still_claimed: raises FencedError if another has
     claimed the container since. `links` is to be read to its end once; `begun` has the first sequence of each epoch
     that was entered."""
@@ -93,7 +93,7 @@ class Walk:
         self._ahead: deque[asyncio.Task[memoryview | None]] = deque()  # from the walk's place on
         self._has_braked = False
 
-    async def links(self, place: Place, sequence: int) -> AsyncIterator[Link]:
+    async def links(self, place: ChainPosition, sequence: int) -> AsyncIterator[Link]:
         """All frames from that place on, the first of which follows `sequence`, until the chain is sealed for this
         claimant. FencedError: the container is another's. CorruptLogError: an object is damaged, or missing though it
         was acknowledged."""
@@ -130,14 +130,14 @@ class Walk:
                         raise FencedError(container, self._epoch)
                     self.begun.append((self._epoch, sequence + 1))  # stored by a try that got no answer
                     return
-                place = Place(header.next_epoch, 1)
+                place = ChainPosition(header.next_epoch, 1)
                 self.begun.append((header.next_epoch, sequence + 1))
         finally:
             await self._forget()
 
-    async def _next(self, place: Place) -> memoryview | None:
+    async def _next(self, place: ChainPosition) -> memoryview | None:
         for number in range(place.number + len(self._ahead), place.number + CHAIN_READ_AHEAD):
-            self._ahead.append(asyncio.create_task(self._objects.read(Place(place.epoch, number))))
+            self._ahead.append(asyncio.create_task(self._objects.read(ChainPosition(place.epoch, number))))
         return await self._ahead.popleft()
 
     async def _forget(self) -> None:
@@ -148,12 +148,12 @@ class Walk:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _check_gap(self, place: Place) -> None:
+    async def _check_gap(self, place: ChainPosition) -> None:
         """CorruptLogError if the object that isn't there is known to have been there: a later one says so. To a
         claimant that others have overtaken, objects are missing because they were deleted."""
         for number, task in enumerate(self._ahead, place.number + 1):
             data = await task
-            header = Header.decode(data, self._objects.container, Place(place.epoch, number)) if data else None
+            header = Header.decode(data, self._objects.container, ChainPosition(place.epoch, number)) if data else None
             if header is not None and header.kind == FRAME and header.durable >= place.number:
                 await self._still_claimed()
                 if await self._objects.read(place) is not None:  # stored since the first look
@@ -161,16 +161,16 @@ class Walk:
                 raise self._damaged(place, f"is missing, and was durable when number {number:,} was written")
         await self._forget()
 
-    async def _seal(self, place: Place, sequence: int) -> memoryview | None:
+    async def _seal(self, place: ChainPosition, sequence: int) -> memoryview | None:
         """None: the chain ends here, with this claimant's seal; else what is there."""
         container = self._objects.container
         if self.lost_races and not self._has_braked:
             self._has_braked = True
-            ahead = Place(place.epoch, place.number + CHAIN_BRAKE)
+            ahead = ChainPosition(place.epoch, place.number + CHAIN_BRAKE)
             await self._objects.store(ahead, [encode_seal(container, ahead, sequence, self._epoch, self._nonce)])
         there = await self._objects.store(place, [encode_seal(container, place, sequence, self._epoch, self._nonce)])
         self.lost_races += there is not None
         return there
 
-    def _damaged(self, place: Place, what: str) -> CorruptLogError:
+    def _damaged(self, place: ChainPosition, what: str) -> CorruptLogError:
         return CorruptLogError(name_of(self._objects.container, place), 0, what)

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from nadi.limits import CACHE_MAX_BYTES
 from nadi.segmentstore.state.records import Extent
+from nadi.segmentstore.tier1.blob_files import BlobWrite
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
-from nadi.segmentstore.tier1.runs import Piece
 from nadi.wire.fields import Buffer
 
 _ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
@@ -78,7 +78,7 @@ class BlockCache:
         self._of_log.size_bytes = size_bytes
         self._make_room()
 
-    def put_beside(self, container: int, written: Sequence[tuple[Extent, Piece, bytes]]) -> None:
+    def put_beside(self, container: int, written: Sequence[tuple[Extent, BlobWrite, bytes]]) -> None:
         for extent, piece, block in written:
             extent.checksums = piece.checksum
             self.put(place_in_log(container, extent), block)

@@ -18,9 +18,9 @@ from nadi import limits
 from nadi.errors import DamagedStateError, UnavailableError
 from nadi.limits import COURTESY_LONGEST_S, COURTESY_MOST_TIMES, COURTESY_SLOW_TIMES, LOG_QUICK_FRAME_BYTES
 from nadi.runtime import Runtime
-from nadi.segmentstore.counts import Counts
-from nadi.segmentstore.recovery.parts import ContainerParts, Opened
-from nadi.segmentstore.state.machine import Checkpoint
+from nadi.segmentstore.counters import StoreCounters
+from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
+from nadi.segmentstore.state.machine import StateCheckpoint
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02
@@ -74,7 +74,7 @@ class BackgroundThrottle:
 class Checkpoints:
     """Those of one container. wake: called when there is something to do. recover_from: if it must recover, and why."""
 
-    _opened: Opened
+    _opened: OpenStorage
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Checkpoints:
         wake: Callable[[], None],
         recover_from: Callable[[Exception], None],
         throttle: BackgroundThrottle,
-        counts: Counts,
+        counts: StoreCounters,
         runtime: Runtime,
     ) -> None:
         self.sequence = 0  # of the last frame that the state reflects as it is written
@@ -96,7 +96,7 @@ class Checkpoints:
         self._started_at = 0.0
         self._truncation_due = False
 
-    def follow(self, opened: Opened) -> None:
+    def follow(self, opened: OpenStorage) -> None:
         """Start on the container's parts, once they are open."""
         self._opened, self.sequence = opened, opened.metadata.state().sequence
         loop, snapshots = asyncio.get_running_loop(), self._parts.snapshots
@@ -147,7 +147,7 @@ class Checkpoints:
     def _run(self, work: Coroutine[Any, Any, Any]) -> None:
         self._task = asyncio.create_task(work, name=f"checkpoint-{self._parts.number}")
 
-    async def _write(self, checkpoint: Checkpoint) -> None:
+    async def _write(self, checkpoint: StateCheckpoint) -> None:
         state, began = self._opened.state, self._runtime.monotonic()
         try:
             await self._commit(checkpoint)
@@ -173,7 +173,7 @@ class Checkpoints:
         if self._snapshot_is_due():
             await self.snapshot()
 
-    async def _commit(self, checkpoint: Checkpoint) -> None:
+    async def _commit(self, checkpoint: StateCheckpoint) -> None:
         metadata = self._opened.metadata
         while True:
             try:

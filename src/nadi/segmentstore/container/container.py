@@ -39,15 +39,15 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.checkpoints import BackgroundThrottle, Checkpoints
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container.request_queue import Answers, Call, Request, RequestQueue, again
-from nadi.segmentstore.counts import Counts, LoadMeter, Stages
-from nadi.segmentstore.recovery.parts import ContainerParts, Opened
+from nadi.segmentstore.container.request_queue import Answers, QueuedCall, QueuedRequest, RequestQueue, again
+from nadi.segmentstore.counters import LoadMeter, Stages, StoreCounters
+from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.operations import Delete
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.blob_files import RunFiles, run_name
 from nadi.segmentstore.tier1.log import ALL, DurableLog
-from nadi.segmentstore.tier1.runs import RunFiles, run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def unsure(answers: Answers) -> Answers:
     ]
 
 
-class Phase(Enum):
+class ContainerPhase(Enum):
     """Where a container is in its life. A failed one is RUNNING: it recovers by itself."""
 
     RUNNING = auto()
@@ -165,12 +165,12 @@ class Container:
     its state. counts: of its store."""
 
     log: DurableLog
-    metadata: Metadata
+    metadata: ContainerMetadata
     state: StateMachine
     runs: RunFiles | None = None
 
     def __init__(
-        self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL, counts: Counts | None = None
+        self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL, counts: StoreCounters | None = None
     ) -> None:
         self.number = parts.number
         self.parts = parts
@@ -178,7 +178,7 @@ class Container:
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
         self.throttle = BackgroundThrottle(runtime.monotonic)
-        self.counts = counts or Counts()
+        self.counts = counts or StoreCounters()
         self.monotonic = runtime.monotonic
         self._runtime = runtime
         self._told_full = False
@@ -188,7 +188,7 @@ class Container:
         self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: Answers = []
-        self.phase = Phase.RUNNING
+        self.phase = ContainerPhase.RUNNING
         self._owner: str | None = None  # the address of the store that gets it, "" if it isn't known
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
@@ -200,11 +200,11 @@ class Container:
     @property
     def is_lost(self) -> bool:
         """Whether its parts are another server's, or may be."""
-        return self.phase in (Phase.LOST, Phase.ENDED)
+        return self.phase in (ContainerPhase.LOST, ContainerPhase.ENDED)
 
     @property
     def _is_stopping(self) -> bool:
-        return self.phase in (Phase.STOPPING, Phase.ENDED)
+        return self.phase in (ContainerPhase.STOPPING, ContainerPhase.ENDED)
 
     async def start(self) -> None:
         """Recover from disk and start taking requests. What fails leaves nothing open."""
@@ -229,7 +229,7 @@ class Container:
 
     async def stop(self) -> None:
         """Answer what is in flight, write a last checkpoint, close the files. Cancelled, it goes on all the same."""
-        self.phase = Phase.ENDED if self.is_lost else Phase.STOPPING
+        self.phase = ContainerPhase.ENDED if self.is_lost else ContainerPhase.STOPPING
         self.checkpoints.stopping = True
         self._wake.set()
         if self._task is not None:
@@ -239,8 +239,8 @@ class Container:
         """Refuse what waits and whatever comes: the store at that address will have the container. Then `stop` it,
         which waits for the frame in flight; its appends are acknowledged as usual."""
         self._owner = owner
-        if self.phase is Phase.RUNNING:
-            self.phase = Phase.GIVEN_UP
+        if self.phase is ContainerPhase.RUNNING:
+            self.phase = ContainerPhase.GIVEN_UP
         self._refuse_waiting()
 
     def lose(self, owner: str) -> None:
@@ -260,7 +260,7 @@ class Container:
             self.on_taken()
 
     def _set_lost(self) -> None:
-        self.phase = Phase.ENDED if self._is_stopping else Phase.LOST
+        self.phase = ContainerPhase.ENDED if self._is_stopping else ContainerPhase.LOST
 
     async def _open(self) -> None:
         began = self._runtime.monotonic()
@@ -280,9 +280,9 @@ class Container:
             self._pending_failure = error
             self._wake.set()
 
-    def submit(self, request: Request, *, own: bool = False) -> None:
+    def submit(self, request: QueuedRequest, *, own: bool = False) -> None:
         """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
-        if self.phase is not Phase.RUNNING or self._failure is not None:
+        if self.phase is not ContainerPhase.RUNNING or self._failure is not None:
             request.failed(self.refusal())
             return
         self.queue.add(request, own=own)
@@ -298,7 +298,7 @@ class Container:
 
     async def call(self, function: Callable[[FrameBuilder], T], size_bytes: int = 64, *, own: bool = False) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit(Call(function, size_bytes, future), own=own)
+        self.submit(QueuedCall(function, size_bytes, future), own=own)
         return await future
 
     def make_room(self) -> None:
@@ -493,7 +493,7 @@ class Container:
     async def _release(self) -> None:
         await self.checkpoints.ended()
         await self.parts.snapshots.ended(cancel=True)
-        await Opened(self.metadata, self.log, self.state, self.runs).close()
+        await OpenStorage(self.metadata, self.log, self.state, self.runs).close()
 
 
 async def note_missing(container: Container, chunks: ChunkStore) -> None:

@@ -13,20 +13,20 @@ import msgspec
 
 from nadi.errors import StorageFullError
 from nadi.limits import RUN_LEAST_BYTES
-from nadi.segmentstore.counts import Arrival
+from nadi.segmentstore.counters import Arrival
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import AnyOperation, Append, AppendBeside, encode_head, most_bytes
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord
+from nadi.segmentstore.tier1.blob_files import BlobWrite, RunFiles
 from nadi.segmentstore.tier1.log import NOTHING
-from nadi.segmentstore.tier1.runs import Piece, RunFiles
 from nadi.wire.fields import Buffer
 
 _RUN_BYTES = 128  # the most that an append's operation takes, and one writer's number in it
 _WRITER_BYTES = 32
 
 
-class _Run(msgspec.Struct, eq=False, gc=False):
+class _AppendRun(msgspec.Struct, eq=False, gc=False):
     """piece: of a file beside the log; then `block` are the parts end to end."""
 
     record: SegmentRecord
@@ -37,7 +37,7 @@ class _Run(msgspec.Struct, eq=False, gc=False):
     extent: Extent | None = None
     writers: dict[bytes, int] = {}
     block: bytes | None = None
-    piece: Piece | None = None
+    piece: BlobWrite | None = None
 
 
 class FrameBuilder:
@@ -58,11 +58,11 @@ class FrameBuilder:
         self._room = sure_bytes
         self.state = state
         self.log_is_full = False  # past its bound, as tier 2 takes no data: nothing may be appended
-        self._operations: list[AnyOperation | _Run] = []
+        self._operations: list[AnyOperation | _AppendRun] = []
         self.appended: list[tuple[str, int, int]] = []  # once finished, of each run: the segment, events and bytes
         self.events = self.appended_bytes = 0  # of them all, then
         self.arrivals: list[Arrival] = []  # of the blocks of appends in it
-        self._open: dict[int, _Run] = {}
+        self._open: dict[int, _AppendRun] = {}
 
     def append(
         self, record: SegmentRecord, parts: list[Buffer], size: int, events: int, writer: bytes | None, last: int
@@ -102,10 +102,10 @@ class FrameBuilder:
             record.changed_attributes.add(writer)
         return length
 
-    def _begin_run(self, record: SegmentRecord, parts: list[Buffer]) -> _Run:
+    def _begin_run(self, record: SegmentRecord, parts: list[Buffer]) -> _AppendRun:
         time_index.note(record, self.now_ms)
         record.modified_ms = self.now_ms
-        run = _Run(record, record.length, parts)
+        run = _AppendRun(record, record.length, parts)
         self._open[record.id] = run
         self._operations.append(run)
         self.touched[record.id] = record
@@ -139,14 +139,14 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
-    def place_beside(self, runs: RunFiles) -> list[tuple[Extent, Piece, bytes]]:
+    def place_beside(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
         """Place large runs in files beside the log, once all is in the frame. Return their extents, what is to be
         written to the files before the frame is `finish`ed, and the runs' bytes."""
         if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:
             return []
         placed = []
         for run in self._operations:
-            if not isinstance(run, _Run) or run.extent is None:
+            if not isinstance(run, _AppendRun) or run.extent is None:
                 continue
             record, extent = run.record, run.extent
             is_large = run.size >= RUN_LEAST_BYTES
@@ -154,7 +154,7 @@ class FrameBuilder:
                 continue
             run.block, run.parts = _joined(run.parts), []
             # of what was merged into another segment since, or isn't the last any more, the extent can't be split
-            if not is_large or record.extents[-1:] != [extent] or record.kind == Kind.TRANSIENT:
+            if not is_large or record.extents[-1:] != [extent] or record.kind == SegmentKind.TRANSIENT:
                 runs.carry(record.id, run.offset, run.block)
                 continue
             run.piece = runs.place(record.id, run.offset, run.block)
@@ -163,7 +163,7 @@ class FrameBuilder:
                 placed.append((extent, run.piece, run.block))
         return placed
 
-    def _split(self, run: _Run, extent: Extent, piece: Piece) -> None:
+    def _split(self, run: _AppendRun, extent: Extent, piece: BlobWrite) -> None:
         """The run's extent ends where the file's blocks do; another is for the rest, in the frame."""
         record, run.extent = run.record, None
         extent.length, extent.position, extent.run = piece.length, piece.position, piece.file.number
@@ -183,7 +183,7 @@ class FrameBuilder:
         position = 0
         now_ms, appended = self.now_ms, self.appended
         for item in self._operations:
-            if not isinstance(item, _Run):
+            if not isinstance(item, _AppendRun):
                 operations.append(item)
                 continue
             record, size, extent, piece = item.record, item.size, item.extent, item.piece

@@ -17,7 +17,7 @@ from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, QUEUE_MAX_BYTES
 from nadi.segmentstore.container.frame import FrameBuilder
 
 
-class Request(Protocol):
+class QueuedRequest(Protocol):
     """Something that waits for its turn: `prepare` when the frame is built, then `done` or `failed`."""
 
     @property
@@ -37,7 +37,7 @@ class Request(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class QueuedCall:
     """A request made of a function; its result or error goes to a future."""
 
     function: Callable[[FrameBuilder], Any]
@@ -64,7 +64,7 @@ def again(error: UnavailableError) -> UnavailableError:
     return fresh
 
 
-Answers = list[tuple[Request, Any, Exception | None]]  # each request with its result or error
+Answers = list[tuple[QueuedRequest, Any, Exception | None]]  # each request with its result or error
 
 
 class RequestQueue:
@@ -78,8 +78,8 @@ class RequestQueue:
     def __init__(self) -> None:
         self.size_bytes = self.count = 0
         self.is_held = False
-        self._requests: deque[Request] = deque()
-        self._own: deque[Request] = deque()  # of the store, added while it is held
+        self._requests: deque[QueuedRequest] = deque()
+        self._own: deque[QueuedRequest] = deque()  # of the store, added while it is held
         self._waiting: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
@@ -90,13 +90,13 @@ class RequestQueue:
     def is_full(self) -> bool:
         return self.size_bytes > QUEUE_MAX_BYTES
 
-    def add(self, request: Request, *, own: bool = False) -> None:
+    def add(self, request: QueuedRequest, *, own: bool = False) -> None:
         """own: it is the store's, and isn't held."""
         self.size_bytes += request.size_bytes
         self.count += request.count
         (self._own if own and self.is_held else self._requests).append(request)
 
-    def take(self) -> Request:
+    def take(self) -> QueuedRequest:
         request = (self._own or self._requests).popleft()
         self.size_bytes -= request.size_bytes
         self.count -= request.count
@@ -122,7 +122,7 @@ class RequestQueue:
                 raise
             frame.size_bytes += 64 * request.count
 
-    def take_all(self) -> deque[Request]:
+    def take_all(self) -> deque[QueuedRequest]:
         taken, self._own, self._requests = self._own + self._requests, deque(), deque()
         self.size_bytes = self.count = 0
         return taken

@@ -17,7 +17,7 @@ from nadi.segmentstore.state.operations import TableUpdate
 from nadi.segmentstore.state.records import SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire.errors import KeyNotFoundError, TableLengthError
-from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 ENTRY_OVERHEAD_BYTES = 17
 _SMALL_BYTES = 64 * limits.KIB  # more may not use the room kept aside
@@ -51,7 +51,7 @@ def _check_open(record: SegmentRecord, length: int) -> None:
 
 
 def update(
-    frame: FrameBuilder, record: SegmentRecord, entries: Sequence[TableEntry], length: int, of_kept: float = NOTHING
+    frame: FrameBuilder, record: SegmentRecord, entries: Sequence[WireTableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
     """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
     of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
@@ -82,7 +82,7 @@ def update(
     return versions
 
 
-def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[TableKey], length: int) -> None:
+def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableKey], length: int) -> None:
     """Remove all keys or none; removing an absent key without a condition succeeds."""
     _check_open(record, length)
     for key in keys:
@@ -101,8 +101,8 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[TableKey],
 
 
 def read(
-    keys: Sequence[TableKey], size: int, state: StateMachine, record: SegmentRecord
-) -> tuple[list[TableEntry], int]:
+    keys: Sequence[WireTableKey], size: int, state: StateMachine, record: SegmentRecord
+) -> tuple[list[WireTableEntry], int]:
     """Return an entry for each key asked for, in order, and the size of the reply with them; absent ones have version
     NOT_EXISTS and no value. size: of the reply before them, in bytes."""
     entries = []
@@ -110,7 +110,9 @@ def read(
         if not key.key:
             raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
         found = state.table_entry(record, key.key)
-        entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
+        entries.append(
+            WireTableEntry(key.key, found[0], found[1]) if found else WireTableEntry(key.key, NOT_EXISTS, b"")
+        )
         size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
         if size > limits.MAX_FRAME_SENT_BYTES:
             raise InvalidArgumentError(
@@ -119,7 +121,7 @@ def read(
     return entries, size
 
 
-def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[TableEntry]:
+def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[WireTableEntry]:
     """All entries from key `start` on in key order; those in memory override those on disk."""
     overlay = record.overlay
     fresh = iter(sorted(key for key, (_, value) in overlay.items() if key >= start and value is not None))
@@ -129,22 +131,22 @@ def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterat
             continue  # only where long keys share their head with `start`
         while pending is not None and pending < key:
             found = overlay[pending]
-            yield TableEntry(pending, found[0], found[1] or b"")
+            yield WireTableEntry(pending, found[0], found[1] or b"")
             pending = next(fresh, None)
         if key not in overlay:
-            yield TableEntry(key, version, value)
+            yield WireTableEntry(key, version, value)
     while pending is not None:
         found = overlay[pending]
-        yield TableEntry(pending, found[0], found[1] or b"")
+        yield WireTableEntry(pending, found[0], found[1] or b"")
         pending = next(fresh, None)
 
 
 def page(
     state: StateMachine, record: SegmentRecord, count: int, token: bytes, low: bytes, high: bytes
-) -> tuple[list[TableEntry], bytes]:
+) -> tuple[list[WireTableEntry], bytes]:
     """Return at most `count` entries in key order, after `token` and within [low, high], and the next token."""
     start = max(low, token + b"\0") if token else low
-    entries: list[TableEntry] = []
+    entries: list[WireTableEntry] = []
     size = 0
     for entry in islice(_ordered(state, record, start), min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)):
         if high and entry.key > high:
@@ -156,21 +158,23 @@ def page(
     return entries, entries[-1].key if entries else token
 
 
-def delta(state: StateMachine, record: SegmentRecord, position: int, count: int) -> tuple[list[TableEntry], bool, int]:
+def delta(
+    state: StateMachine, record: SegmentRecord, position: int, count: int
+) -> tuple[list[WireTableEntry], bool, int]:
     """Return entries at or after `position` in log order, whether that is all, and where to resume."""
     limit = min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)
-    entries: list[TableEntry] = []
+    entries: list[WireTableEntry] = []
     size = 0
 
-    def rows() -> Iterator[TableEntry]:
+    def rows() -> Iterator[WireTableEntry]:
         for at, key in state.metadata.positions_from(record.id, position):
             if key not in record.overlay:
                 found = state.metadata.entry(record.id, key)
                 if found is not None and found[0] == at:
-                    yield TableEntry(key, at, found[1])
+                    yield WireTableEntry(key, at, found[1])
         for key, (at, value) in record.overlay.items():
             if at >= position and value is not None:
-                yield TableEntry(key, at, value)
+                yield WireTableEntry(key, at, value)
 
     for entry in rows():
         if len(entries) == limit or size > limits.TABLE_PAGE_MAX_BYTES:

@@ -129,7 +129,7 @@ class SizesOfEvents:
         if command.most <= 0 or command.checked < command.start:
             raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
         async with self._places:
-            search = _Search(self._scheduler, read, command)
+            search = _BoundarySearch(self._scheduler, read, command)
             try:
                 await search.walk()
             except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
@@ -140,7 +140,7 @@ class SizesOfEvents:
             )
 
 
-class _Search:
+class _BoundarySearch:
     """One answer: `found`, which end at `reached`, and the bytes looked at, up to `checked`."""
 
     def __init__(self, scheduler: FairScheduler, read: Read, command: wire.ListEventSizes) -> None:

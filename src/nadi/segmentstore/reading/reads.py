@@ -16,15 +16,15 @@ from typing import NamedTuple
 from cachetools import FIFOCache
 
 from nadi import errors
-from nadi.access.shares import Places, Ticket
+from nadi.access.fair_shares import Places, Ticket
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
 from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.fair_scheduler import FairScheduler
 from nadi.segmentstore.reading.boundaries import SizesOfEvents, Walks, event_begins
-from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.tier1.log import Part, PartRead
+from nadi.segmentstore.state.records import Extent, SegmentKind, SegmentRecord
+from nadi.segmentstore.tier1.log import LogRange, PartRead
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
@@ -71,7 +71,7 @@ async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetche
     for extent in extents:
         assert extent.frame is not None
         assert extent.frame.address is not None
-        parts.append(Part(extent.frame.address, extent.position, extent.length, extent.checksums))
+        parts.append(LogRange(extent.frame.address, extent.position, extent.length, extent.checksums))
     read: list[PartRead]
     try:
         if first.run and container.runs is not None:
@@ -113,9 +113,9 @@ class SegmentReader:
     """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
     def __init__(
-        self, chunks: ChunkStore, cache: BlockCache, scheduler: FairScheduler, counts: Counts | None = None
+        self, chunks: ChunkStore, cache: BlockCache, scheduler: FairScheduler, counts: StoreCounters | None = None
     ) -> None:
-        self.counts = counts or Counts()
+        self.counts = counts or StoreCounters()
         self.walks = Walks(scheduler)
         self.sizes = SizesOfEvents(scheduler)
         self._chunks = chunks
@@ -189,7 +189,7 @@ class SegmentReader:
         record = container.state.find(name)
         if record is None or not record.exists or record.deleted:
             raise errors.SegmentNotFoundError(name)
-        if record.kind == Kind.TABLE:
+        if record.kind == SegmentKind.TABLE:
             raise errors.InvalidArgumentError(f"{name} is a table segment: read its keys")
         if offset < record.start_offset:
             raise errors.TruncatedError(name, offset, record.start_offset)

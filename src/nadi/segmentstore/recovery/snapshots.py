@@ -27,11 +27,11 @@ from crc32c import crc32c
 from nadi import limits
 from nadi.errors import NadiError, NotFoundError
 from nadi.segmentstore.state.commit import Changes
-from nadi.segmentstore.state.metadata import STATE_FILE, Metadata
+from nadi.segmentstore.state.metadata import STATE_FILE, ContainerMetadata
 from nadi.segmentstore.state.stored import TABLES
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.tier2.records import Manifest, Part
+from nadi.segmentstore.tier2.records import SnapshotManifest, SnapshotPart
 
 _BLOCK = struct.Struct("<I")
 _BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
@@ -89,10 +89,10 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
         raise SnapshotError(f"a delta can't be unpacked: {error}") from error
 
 
-async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
+async def put(chunks: ChunkStore, name: str, data: bytes) -> SnapshotPart:
     """Store a piece of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
     UnavailableError, StorageFullError: it isn't stored."""
-    part = Part(name, len(data), crc32c(data))
+    part = SnapshotPart(name, len(data), crc32c(data))
     try:
         for each in part.names:
             await chunks.put(each, [data])
@@ -102,12 +102,12 @@ async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
     return part
 
 
-async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[Part, ...]:
+async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[SnapshotPart, ...]:
     """Store a state's file as a base under new names, and return its parts. If that fails, none of them is left, as far
     as they can be deleted. UnavailableError, StorageFullError: it isn't stored."""
     in_thread = chunks.runtime.in_thread
     name = base_name(container, sequence, chunks.runtime.unique())
-    parts: list[Part] = []
+    parts: list[SnapshotPart] = []
 
     def piece() -> bytes:
         with file.open("rb") as stream:
@@ -132,7 +132,7 @@ async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
             await chunks.delete(name)
 
 
-async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes:
+async def read_part(chunks: ChunkStore, part: SnapshotPart, damaged: list[str]) -> bytes:
     """Return a piece as stored, from its copy if it is damaged, which is noted. SnapshotError: it is missing, or not
     what was stored, and so is its copy. UnavailableError: tier 2 can't be read."""
     wrong: list[str] = []
@@ -147,7 +147,7 @@ async def read_part(chunks: ChunkStore, part: Part, damaged: list[str]) -> bytes
     raise SnapshotError(", and ".join(wrong), part.name)
 
 
-async def read_object(chunks: ChunkStore, name: str, part: Part) -> bytes:
+async def read_object(chunks: ChunkStore, name: str, part: SnapshotPart) -> bytes:
     """Return one of the two objects of a piece. Raises: as `read_part`."""
     try:
         data = bytes(await chunks.read(name, 0, part.size_bytes))
@@ -161,8 +161,8 @@ async def read_object(chunks: ChunkStore, name: str, part: Part) -> bytes:
 
 
 async def restored(
-    chunks: ChunkStore, container: int, snapshot: Manifest | None, folder: Path
-) -> tuple[Metadata, list[str]]:
+    chunks: ChunkStore, container: int, snapshot: SnapshotManifest | None, folder: Path
+) -> tuple[ContainerMetadata, list[str]]:
     """Restore the state of a snapshot, without one an empty state, in a folder whose former content is deleted. Return
     it, and what is wrong with objects of the snapshot whose copies were used instead. SnapshotError: an object is
     missing or damaged, and so is its copy. StorageFullError, UnavailableError, OSError: the folder can't be written, or
@@ -173,7 +173,7 @@ async def restored(
     for_base, for_deltas = (snapshot.base, snapshot.deltas) if snapshot is not None else ((), ())
     async for stored in _read(chunks, for_base, damaged):
         await in_thread(_append, folder / STATE_FILE, stored)
-    metadata = await in_thread(Metadata, folder, container)
+    metadata = await in_thread(ContainerMetadata, folder, container)
     try:
         async for stored in _read(chunks, for_deltas, damaged):
             await in_thread(metadata.apply, unpack_changes(stored))
@@ -185,7 +185,7 @@ async def restored(
     return metadata, damaged
 
 
-async def _read(chunks: ChunkStore, parts: Sequence[Part], damaged: list[str]) -> AsyncIterator[bytes]:
+async def _read(chunks: ChunkStore, parts: Sequence[SnapshotPart], damaged: list[str]) -> AsyncIterator[bytes]:
     reading: deque[asyncio.Task[bytes]] = deque()
     try:
         for at in range(len(parts)):

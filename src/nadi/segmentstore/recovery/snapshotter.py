@@ -25,13 +25,13 @@ from nadi.backoff import Backoff
 from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.chain.log import ChainStart
-from nadi.segmentstore.counts import Counts
+from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import SnapshotError
 from nadi.segmentstore.state.commit import Changes, merge
-from nadi.segmentstore.state.metadata import STATE_FILE, Metadata, verify
+from nadi.segmentstore.state.metadata import STATE_FILE, ContainerMetadata, verify
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import DamagedRecordError, Manifest, Records, name_of
+from nadi.segmentstore.tier2.records import ContainerRecords, DamagedRecordError, SnapshotManifest, name_of
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class RecordOwner(Protocol):
 
     sweeps: bool
 
-    async def claim_record(self) -> tuple[Records, int]: ...
+    async def claim_record(self) -> tuple[ContainerRecords, int]: ...
     def start_after(self, sequence: int) -> ChainStart: ...
     def released(self, start: ChainStart) -> None: ...
     def is_no_room(self, error: Exception) -> bool: ...
@@ -79,7 +79,7 @@ class Snapshotter:
         runtime: Runtime = REAL,
         pace: SnapshotPace | None = None,
     ) -> None:
-        self.counts = Counts()  # of its store, once it is open
+        self.counts = StoreCounters()  # of its store, once it is open
         self.current_at = runtime.monotonic()  # when one was stored, or there was nothing to store, last
         self.error: str = ""  # why the last try to store, or to read, one failed
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
@@ -95,7 +95,7 @@ class Snapshotter:
         self._owner = owner
         self._pace = pace if pace is not None else PACE
         self._fenced_by: FencedError | None = None  # another server's snapshots: nothing of them is changed any more
-        self._manifest: Manifest | None = None
+        self._manifest: SnapshotManifest | None = None
         self._is_known = False  # to be whole
         self._whole_due = True  # a base, because what changed since the last snapshot is not known
         self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
@@ -111,7 +111,7 @@ class Snapshotter:
         """The frame up to which tier 2 has an intact snapshot, and the log may be released; 0: it has none."""
         return self._manifest.sequence if self._manifest is not None and self._is_known else 0
 
-    async def open(self, manifest: Manifest | None, damaged: Sequence[str] = ()) -> None:
+    async def open(self, manifest: SnapshotManifest | None, damaged: Sequence[str] = ()) -> None:
         """Continue from the snapshot from which the state was restored, if there was one. damaged: what is wrong with
         objects of it, whose copies were used."""
         await self.ended()
@@ -168,7 +168,7 @@ class Snapshotter:
         self._forget_unsent()
         self._next_at = self._runtime.monotonic()
 
-    def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
+    def due(self, metadata: ContainerMetadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
         """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
         if self._fenced_by is not None or (self._sending is not None and not self._sending.done()):
             return False
@@ -183,7 +183,7 @@ class Snapshotter:
         """Make the next snapshot, of all that has changed, come with the next checkpoint."""
         self._next_at = self._runtime.monotonic()
 
-    async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+    async def take(self, metadata: ContainerMetadata, sequence: int, log_bytes: int) -> None:
         """Set aside what the next snapshot adds to the last, and have it sent."""
         self._next_at = self._runtime.monotonic() + self._pace.interval_s
         self._log_bytes = log_bytes
@@ -223,7 +223,7 @@ class Snapshotter:
         most_bytes = max(base_bytes * self._pace.deltas_part, _SMALL_BYTES)
         return len(manifest.deltas) >= self._pace.deltas or deltas_bytes > most_bytes
 
-    async def _store(self, send: Callable[[], Awaitable[Manifest]]) -> None:
+    async def _store(self, send: Callable[[], Awaitable[SnapshotManifest]]) -> None:
         began = self._runtime.monotonic()
         try:
             try:
@@ -254,7 +254,7 @@ class Snapshotter:
         except NadiError as error:  # they are garbage: the next whole one finds them
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
-    async def _send_whole(self, sequence: int) -> Manifest:
+    async def _send_whole(self, sequence: int) -> SnapshotManifest:
         rest = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
         try:
             await self._runtime.in_thread(verify, self._copy, self._container, rest)
@@ -262,11 +262,11 @@ class Snapshotter:
             self.on_damage(error)
             raise
         base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
-        manifest = await self._let_count(Manifest(self._container, sequence, base, ()))
+        manifest = await self._let_count(SnapshotManifest(self._container, sequence, base, ()))
         self._whole_due, self._is_known = False, True
         return manifest
 
-    async def _send_delta(self, sequence: int) -> Manifest:
+    async def _send_delta(self, sequence: int) -> SnapshotManifest:
         former = self._manifest
         assert former is not None, "a delta follows a base"
         stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
@@ -274,7 +274,7 @@ class Snapshotter:
         deltas = (*former.deltas, await snapshots.put(self._chunks, name, stored))
         return await self._let_count(replace(former, sequence=sequence, deltas=deltas))
 
-    async def _let_count(self, manifest: Manifest) -> Manifest:
+    async def _let_count(self, manifest: SnapshotManifest) -> SnapshotManifest:
         """Have the record name it. If that fails, what only this one names is deleted, where it surely doesn't count;
         elsewhere nobody names it."""
         stored, epoch = await self._owner.claim_record()
@@ -290,7 +290,7 @@ class Snapshotter:
         self._unsent, self._unsent_bytes = {}, 0
         return manifest
 
-    async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+    async def _delete_former(self, former: SnapshotManifest | None, manifest: SnapshotManifest) -> None:
         """Delete what nobody needs any more, now that this one counts; raise NadiError if some of it stays."""
         names = sorted(former.names) if former is not None else []
         if self._owner.sweeps and (former is None or former.base != manifest.base):
@@ -308,7 +308,7 @@ class Snapshotter:
         self.error = said
         self._next_at = self._runtime.monotonic() + self._backoff.take()
 
-    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+    async def finish(self, metadata: ContainerMetadata, sequence: int, log_bytes: int) -> None:
         """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
         try:
             async with asyncio.timeout(limits.SNAPSHOT_STOP_S):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nadi.errors import DamagedStateError
 from nadi.runtime import REAL
-from nadi.segmentstore.datafolder import (
+from nadi.segmentstore.data_dir import (
     STORE,
     TIER2,
     container_folders,
@@ -23,10 +23,10 @@ from nadi.segmentstore.datafolder import (
     stored_containers,
 )
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.parts import is_lost, is_stored
 from nadi.segmentstore.recovery.snapshots import SnapshotError, restored
+from nadi.segmentstore.recovery.storage import is_lost, is_stored
+from nadi.segmentstore.repair.offline_store import Lost, StoppedContainer, in_words
 from nadi.segmentstore.repair.skipped_frames import Skipped, skip_frames
-from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.tier1.recovery import has_frames
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
@@ -36,7 +36,7 @@ _NAMED = 100  # segments named one by one in a report
 
 
 @dataclass(slots=True)
-class Report:
+class InspectionReport:
     """What an inspection has shown of one part, line by line. sound: what there is. healed: damage that a start, or
     `nadi repair`, repairs without loss. renewed: damage that a server repairs while it runs. lost: what can't be read,
     or would be given up."""
@@ -65,18 +65,18 @@ class Report:
         return not (self.healed or self.renewed or self.lost)
 
 
-async def inspect_folder(folder: Path) -> list[Report]:
+async def inspect_folder(folder: Path) -> list[InspectionReport]:
     """Look at a data folder that no server has open. UnavailableError, OSError: it can't be read."""
     report = _inspect_layout(folder)
     found = find(folder).store
-    containers: dict[int, Report] = {}
+    containers: dict[int, InspectionReport] = {}
     are_some_there = bool(container_folders(folder))
     with looked_at(folder, REAL) as chunks:
         for number, container in known_containers(folder).items():
             if found is not None and number >= found.containers:
                 continue
             if are_some_there and not container.is_dir():  # as when a disk isn't mounted
-                containers[number] = missing = Report(container.name)
+                containers[number] = missing = InspectionReport(container.name)
                 await _inspect_snapshot(missing, number, chunks)
                 missing.refuse("its folder is missing, with its log: restore it; tier 2 has chunks or snapshots")
             else:
@@ -84,8 +84,8 @@ async def inspect_folder(folder: Path) -> list[Report]:
     return [report, *containers.values()]
 
 
-def _inspect_layout(folder: Path) -> Report:
-    report = Report("data folder")
+def _inspect_layout(folder: Path) -> InspectionReport:
+    report = InspectionReport("data folder")
     found = find(folder)
     known, stored = set(known_containers(folder)), stored_containers(folder)
     if found.store is None:
@@ -111,8 +111,8 @@ def _inspect_layout(folder: Path) -> Report:
     return report
 
 
-async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Report:
-    report = Report(folder.name)
+async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> InspectionReport:
+    report = InspectionReport(folder.name)
     record = await _inspect_snapshot(report, number, chunks)
     if report.is_refused:
         return report
@@ -153,7 +153,7 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> Re
     return report
 
 
-async def _inspect_snapshot(report: Report, number: int, chunks: ChunkStore) -> ContainerRecord:
+async def _inspect_snapshot(report: InspectionReport, number: int, chunks: ChunkStore) -> ContainerRecord:
     """Read both copies of everything; the report is refused if both of one are damaged."""
     damaged: list[str] = []
     records = await chunks.records()
@@ -183,7 +183,7 @@ async def _inspect_snapshot(report: Report, number: int, chunks: ChunkStore) -> 
     return record
 
 
-def _tell_skipped(report: Report, stopped: StoppedContainer, skipped: Skipped) -> None:
+def _tell_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
     report.gives_up, report.unnamed = True, len(skipped.unnamed)
     if skipped.given_up.frames:
         what = "past it, readers would not notice that this is missing:"
@@ -196,7 +196,7 @@ def _tell_skipped(report: Report, stopped: StoppedContainer, skipped: Skipped) -
     report.lost += skipped.lost
 
 
-async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
+async def _inspect_data(report: InspectionReport, stopped: StoppedContainer) -> None:
     read = await stopped.read_all()
     report.segments = len(stopped.segments())
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")

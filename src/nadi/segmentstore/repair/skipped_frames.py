@@ -25,20 +25,20 @@ from nadi.limits import FRAME_MAX_REQUESTS
 from nadi.segmentstore import reserve
 from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery import snapshots
-from nadi.segmentstore.recovery.parts import STATE, apply_frame
 from nadi.segmentstore.recovery.snapshots import restored
-from nadi.segmentstore.repair.stopped import Lost, ReadableFrame, StoppedLog, in_words
+from nadi.segmentstore.recovery.storage import STATE, apply_frame
+from nadi.segmentstore.repair.offline_store import Lost, ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.blob_files import RunReader
 from nadi.segmentstore.tier1.disk import aside_name
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
-from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.records import Manifest
+from nadi.segmentstore.tier2.records import SnapshotManifest
 
 LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
 
@@ -95,11 +95,11 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
         base = await snapshots.put_base(chunks, number, sequence, file)
         file.unlink()
         await FileLog.begin(folder / "log", op.encode_head([]), sequence, name=folder.name)
-        await records.set_snapshot(number, record.epoch, Manifest(number, sequence, base, ()), ChainStart())
+        await records.set_snapshot(number, record.epoch, SnapshotManifest(number, sequence, base, ()), ChainStart())
         return aside if skipped.unnamed else ""
 
 
-async def skip_frames(metadata: Metadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
+async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
     """Bring a state, which nobody else has open, to the last frame of the container's log that can be read.
     DamagedStateError: what follows doesn't fit what there is. UnavailableError: tier 2 can't be read. OSError: a folder
     can't be used."""
@@ -117,7 +117,7 @@ async def skip_frames(metadata: Metadata, folder: Path, container: int, chunks: 
     return skipped
 
 
-def _fold(metadata: Metadata, log: StoppedLog) -> _Rest:
+def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Rest:
     """Apply all that can be read, or what precedes the first gap if that is to be the end."""
     rest = _Rest(StateMachine(metadata, time.monotonic()))
     former = rest.state.sequence
@@ -151,7 +151,7 @@ def _fold(metadata: Metadata, log: StoppedLog) -> _Rest:
     return rest
 
 
-def _write(metadata: Metadata, state: StateMachine) -> None:
+def _write(metadata: ContainerMetadata, state: StateMachine) -> None:
     checkpoint = state.checkpoint()
     while True:
         try:
@@ -224,7 +224,7 @@ class _Rest:
             case op.Delete():
                 self._unknown.pop(operation.segment, None)
                 return self.state.by_id(operation.segment) is not None
-            case op.Seal() | op.Attributes() | op.Policy() | op.TimesIndexed():
+            case op.Seal() | op.Attributes() | op.SetPolicy() | op.AddIndexTimes():
                 return self.state.by_id(operation.segment) is not None
         return True
 

@@ -21,18 +21,18 @@ from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import again
-from nadi.segmentstore.counts import Arrival
+from nadi.segmentstore.counters import Arrival
 from nadi.segmentstore.server.replies import Replies
 from nadi.segmentstore.server.segments import find
 from nadi.segmentstore.server.service import TokenCheck
-from nadi.segmentstore.state.records import Kind
+from nadi.segmentstore.state.records import SegmentKind
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts, event_parts
 from nadi.wire.fields import NO_VERSION, Buffer
-from nadi.wire.loads import positions_of
+from nadi.wire.load_reports import positions_of
 
 
-class Peer(Protocol):
+class Appender(Protocol):
     """Whoever appends, as its appends see it."""
 
     def settled(self, count: int) -> None:
@@ -48,7 +48,7 @@ class Peer(Protocol):
         """Close the connection."""
 
 
-class Session:
+class WriterSession:
     """One writer on one segment on this connection."""
 
     __slots__ = (
@@ -96,15 +96,15 @@ class ConditionError(errors.NadiError):
 class Setup:
     """SetupAppend in the container's turn, when every earlier append of the writer is settled."""
 
-    peer: Peer
-    session: Session
+    peer: Appender
+    session: WriterSession
     command: wire.SetupAppend
     size_bytes: int = 64
     count: int = 1
 
     def prepare(self, frame: FrameBuilder) -> int:
         state = self.session.container.state
-        value = state.attribute(find(state, self.session.segment, Kind.STREAM), self.command.writer_id)
+        value = state.attribute(find(state, self.session.segment, SegmentKind.STREAM), self.command.writer_id)
         self.session.stored = self.session.acknowledged = NO_VERSION if value is None else value
         return self.session.stored
 
@@ -119,11 +119,11 @@ class Setup:
         self.peer.fail(error, self.command.request_id, self.command.segment)
 
 
-class Append(msgspec.Struct, eq=False, gc=False):
+class WriterAppend(msgspec.Struct, eq=False, gc=False):
     """One append, atomic with its writer's event number; `parts` are its `size_bytes`. is_expired: its session's token
     has expired."""
 
-    session: Session
+    session: WriterSession
     writer: bytes
     parts: list[Buffer]
     size_bytes: int
@@ -140,10 +140,10 @@ class Appends:
 
     __slots__ = ("appends", "at", "peer")
 
-    def __init__(self, peer: Peer, at: float) -> None:
+    def __init__(self, peer: Appender, at: float) -> None:
         """at: when they came, by the container's clock."""
         self.peer, self.at = peer, at
-        self.appends: list[Append] = []
+        self.appends: list[WriterAppend] = []
 
     @property
     def count(self) -> int:
@@ -194,7 +194,7 @@ class Appends:
         for append in self.appends:
             self._refuse(append, error)
 
-    def _refuse(self, append: Append, error: Exception) -> None:
+    def _refuse(self, append: WriterAppend, error: Exception) -> None:
         peer = self.peer
         if isinstance(error, ConditionError):
             peer.send(wire.ConditionalCheckFailed(append.writer, append.last, append.request_id))
@@ -210,7 +210,7 @@ class Appends:
                 peer.end()  # it must end, for the Rust client takes no notice of the reply alone
 
 
-def _store(append: Append, frame: FrameBuilder) -> int:
+def _store(append: WriterAppend, frame: FrameBuilder) -> int:
     """Check an append in its turn and add it to the frame; return the segment's length after it."""
     session, writer = append.session, append.writer
     if session.error is not None:
@@ -220,7 +220,7 @@ def _store(append: Append, frame: FrameBuilder) -> int:
     if frame.log_is_full:
         raise errors.StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
     state = frame.state
-    record = find(state, session.segment, Kind.STREAM)
+    record = find(state, session.segment, SegmentKind.STREAM)
     if record.sealed:
         raise errors.StreamSealedError(session.segment)
     if session.parent is not None and find(state, session.parent).sealed:
@@ -248,10 +248,10 @@ class Writers:
         self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]
     ) -> None:
         self._replies, self._resume = replies, resume
-        self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as a `Peer`
+        self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as a `Appender`
         self._container_of = container_of
         self._access = access
-        self.sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self.sessions: OrderedDict[bytes, WriterSession] = OrderedDict()
         self._moved: FIFOCache[bytes, errors.NotOwnerError] = FIFOCache(
             limits.CONNECTION_SESSIONS
         )  # by writer: the reply it gets
@@ -277,7 +277,7 @@ class Writers:
             self.sessions.pop(command.writer_id, None)
             self.fail(error, command.request_id, command.segment)
             return
-        session = Session(command.segment, container, ends_at, command.request_id)
+        session = WriterSession(command.segment, container, ends_at, command.request_id)
         self.sessions[command.writer_id] = session
         if len(self.sessions) > limits.CONNECTION_SESSIONS:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
@@ -326,7 +326,7 @@ class Writers:
     def append_all(self, ends: list[wire.AppendBlockEnd]) -> None:
         """`append` for those that came one after another, none of them after an AppendBlock: mostly small ones."""
         sessions, access = self.sessions, self._access
-        gathered: list[Append] = []
+        gathered: list[WriterAppend] = []
         container: Container | None = None
         for end in ends:
             events, session = end.num_events, sessions.get(end.writer_id)
@@ -340,7 +340,7 @@ class Writers:
             session.is_used = True
             data = end.data
             gathered.append(
-                Append(session, end.writer_id, [data], len(data), events, end.last_event_number, end.request_id)
+                WriterAppend(session, end.writer_id, [data], len(data), events, end.last_event_number, end.request_id)
             )
             self.waiting += 1
 
@@ -374,7 +374,7 @@ class Writers:
         session.is_used = True
         self.waiting += 1
         is_expired = self._access.has_ended(session.ends_at)
-        append = Append(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
+        append = WriterAppend(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
         self._gathered_for(session.container).appends.append(append)
 
     def _gathered_for(self, container: Container) -> Appends:

@@ -12,7 +12,7 @@ from nadi.limits import CONNECTION_REPLIES_BYTES, CONNECTION_UNSENT_BYTES, SEND_
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_reply
 from nadi.wire.outgoing import Outgoing
-from nadi.wire.unsent import Unsent
+from nadi.wire.send_backlog import Unsent
 
 log = logging.getLogger(__name__)
 

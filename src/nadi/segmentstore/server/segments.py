@@ -13,11 +13,11 @@ from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.records import Kind, SegmentRecord
+from nadi.segmentstore.state.records import SegmentKind, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
-from nadi.wire.moments import ARRIVAL, NO_TIMES, check_clock, is_earliest, packed_moments, stretches_in
+from nadi.wire.fields import NO_VERSION, WireTableEntry, WireTableKey
+from nadi.wire.time_index import ARRIVAL, NO_TIMES, check_clock, is_earliest, packed_moments, stretches_in
 
 Answer = Callable[[Any, FrameBuilder], wire.Command]
 
@@ -26,18 +26,18 @@ class WrongKindError(errors.InvalidArgumentError):
     """A table command on a stream segment, or the reverse."""
 
 
-def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRecord:
+def find(state: StateMachine, name: str, kind: SegmentKind | None = None) -> SegmentRecord:
     record = state.find(name)
     if record is None:
         raise errors.SegmentNotFoundError(name)
-    if kind is Kind.TABLE and record.kind != Kind.TABLE:
+    if kind is SegmentKind.TABLE and record.kind != SegmentKind.TABLE:
         raise WrongKindError(f"{name} is not a table segment")
-    if kind is Kind.STREAM and record.kind == Kind.TABLE:
+    if kind is SegmentKind.STREAM and record.kind == SegmentKind.TABLE:
         raise WrongKindError(f"{name} is a table segment")
     return record
 
 
-def create(frame: FrameBuilder, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int) -> None:
+def create(frame: FrameBuilder, name: str, kind: SegmentKind, of_kept: float = NOTHING, **fields: int) -> None:
     if not name:
         raise errors.InvalidArgumentError("a segment needs a name")
     if frame.state.find(name) is not None:
@@ -55,7 +55,7 @@ def delete(frame: FrameBuilder, name: str) -> None:
 
 def _info(command: wire.GetStreamSegmentInfo, frame: FrameBuilder) -> wire.Command:
     r = find(frame.state, command.segment)
-    length = r.table_length if r.kind == Kind.TABLE else r.length
+    length = r.table_length if r.kind == SegmentKind.TABLE else r.length
     return wire.StreamSegmentInfo(
         command.request_id, r.name, True, r.sealed, False, r.modified_ms, length, r.start_offset
     )
@@ -65,7 +65,7 @@ def _create(command: wire.CreateSegment, frame: FrameBuilder) -> wire.Command:
     create(
         frame,
         command.segment,
-        Kind.STREAM,
+        SegmentKind.STREAM,
         scale_type=command.scale_type,
         target_rate=command.target_rate,
         rollover_bytes=command.rollover_size_bytes,
@@ -88,7 +88,7 @@ def _delete(command: wire.DeleteSegment, frame: FrameBuilder) -> wire.Command:
 
 def _update_policy(command: wire.UpdateSegmentPolicy, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment)
-    frame.emit(op.Policy(record.id, command.scale_type, command.target_rate), record, of_kept=HALF)
+    frame.emit(op.SetPolicy(record.id, command.scale_type, command.target_rate), record, of_kept=HALF)
     return wire.SegmentPolicyUpdated(command.request_id, command.segment)
 
 
@@ -108,7 +108,7 @@ def _update_attribute(command: wire.UpdateSegmentAttribute, frame: FrameBuilder)
 
 
 def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.STREAM)
+    record = find(frame.state, command.segment, SegmentKind.STREAM)
     if not record.start_offset <= command.truncation_offset <= record.length:
         raise errors.TruncatedError(command.segment, command.truncation_offset, record.start_offset)
     if command.truncation_offset > record.start_offset:
@@ -117,7 +117,7 @@ def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Comman
 
 
 def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.STREAM)
+    record = find(frame.state, command.segment, SegmentKind.STREAM)
     if command.clock == ARRIVAL:
         offset = time_index.locate(frame.state.metadata, record, command.at, frame.now_ms)
         sealed = time_index.sealed_before(record, command.at)
@@ -129,7 +129,7 @@ def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Comm
 
 
 def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.STREAM)
+    record = find(frame.state, command.segment, SegmentKind.STREAM)
     if command.clock != ARRIVAL:
         check_clock(command.clock)
     start = max(command.start, record.start_offset)
@@ -142,7 +142,7 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
 
 
 def _index_times(command: wire.IndexTimes, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.STREAM)
+    record = find(frame.state, command.segment, SegmentKind.STREAM)
     check_clock(command.clock)
     if command.clock == ARRIVAL or is_earliest(command.clock):
         raise errors.InvalidArgumentError(f"times of events are added by a LATEST clock, not by {command.clock}")
@@ -178,7 +178,7 @@ def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[in
 
 
 def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
-    source = find(frame.state, command.source, Kind.STREAM)
+    source = find(frame.state, command.source, SegmentKind.STREAM)
     target = frame.state.find(command.target)
     if target is None:
         raise errors.SegmentNotFoundError(command.source)
@@ -202,7 +202,7 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
 
 
 def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.Command:
-    target = find(frame.state, command.target, Kind.STREAM)
+    target = find(frame.state, command.target, SegmentKind.STREAM)
     if target.sealed:
         raise errors.StreamSealedError(command.target)
     merged: list[tuple[str, int]] = []
@@ -223,7 +223,7 @@ def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.
 
 def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
     """Raise InvalidArgumentError if the state couldn't take the merge, or would lose data by it."""
-    if Kind.TABLE in (target.kind, source.kind):
+    if SegmentKind.TABLE in (target.kind, source.kind):
         raise WrongKindError(f"{source.name} can't be merged into {target.name}: one of them is a table segment")
     if source is target:
         raise errors.InvalidArgumentError(f"{target.name} can't be merged into itself")
@@ -251,7 +251,7 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
 
 
 def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.Command:
-    r = find(frame.state, command.segment, Kind.TABLE)
+    r = find(frame.state, command.segment, SegmentKind.TABLE)
     return wire.TableSegmentInfo(command.request_id, r.name, 0, r.table_length, r.entry_count, r.key_length)
 
 
@@ -262,12 +262,12 @@ def _table_create(command: wire.CreateTableSegment, frame: FrameBuilder) -> wire
             f"a table's key length is 0 to {limits.TABLE_FIXED_KEY_MAX_BYTES}, not {key_length}"
         )
     rollover_bytes = command.rollover_size_bytes
-    create(frame, command.segment, Kind.TABLE, key_length=key_length, rollover_bytes=rollover_bytes)
+    create(frame, command.segment, SegmentKind.TABLE, key_length=key_length, rollover_bytes=rollover_bytes)
     return wire.SegmentCreated(command.request_id, command.segment)
 
 
 def _table_delete(command: wire.DeleteTableSegment, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.TABLE)
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     if command.must_be_empty and record.entry_count:
         raise errors.NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
     delete(frame, command.segment)
@@ -275,28 +275,28 @@ def _table_delete(command: wire.DeleteTableSegment, frame: FrameBuilder) -> wire
 
 
 def _table_update(command: wire.UpdateTableEntries, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.TABLE)
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     versions = table_segments.update(frame, record, command.entries, command.table_segment_offset)
     return wire.TableEntriesUpdated(command.request_id, tuple(versions))
 
 
 def _table_update_to_free_room(command: wire.UpdateTableToFreeRoom, frame: FrameBuilder) -> wire.Command:
     if command.make_table and frame.state.find(command.segment) is None:
-        create(frame, command.segment, Kind.TABLE, ALL)
-    record = find(frame.state, command.segment, Kind.TABLE)
+        create(frame, command.segment, SegmentKind.TABLE, ALL)
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     versions = table_segments.update(frame, record, command.entries, -1, ALL)
     return wire.TableEntriesUpdated(command.request_id, tuple(versions))
 
 
 def _table_remove(command: wire.RemoveTableKeys, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.TABLE)
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     table_segments.remove(frame, record, command.keys, command.table_segment_offset)
     return wire.TableKeysRemoved(command.request_id, command.segment)
 
 
 def _table_keys(command: wire.ReadTableKeys, frame: FrameBuilder) -> wire.Command:
     entries, token = _table_page(command, frame)
-    keys = tuple(TableKey(entry.key, entry.version) for entry in entries)
+    keys = tuple(WireTableKey(entry.key, entry.version) for entry in entries)
     return wire.TableKeysRead(command.request_id, command.segment, keys, token)
 
 
@@ -307,13 +307,13 @@ def _table_entries(command: wire.ReadTableEntries, frame: FrameBuilder) -> wire.
 
 def _table_page(
     command: wire.ReadTableKeys | wire.ReadTableEntries, frame: FrameBuilder
-) -> tuple[list[TableEntry], bytes]:
-    record = find(frame.state, command.segment, Kind.TABLE)
+) -> tuple[list[WireTableEntry], bytes]:
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     return table_segments.page(frame.state, record, command.suggested_count, *command.range)
 
 
 def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wire.Command:
-    record = find(frame.state, command.segment, Kind.TABLE)
+    record = find(frame.state, command.segment, SegmentKind.TABLE)
     found = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
     entries, reached_end, position = found
     return wire.TableEntriesDeltaRead(command.request_id, command.segment, tuple(entries), False, reached_end, position)

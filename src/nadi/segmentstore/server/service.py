@@ -26,18 +26,18 @@ from nadi.naming import LOAD_SEGMENT, SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.hosted import Hosted
+from nadi.segmentstore.container_registry import Hosted
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.scrub import Scrubber
 from nadi.segmentstore.server import segments
 from nadi.segmentstore.server.segments import find
-from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.state.records import Extent, SegmentKind, SegmentRecord
 from nadi.wire import commands as wire
 from nadi.wire.chunks import ChunkPart, packed_parts
 from nadi.wire.errors import error_reply
-from nadi.wire.fields import Buffer, TableEntry, TableKey
-from nadi.wire.loads import packed_loads
+from nadi.wire.fields import Buffer, WireTableEntry, WireTableKey
+from nadi.wire.load_reports import packed_loads
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class SegmentService:
     """Handles commands. `hosted` has the containers, `reader` their bytes; `access` checks tokens."""
 
     def __init__(self, hosted: Hosted, reader: SegmentReader, access: TokenCheck, runtime: Runtime) -> None:
-        self.scrub: Scrub | None = None  # it reads everything stored
+        self.scrub: Scrubber | None = None  # it reads everything stored
         self.access = access
         self._hosted, self._container_of = hosted, hosted.container_of
         self._reader, self._runtime = reader, runtime
@@ -153,7 +153,7 @@ class SegmentService:
 
     async def _create_transient(self, command: wire.CreateTransientSegment) -> wire.Command:
         name = transient_segment_name(command.parent_segment, command.writer_id, bytes.fromhex(self._runtime.unique()))
-        await self._turn(name, lambda frame: segments.create(frame, name, Kind.TRANSIENT))
+        await self._turn(name, lambda frame: segments.create(frame, name, SegmentKind.TRANSIENT))
         return wire.SegmentCreated(command.request_id, name)
 
     async def _locate(self, command: wire.LocateOffset) -> wire.Command:
@@ -161,7 +161,7 @@ class SegmentService:
 
         def look(frame: FrameBuilder) -> tuple[int, int, Extent | None]:
             """The boundaries around the target, and the extent that holds it, if any does."""
-            record = find(frame.state, command.segment, Kind.STREAM)
+            record = find(frame.state, command.segment, SegmentKind.STREAM)
             if not record.start_offset < target < record.length:
                 return record.start_offset, record.length, None
             return *edges_around(record, target), record.extents[record.extent_index(target)]
@@ -182,7 +182,7 @@ class SegmentService:
 
     async def _locate_chunks(self, command: wire.LocateChunks) -> wire.Command:
         def look(frame: FrameBuilder) -> tuple[list[ChunkPart], bool]:
-            return located(find(frame.state, command.segment, Kind.STREAM), command.start, command.end)
+            return located(find(frame.state, command.segment, SegmentKind.STREAM), command.start, command.end)
 
         parts, is_last = await self._turn(command.segment, look)
         url, mark = await self._reader.place_of_chunks() if parts else ("", "")
@@ -198,11 +198,11 @@ class SegmentService:
 
     async def _read_table(self, command: wire.ReadTable) -> wire.Command:
         """Many keys are looked up over several turns, so not all at the same time: others write in between."""
-        entries: list[TableEntry] = []
+        entries: list[WireTableEntry] = []
         size_bytes = 0
 
-        def look(keys: Sequence[TableKey], frame: FrameBuilder) -> tuple[list[TableEntry], int]:
-            record = find(frame.state, command.segment, Kind.TABLE)
+        def look(keys: Sequence[WireTableKey], frame: FrameBuilder) -> tuple[list[WireTableEntry], int]:
+            record = find(frame.state, command.segment, SegmentKind.TABLE)
             return table_segments.read(keys, size_bytes, frame.state, record)
 
         for begin in range(0, max(1, len(command.keys)), TABLE_READ_KEYS):

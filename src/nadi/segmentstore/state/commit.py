@@ -41,7 +41,7 @@ _MOST = 42  # extents of a row: a larger value would get pages of its own
 _ROWS_WORK = 4  # so many extents of a shared row take as long as a row
 
 
-class Commit:
+class StateCommit:
     """The changes of one write transaction, which it notes. rest: called now and then, so that others get the
     interpreter while there is much to write."""
 
@@ -135,7 +135,7 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
             yield key, value
 
 
-def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
+def put_extents(commit: StateCommit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
     """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append. stored:
     offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`."""
     offsets = sorted(changed)
@@ -166,13 +166,13 @@ def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExte
         _put_row(commit, segment, begin, end, parts)
 
 
-def _put_row(commit: Commit, segment: int, begin: int, end: int, parts: list[bytes]) -> None:
+def _put_row(commit: StateCommit, segment: int, begin: int, end: int, parts: list[bytes]) -> None:
     value = b"".join((_HEAD.pack(end - begin | _SHARED, len(parts)), *parts))
     commit.put(TABLE, PAIR.pack(segment, begin), value, 1 + len(parts) // _ROWS_WORK)
 
 
 def _withdraw(
-    commit: Commit, whole: Whole, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
+    commit: StateCommit, whole: Whole, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
 ) -> dict[int, bytes]:
     """Delete the rows that have any of the changed extents; by offset, the parts of shared ones that are to be kept."""
     kept: dict[int, bytes] = {}

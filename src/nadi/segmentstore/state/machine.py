@@ -18,14 +18,14 @@ from nadi.limits import CHUNK_FLUSH_BYTES, RECORD_ATTRIBUTES_IN_MEMORY, RECORDS_
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.commit import ChangedExtents
-from nadi.segmentstore.state.metadata import Metadata, Overlay
-from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord, StoredTimes
+from nadi.segmentstore.state.metadata import ContainerMetadata, Overlay
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentKind, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class StateCheckpoint:
     """What brings disk to `sequence`. Of what there may be much, extents, table entries, and what a deleted
     segment leaves behind, the thread that writes takes care."""
 
@@ -38,7 +38,7 @@ class Checkpoint:
     times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
     def to_commit(self) -> tuple[Any, ...]:
-        """What `Metadata.commit` takes, but for its `rest`."""
+        """What `ContainerMetadata.commit` takes, but for its `rest`."""
         entries = [(record.id, overlay) for record, overlay in self.entries]
         times = [(record.id, stored) for record, stored in self.times]
         return self.changes, self.deleted, self.extents, entries, times
@@ -50,7 +50,7 @@ class RecordCache:
     `make_room` is called only where no record is held on the stack: across an await code must `hold` a record, or look
     again. frames: the log's, which loaded records share."""
 
-    def __init__(self, metadata: Metadata, frames: dict[int, FrameRef]) -> None:
+    def __init__(self, metadata: ContainerMetadata, frames: dict[int, FrameRef]) -> None:
         self.dirty: dict[int, SegmentRecord] = {}  # changed since the last checkpoint began
         self.deleted: dict[int, str] = {}  # id: name, of those that disk still knows
         self._metadata = metadata
@@ -194,7 +194,7 @@ class HeldRuns:
 class StateMachine:
     """Records by name and id, frames that hold bytes not yet in tier 2, chunk plans and garbage."""
 
-    def __init__(self, metadata: Metadata, now: float) -> None:
+    def __init__(self, metadata: ContainerMetadata, now: float) -> None:
         self.metadata = metadata
         stored = metadata.state()
         self.sequence = stored.sequence  # of the newest frame applied
@@ -304,7 +304,7 @@ class StateMachine:
                 record.rollover_bytes, record.key_length = operation.rollover_bytes, operation.key_length
                 self.next_segment = max(self.next_segment, operation.segment + 1)
                 self.record_cache.add(record)
-                if record.kind == Kind.TRANSIENT:
+                if record.kind == SegmentKind.TRANSIENT:
                     self.transients[record.id] = None
             case op.Seal():
                 record = self.must(operation.segment)
@@ -327,11 +327,11 @@ class StateMachine:
                 record.attributes.update(operation.values)
                 record.changed_attributes.update(operation.values)
                 self.mark(record)
-            case op.Policy():
+            case op.SetPolicy():
                 record = self.must(operation.segment)
                 record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
                 self.mark(record)
-            case op.TimesIndexed():
+            case op.AddIndexTimes():
                 record = self.must(operation.segment)
                 time_index.apply_indexed(record, operation)
                 self.mark(record)
@@ -355,7 +355,7 @@ class StateMachine:
             place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
-        for extent in extents_of(operation, frame, data_at, checksum, in_pieces=record.kind == Kind.TRANSIENT):
+        for extent in extents_of(operation, frame, data_at, checksum, in_pieces=record.kind == SegmentKind.TRANSIENT):
             record.extents.append(extent)
             record.changed_extents[extent.offset] = extent
             record.length += extent.length
@@ -471,9 +471,9 @@ class StateMachine:
     def dirty_count(self) -> int:
         return len(self.record_cache.dirty) + len(self.record_cache.deleted)
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> StateCheckpoint:
         """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
-        checkpoint = Checkpoint(self.sequence, dict(self.record_cache.deleted))
+        checkpoint = StateCheckpoint(self.sequence, dict(self.record_cache.deleted))
         for record in self.record_cache.dirty.values():
             checkpoint.changes += record_changes(record)
             if record.overlay:
@@ -493,7 +493,7 @@ class StateMachine:
         checkpoint.changes.append(state_change(state))
         return checkpoint
 
-    def checkpointed(self, checkpoint: Checkpoint) -> None:
+    def checkpointed(self, checkpoint: StateCheckpoint) -> None:
         """The checkpoint is on disk: what it holds need not stay in memory."""
         for record, written in checkpoint.entries:
             for key, value in written.items():
@@ -503,7 +503,7 @@ class StateMachine:
             record.times.stored(times)
         self.record_cache.written(checkpoint.deleted)
 
-    def not_written(self, checkpoint: Checkpoint) -> None:
+    def not_written(self, checkpoint: StateCheckpoint) -> None:
         """Nothing of the checkpoint is on disk: the next one has it all again, overridden by what changed since."""
         for segment, changed, _ in checkpoint.extents:
             record = self.record_cache.known(segment)

@@ -19,7 +19,7 @@ import lmdb
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES, VERIFIED_ROWS
-from nadi.segmentstore.state.commit import TABLE, ChangedExtents, Changes, Commit, merge, put_extents, singles
+from nadi.segmentstore.state.commit import TABLE, ChangedExtents, Changes, StateCommit, merge, put_extents, singles
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord, StoredTimes
 from nadi.segmentstore.state.stored import (
     CRC_BYTES,
@@ -89,7 +89,7 @@ def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) 
     return counts
 
 
-class Metadata:
+class ContainerMetadata:
     """Point reads on the event loop (microseconds), checkpoints from a thread. A value that is not what was stored
     raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
 
@@ -140,10 +140,10 @@ class Metadata:
         rest: Callable[[], None] = lambda: None,
     ) -> None:
         """Write everything in one transaction; blocking. deleted: names by id of segments that are removed completely.
-        extents, entries, times: by segment; of extents also from where on none are stored. rest: see `Commit`.
+        extents, entries, times: by segment; of extents also from where on none are stored. rest: see `StateCommit`.
         MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
-            commit = Commit(txn, self._tables, self.seeds, rest)
+            commit = StateCommit(txn, self._tables, self.seeds, rest)
             for segment, segment_name in deleted.items():
                 prefix, name = ID.pack(segment), bounded_key(segment_name.encode())
                 owner = txn.get(name, db=self._tables["names"])
@@ -204,7 +204,7 @@ class Metadata:
         """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
         self._env.set_mapsize(2 * self._env.info()["map_size"])
 
-    def _put_entries(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, overlay: Overlay) -> None:
+    def _put_entries(self, txn: lmdb.Transaction, commit: StateCommit, prefix: bytes, overlay: Overlay) -> None:
         for key, (version, value) in overlay.items():
             place = bounded_key(prefix + key)
             old = txn.get(place, db=self._tables["entries"])
@@ -216,7 +216,7 @@ class Metadata:
                 commit.put("entries", place, I64.pack(version) + ID.pack(len(key)) + key + value)
                 commit.put("positions", prefix + I64.pack(version), key)
 
-    def _put_times(self, txn: lmdb.Transaction, commit: Commit, segment: int, times: StoredTimes) -> None:
+    def _put_times(self, txn: lmdb.Transaction, commit: StateCommit, segment: int, times: StoredTimes) -> None:
         for clock, time in times.cut.items():
             commit.delete_range("times", time_key(segment, clock), start=time_key(segment, clock, time))
         for clock, entries in times.entries.items():

@@ -83,13 +83,13 @@ class Attributes(Operation, frozen=True, tag="U"):
     values: dict[bytes, int]
 
 
-class Policy(Operation, frozen=True, tag="P"):
+class SetPolicy(Operation, frozen=True, tag="P"):
     segment: int
     scale_type: int
     target_rate: int
 
 
-class TimesIndexed(Operation, frozen=True, tag="t"):
+class AddIndexTimes(Operation, frozen=True, tag="t"):
     """Entries of a segment's time index, (time, offset); see `time_index`."""
 
     segment: int
@@ -136,8 +136,8 @@ class ChunksDeleted(Operation, frozen=True, tag="d"):
     chunks: list[str]
 
 
-_OfSegments = Create | Append | AppendBeside | Seal | Truncate | Delete | Merge | Attributes | Policy
-AnyOperation = _OfSegments | TimesIndexed | TableUpdate | ChunkPlanned | ChunkStored | ChunksDropped | ChunksDeleted
+_OfSegments = Create | Append | AppendBeside | Seal | Truncate | Delete | Merge | Attributes | SetPolicy
+AnyOperation = _OfSegments | AddIndexTimes | TableUpdate | ChunkPlanned | ChunkStored | ChunksDropped | ChunksDeleted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyOperation])
@@ -152,7 +152,7 @@ def most_bytes(operation: AnyOperation) -> int:
             return 64 + 4 * len(operation.name)
         case Attributes():
             return 64 + sum(16 + len(key) for key in operation.values)
-        case TimesIndexed():
+        case AddIndexTimes():
             return 64 + 19 * (len(operation.latest) + len(operation.earliest))
         case ChunkPlanned() | ChunkStored():
             return 64 + 4 * len(operation.chunk)

@@ -21,7 +21,7 @@ from nadi.segmentstore.tier1.log import LogAddress
 Waiter = Callable[[], None]
 
 
-class Kind(IntEnum):
+class SegmentKind(IntEnum):
     STREAM = 0
     TABLE = 1
     TRANSIENT = 2
@@ -214,7 +214,7 @@ class SegmentRecord:
     def continues_at(self, offset: int) -> bool:
         """Whether an append there continues an event: a transient segment takes a large event in pieces; everywhere
         else an append holds complete events."""
-        return offset > 0 and self.kind == Kind.TRANSIENT
+        return offset > 0 and self.kind == SegmentKind.TRANSIENT
 
     def extent_index(self, offset: int) -> int:
         """Index of the extent that holds `offset`; the caller knows that one does."""

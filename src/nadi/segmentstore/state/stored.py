@@ -14,8 +14,8 @@ import msgspec
 from crc32c import crc32c
 
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.blob_files import run_name, run_number
 from nadi.segmentstore.tier1.log import LogAddress
-from nadi.segmentstore.tier1.runs import run_name, run_number
 from nadi.wire.fields import Buffer
 
 TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "times")

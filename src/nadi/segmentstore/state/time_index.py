@@ -25,13 +25,13 @@ from collections.abc import Sequence
 from itertools import chain, takewhile
 
 from nadi.limits import EVENT_TIME_MAX, EVENT_TIME_MIN, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
-from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.operations import TimesIndexed
-from nadi.segmentstore.state.records import Kind, SegmentRecord
-from nadi.wire.moments import ARRIVAL, indexed_attribute, is_earliest
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.operations import AddIndexTimes
+from nadi.segmentstore.state.records import SegmentKind, SegmentRecord
+from nadi.wire.time_index import ARRIVAL, indexed_attribute, is_earliest
 
 Entry = tuple[int, int]  # time, offset
-_STREAM = int(Kind.STREAM)
+_STREAM = int(SegmentKind.STREAM)
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 
 
@@ -67,14 +67,14 @@ def sealed_before(record: SegmentRecord, at_ms: int) -> bool:
     return record.sealed and at_ms > max(record.modified_ms, record.appended_ms)
 
 
-def locate(metadata: Metadata, record: SegmentRecord, at_ms: int, now_ms: int) -> int:
+def locate(metadata: ContainerMetadata, record: SegmentRecord, at_ms: int, now_ms: int) -> int:
     if at_ms > record.appended_ms and (at_ms >= _due_ms(record) or at_ms > now_ms or sealed_before(record, at_ms)):
         return record.length  # where the next bytes make an entry, or no more will come
     found = _last(metadata, record, ARRIVAL, at_ms) if at_ms > 0 else None
     return max(record.start_offset, found[1] if found is not None else 0)
 
 
-def _last(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> Entry | None:
+def _last(metadata: ContainerMetadata, record: SegmentRecord, clock: int, time: int) -> Entry | None:
     found: Entry | None = None
     for entry in record.times.of(clock).items():  # in order, and later than all those on disk
         if entry[0] > time:
@@ -83,7 +83,7 @@ def _last(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> E
     return found or metadata.last_time(record.id, clock, min(time, record.times.valid_to(clock)))
 
 
-def indexed_to(metadata: Metadata, record: SegmentRecord, clock: int) -> int:
+def indexed_to(metadata: ContainerMetadata, record: SegmentRecord, clock: int) -> int:
     """Up to which offset the events' times are in the index."""
     attribute = indexed_attribute(clock)
     found = record.attributes.get(attribute)
@@ -93,8 +93,8 @@ def indexed_to(metadata: Metadata, record: SegmentRecord, clock: int) -> int:
 
 
 def indexed(
-    metadata: Metadata, record: SegmentRecord, clock: int, stretches: Sequence[tuple[int, int, int]]
-) -> TimesIndexed:
+    metadata: ContainerMetadata, record: SegmentRecord, clock: int, stretches: Sequence[tuple[int, int, int]]
+) -> AddIndexTimes:
     """What becomes of the index with the next stretches: of each the end, and the earliest and latest time in it."""
     last = _last(metadata, record, clock, _LATEST)
     latest, earliest = dict[int, int](), dict[int, int]()
@@ -109,10 +109,10 @@ def indexed(
             earliest.popitem()
         earliest[first_time] = end
         cut = min(cut, first_time)
-    return TimesIndexed(record.id, clock, stretches[-1][0], list(latest.items()), list(earliest.items()), cut)
+    return AddIndexTimes(record.id, clock, stretches[-1][0], list(latest.items()), list(earliest.items()), cut)
 
 
-def apply_indexed(record: SegmentRecord, operation: TimesIndexed) -> None:
+def apply_indexed(record: SegmentRecord, operation: AddIndexTimes) -> None:
     times, earliest = record.times, operation.clock + 1
     times.of(operation.clock).update(operation.latest)
     entries = times.of(earliest)
@@ -125,7 +125,7 @@ def apply_indexed(record: SegmentRecord, operation: TimesIndexed) -> None:
     record.changed_attributes.add(attribute)
 
 
-def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: int) -> int:
+def locate_event(metadata: ContainerMetadata, record: SegmentRecord, clock: int, time: int) -> int:
     """LATEST: an offset that no event of that time or later lies before. EARLIEST: one that no earlier event lies
     behind; the segment's end, if what is there is not all in the index."""
     if is_earliest(clock):
@@ -140,7 +140,7 @@ def locate_event(metadata: Metadata, record: SegmentRecord, clock: int, time: in
 
 
 def entries(
-    metadata: Metadata, record: SegmentRecord, clock: int, start: int, end: int, most: int
+    metadata: ContainerMetadata, record: SegmentRecord, clock: int, start: int, end: int, most: int
 ) -> tuple[list[Entry], bool]:
     """The clock's entries from the first behind `start` to the first at `end` or behind it, at most so many; and
     whether these are all. ARRIVAL's moment is 0 where bytes came before there was an index."""

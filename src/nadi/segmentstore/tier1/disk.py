@@ -14,11 +14,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nadi.engines.lines import line_of, value_of
-from nadi.fsync import is_no_room as is_no_room
-from nadi.fsync import sync_folder as sync_folder
-from nadi.fsync import write_all as write_all
+from nadi.durable_io import is_no_room as is_no_room
+from nadi.durable_io import sync_folder as sync_folder
+from nadi.durable_io import write_all as write_all
 from nadi.limits import DISK_KEPT_FREE_BYTES, DISK_KEPT_FREE_PART, MIB
+from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 
 _ZEROS_BYTES = MIB

@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Self
 
-from nadi.engines.lines import line_of, value_of
 from nadi.errors import ClosedError
+from nadi.object_log.checksummed_lines import line_of, value_of
 from nadi.segmentstore.tier1.disk import read_line, replace_line, sync_folder, write_all
 
 EPOCH_FILE, LATEST_FILE = "epoch", "latest"

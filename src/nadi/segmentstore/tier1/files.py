@@ -1,8 +1,8 @@
 """The durable log on local files: what the embedded server writes its frames to.
 
 `append` hands a frame to the log's writer thread, which writes it at the end of the current file, syncs it, and only
-then answers; a small one, while the disk is quick (`Pace`), it writes by itself. Files are full of zeros or of released
-frames before they are used, so that a write changes no metadata.
+then answers; a small one, while the disk is quick (`WritePace`), it writes by itself. Files are full of zeros or of
+released frames before they are used, so that a write changes no metadata.
 
 The first append after `open` starts a new file, and so does a frame that doesn't fit the rest of one; a frame that is
 larger than its file enlarges it. After a failed write the log takes no more: what is on disk is uncertain until it is
@@ -33,9 +33,9 @@ from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, Part, PartRead
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress, LogRange, PartRead
 from nadi.segmentstore.tier1.reading import read_checked, read_heads, read_near, some_of
-from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, Replay, passed_over, read_headers
+from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, LogReplay, passed_over, read_headers
 from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ _WEIGHT = 1 / 16  # of the latest write in the average
 _MOST_S = 4 * limits.LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
 
 
-class Pace:
+class WritePace:
     """Learns of each write in the loop's thread. One done by the writer thread says nothing: its time includes the wait
     for the interpreter."""
 
@@ -101,7 +101,7 @@ class FileLog:
             self._fence.close()
             raise
         self._log_id, self._log_crc = log_id, crc32c(log_id)
-        self._replay = Replay(headers, log_id, is_new=begins is not None)
+        self._replay = LogReplay(headers, log_id, is_new=begins is not None)
         self._files = {file.number: file for file in headers.used}  # lowest first
         self._left_over = [file.path for file in headers.prepared]
         self._first_number = headers.next_number
@@ -119,7 +119,7 @@ class FileLog:
         self._released: deque[LogFile] = deque()  # waiting for their last reader
         self._appending = False
         self._failure: Exception | None = None
-        self._pace = Pace()
+        self._pace = WritePace()
         self._closed = False
 
     @classmethod
@@ -225,7 +225,7 @@ class FileLog:
         file = self._pin(address)  # here, before a truncate() can come between
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+    async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         read: list[PartRead] = []
         for _, group in itertools.groupby(parts, lambda part: part.address.file):
             some = list(group)

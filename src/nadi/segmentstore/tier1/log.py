@@ -40,7 +40,7 @@ class Appended(NamedTuple):
     checksums: bytes
 
 
-class Part(NamedTuple):
+class LogRange(NamedTuple):
     """Bytes of a frame's payload, with what `read_at` takes."""
 
     address: LogAddress
@@ -124,7 +124,7 @@ class DurableLog(Protocol):
         bytes, which are a part; without it the whole frame is read and checked. NotFoundError: the frame was released
         by `truncate`, or its file is gone. CorruptLogError: the bytes are not those that were appended."""
 
-    async def read_parts(self, parts: Sequence[Part]) -> list[PartRead]:
+    async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         """What `read_at` returns or raises for each of them; those that lie close together are read in one go."""
 
     def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
@@ -141,7 +141,7 @@ class DurableLog(Protocol):
         """Wait for an append in flight, then let go of everything. Nothing is written."""
 
 
-async def each_by_itself(read_at: Callable[..., Awaitable[bytes]], parts: Sequence[Part]) -> list[PartRead]:
+async def each_by_itself(read_at: Callable[..., Awaitable[bytes]], parts: Sequence[LogRange]) -> list[PartRead]:
     """`read_parts` of a log that has no quicker way than its `read_at`."""
     read: list[PartRead] = []
     for part in parts:

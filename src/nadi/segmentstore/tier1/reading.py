@@ -15,7 +15,7 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FrameHeader, checksum_at, pack_checksum
-from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, Part, PartRead
+from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, LogRange, PartRead
 from nadi.segmentstore.tier1.recovery import LogFile, headers_in
 
 _REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
@@ -46,7 +46,7 @@ def read_checked(
     return data
 
 
-def read_near(file: LogFile, log_crc: int, parts: Sequence[Part]) -> list[PartRead]:
+def read_near(file: LogFile, log_crc: int, parts: Sequence[LogRange]) -> list[PartRead]:
     """`read_checked` of parts of one file; those near each other are read in one go. OSError: reading failed."""
     found: dict[int, PartRead] = {}
     places = [part.address.offset + part.offset for part in parts]

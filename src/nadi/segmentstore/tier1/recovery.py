@@ -248,7 +248,7 @@ class _End(NamedTuple):
     torn: FrameHeader | None
 
 
-class Replay:
+class LogReplay:
     """One walk over the frames of the files in use. `next_sequence` is known at its end. is_new: nothing was ever
     written, whatever the state has."""
 

@@ -1,8 +1,8 @@
 """Chunk objects in an object store: put once, read by range, deleted. `tests/conformance/test_chunk_store.py` says what
 every store does.
 
-What keeps them is a `Place`: a folder, an object store, or HDFS. Elsewhere than in a folder here an object is put only
-if its name is free. A store that a data folder has claimed (`claim`) is written only while it is that folder's.
+What keeps them is a `ChunkPlace`: a folder, an object store, or HDFS. Elsewhere than in a folder here an object is put
+only if its name is free. A store that a data folder has claimed (`claim`) is written only while it is that folder's.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import numpy as np
 from crc32c import crc32c
 from obstore.store import LocalStore
 
-from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.files import open_files
-from nadi.engines.hdfs.where import SCHEME as HDFS
-from nadi.engines.opening import open_of_chunks
-from nadi.engines.outcomes import ContradictionError
-from nadi.engines.urls import folder_of, remote_store
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
 from nadi.limits import KIB
+from nadi.object_log.engine import LogEngine, Registry
+from nadi.object_log.files import open_files
+from nadi.object_log.hdfs.location import SCHEME as HDFS
+from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.outcomes import ContradictionError
+from nadi.object_log.urls import folder_of, remote_store
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
-from nadi.segmentstore.tier2 import object_places
+from nadi.segmentstore.tier2 import object_store
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, ChunkDescription, damaged_blocks, is_right, seed_of
-from nadi.segmentstore.tier2.claim import Claim
-from nadi.segmentstore.tier2.object_places import DiskReadError as DiskReadError
-from nadi.segmentstore.tier2.object_places import HdfsPlace, ObjectPlace, Place, failed, unwritten
-from nadi.segmentstore.tier2.object_places import Listed as Listed
-from nadi.segmentstore.tier2.records import Records
+from nadi.segmentstore.tier2.claim import StoreClaim
+from nadi.segmentstore.tier2.object_store import ChunkPlace, HdfsPlace, ObjectPlace, failed, unwritten
+from nadi.segmentstore.tier2.object_store import DiskReadError as DiskReadError
+from nadi.segmentstore.tier2.object_store import ListedObject as ListedObject
+from nadi.segmentstore.tier2.records import ContainerRecords
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
 _PIECE_BYTES = 256 * KIB
 
 
-async def put_new(place: Place, name: str, parts: Sequence[Buffer]) -> None:
+async def put_new(place: ChunkPlace, name: str, parts: Sequence[Buffer]) -> None:
     """Store `parts`, end to end, if nothing has the name; they are durable when this returns. StorageFullError,
     UnavailableError: it isn't known whether they are stored, or something else has the name."""
     if await place.create(name, parts):
@@ -100,12 +100,12 @@ class ChunkStore:
 
     def __init__(
         self,
-        place: Place,
+        place: ChunkPlace,
         local: Path | None,
         url: str,
         runtime: Runtime = REAL,
         config: dict[str, str] | None = None,
-        claim: Claim | None = None,
+        claim: StoreClaim | None = None,
     ) -> None:
         self.runtime, self.claim = runtime, claim
         self.url = url  # without credentials: those that it takes come from the environment
@@ -113,7 +113,7 @@ class ChunkStore:
         self._is_alone = False  # in a data folder
         self._place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
-        self._opened: tuple[LogEngine, Records] | None = None
+        self._opened: tuple[LogEngine, ContainerRecords] | None = None
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
@@ -133,9 +133,9 @@ class ChunkStore:
         return cls.at(url, REAL, config)
 
     @classmethod
-    def at(cls, url: str, runtime: Runtime, config: dict[str, str], claim: Claim | None = None) -> ChunkStore:
+    def at(cls, url: str, runtime: Runtime, config: dict[str, str], claim: StoreClaim | None = None) -> ChunkStore:
         """`from_url`. claim: that of the data folder that claims it."""
-        place: Place
+        place: ChunkPlace
         folder = folder_of(url, **config)
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -171,8 +171,8 @@ class ChunkStore:
         if self.claim is not None and self._local is not None and not self.claim.is_at(self._local):
             raise UnavailableError(f"tier 2 isn't in {self._local} now: see whether it is mounted")
 
-    async def records(self) -> Records:
-        """The records of the store's containers. Raises: as `Claim.confirm`."""
+    async def records(self) -> ContainerRecords:
+        """The records of the store's containers. Raises: as `StoreClaim.confirm`."""
         if self.claim is not None:
             await self.claim.confirm()
             self._check_mounted()
@@ -185,7 +185,7 @@ class ChunkStore:
                     engine, registry = await open_files(self._local, self.runtime, is_late=True)
                 else:
                     engine, registry = await open_of_chunks(self.url, self.runtime, **self._config)
-                self._opened = engine, Records(registry, self.runtime, is_alone=self._is_alone)
+                self._opened = engine, ContainerRecords(registry, self.runtime, is_alone=self._is_alone)
             return self._opened[1]
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ class ChunkStore:
         """Make an object durable that a process has stored which may have been killed before that."""
         if self._local is not None:
             try:
-                await self.runtime.in_thread(object_places.sync, self._local, self._local / name)
+                await self.runtime.in_thread(object_store.sync, self._local, self._local / name)
             except OSError as error:
                 raise unwritten(error) from error
 
@@ -250,7 +250,7 @@ class ChunkStore:
             return False
         await self._before_write()
         try:
-            await self.runtime.in_thread(object_places.adopt, self._local, file, name, complete)
+            await self.runtime.in_thread(object_store.adopt, self._local, file, name, complete)
         except FileNotFoundError as error:
             raise NotFoundError(f"{file} is gone") from error
         except OSError as error:
@@ -329,7 +329,7 @@ class ChunkStore:
         """`listed`; blocking."""
         return self._place.sizes(prefix)
 
-    def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+    def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
         return self._place.pages(folder)
 

@@ -16,25 +16,25 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from nadi.engines.engine import LogEngine, Registry
-from nadi.engines.identity import NAME, Cluster, named_cluster, read_cluster, refuse_strangers
-from nadi.engines.opening import open_of_chunks
-from nadi.engines.outcomes import patiently
-from nadi.engines.proof import prove
-from nadi.engines.urls import folder_of
 from nadi.errors import FencedError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_RECORDS_AT_ONCE
+from nadi.object_log.engine import LogEngine, Registry
+from nadi.object_log.identity import NAME, Cluster, named_cluster, read_cluster, refuse_strangers
+from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.outcomes import patiently
+from nadi.object_log.store_probe import prove
+from nadi.object_log.urls import folder_of
 from nadi.runtime import Runtime
 from nadi.segmentstore import reserve
-from nadi.segmentstore.datafolder import LOG, LOG_ELSEWHERE, StoreFile, container_folders
+from nadi.segmentstore.data_dir import LOG, LOG_ELSEWHERE, StoreFile, container_folders
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier2.records import Records, Stored, check_stays, name_of
+from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord, check_stays, name_of
 
 T = TypeVar("T")
 START_S = 30.0  # that a start tries to reach a store that the folder had before: HDFS may lose data nodes meanwhile
 
 
-class Claim:
+class StoreClaim:
     """Of a data folder, to the store that `store` says. options: as that is reached. on_lost: called once it turns out
     that the store isn't this folder's, or not any more; nothing is written there from then on."""
 
@@ -98,10 +98,10 @@ class Claim:
         """A copy of the folder has opened the store since: return what to say of that; `on_lost` was called."""
         return self._lose(self._copied())
 
-    async def records(self) -> Records:
+    async def records(self) -> ContainerRecords:
         """Those in the store, which need not be claimed yet. UnavailableError: it isn't there."""
         _, registry = await self._opened()
-        return Records(registry, self._runtime)
+        return ContainerRecords(registry, self._runtime)
 
     async def close(self) -> None:
         if self._engines is not None:
@@ -118,7 +118,7 @@ class Claim:
 
     async def _confirm(self) -> None:
         engine, registry = await self._opened()
-        records = Records(registry, self._runtime)
+        records = ContainerRecords(registry, self._runtime)
         try:
             cluster = await read_cluster(engine)
             if cluster is None:
@@ -138,7 +138,7 @@ class Claim:
             raise self._lose(error) from None
         await self._claim(records, seen)
 
-    def _check_known(self, number: int, seen: Stored) -> None:
+    def _check_known(self, number: int, seen: VersionedRecord) -> None:
         """That nobody but this folder has claimed the container since it last did."""
         check_stays(seen.record)
         known = self.store.epochs[number] if self.store.epochs else 0
@@ -151,7 +151,7 @@ class Claim:
         if seen.record.epoch != known and not is_unfinished:
             raise self._copied()
 
-    async def _claim(self, records: Records, seen: list[Stored]) -> None:
+    async def _claim(self, records: ContainerRecords, seen: list[VersionedRecord]) -> None:
         """Claim what was seen, the first container first; the folder knows before that it may, and then that it has."""
         epochs = tuple(one.record.epoch for one in seen)
         await self._say(replace(self.store, epochs=epochs, next=self._runtime.unique()))

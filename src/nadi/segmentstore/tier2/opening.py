@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from nadi.engines.failures import RefusedError, public
-from nadi.engines.identity import NAME, read_cluster
-from nadi.engines.opening import open_of_chunks
-from nadi.engines.urls import folder_of
 from nadi.errors import DataFolderError, StoreError, UnavailableError
+from nadi.object_log.failures import RefusedError, public
+from nadi.object_log.identity import NAME, read_cluster
+from nadi.object_log.opening import open_of_chunks
+from nadi.object_log.urls import folder_of
 from nadi.runtime import Runtime
-from nadi.segmentstore.datafolder import (
+from nadi.segmentstore.data_dir import (
     FORMAT,
     TIER2,
     StoreFile,
@@ -28,7 +28,7 @@ from nadi.segmentstore.datafolder import (
     normal,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import Claim, check_is_elsewhere, gone
+from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, gone
 
 
 def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
@@ -38,7 +38,7 @@ def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: 
     if not store.url:
         return ChunkStore.in_folder(folder / TIER2, runtime)
     _check_there(folder, store)
-    return ChunkStore.at(store.url, runtime, options, Claim(folder, store, options, runtime))
+    return ChunkStore.at(store.url, runtime, options, StoreClaim(folder, store, options, runtime))
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
 
 @asynccontextmanager
 async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore]:
-    """That of a stopped folder, to change it. Raises: as `chunks_of`, and `Claim.confirm`."""
+    """That of a stopped folder, to change it. Raises: as `chunks_of`, and `StoreClaim.confirm`."""
     store = find(folder).store
     if store is None or not store.is_elsewhere:
         yield ChunkStore.in_folder(folder / TIER2, runtime)
@@ -117,7 +117,7 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
         make_containers(folder, new.containers)  # only the claim says whose they are
     elif set(there) != set(range(new.containers)):
         raise DataFolderError(f"{url} has {new.containers} containers, and {folder} has others: see if it is the one")
-    claim = Claim(folder, new, at.options, runtime)
+    claim = StoreClaim(folder, new, at.options, runtime)
     try:
         await claim.take_over()
     except RefusedError as error:

@@ -20,11 +20,11 @@ import msgspec
 from msgspec.structs import replace
 
 from nadi.backoff import Backoff
-from nadi.engines import outcomes
-from nadi.engines.engine import Entry, Registry
-from nadi.engines.lines import line_of, value_of
 from nadi.errors import FencedError, StorageFullError, StoreError, UnavailableError
 from nadi.limits import CLUSTER_CALL_S, CLUSTER_RECORD_TRIES
+from nadi.object_log import outcomes
+from nadi.object_log.checksummed_lines import line_of, value_of
+from nadi.object_log.engine import Registry, VersionedValue
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.log import ChainStart
 
@@ -41,7 +41,7 @@ class DamagedRecordError(StoreError):
         self.name, self.version = name_of(container), version
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True):
+class SnapshotPart(msgspec.Struct, array_like=True, frozen=True):
     """A piece of a snapshot, which is stored twice. crc: of its bytes as stored."""
 
     name: str
@@ -54,16 +54,16 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
         return self.name, self.name + COPY
 
 
-class Manifest(msgspec.Struct, array_like=True, frozen=True):
+class SnapshotManifest(msgspec.Struct, array_like=True, frozen=True):
     """A snapshot. The state restored from it reflects the log up to `sequence`."""
 
     container: int
     sequence: int
-    base: tuple[Part, ...]
-    deltas: tuple[Part, ...]
+    base: tuple[SnapshotPart, ...]
+    deltas: tuple[SnapshotPart, ...]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SnapshotPart, ...]:
         return self.base + self.deltas
 
     @property
@@ -89,12 +89,12 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     target: str = ""
     released: bool = False
     start: ChainStart = ChainStart()
-    snapshot: Manifest | None = None
+    snapshot: SnapshotManifest | None = None
     nonce: str = ""
     moved: MovedAway | None = None
 
 
-class Stored(NamedTuple):
+class VersionedRecord(NamedTuple):
     """A record and its version; None: there is none yet."""
 
     record: ContainerRecord
@@ -108,14 +108,14 @@ def _encode(record: ContainerRecord) -> bytes:
     return line_of(msgspec.json.encode(record))
 
 
-class Records:
+class ContainerRecords:
     """Those of all containers of a store. is_alone: it is in a data folder, whose lock keeps others from it."""
 
     def __init__(self, registry: Registry, runtime: Runtime, *, is_alone: bool = False) -> None:
         self.is_alone = is_alone
         self._registry, self._runtime = registry, runtime
 
-    async def read(self, container: int) -> Stored:
+    async def read(self, container: int) -> VersionedRecord:
         """The newest record; of a folder's two, that with the newer snapshot. DamagedRecordError: it is damaged: a
         wrong place in the log, or a wrong snapshot, would lose what was acknowledged. UnavailableError: the store can't
         answer."""
@@ -132,7 +132,7 @@ class Records:
         if damages and not records:
             raise damages[0]
         newest = max(records, key=lambda one: one.snapshot.sequence if one.snapshot else 0, default=ContainerRecord())
-        return Stored(newest, version)
+        return VersionedRecord(newest, version)
 
     async def unequal(self, container: int) -> str:
         """Why a folder's two records aren't both the newest one, or ""; of a store elsewhere there is one."""
@@ -146,26 +146,26 @@ class Records:
             return f"{name_of(container)} and its copy in the store don't say the same"
         return ""
 
-    async def _read(self, container: int, which: str = "") -> Stored:
+    async def _read(self, container: int, which: str = "") -> VersionedRecord:
         async with answer_within(CLUSTER_CALL_S):
             entry = await self._registry.get(name_of(container) + which)
-        return Stored(_record(container, entry), entry.version) if entry is not None else NONE
+        return VersionedRecord(_record(container, entry), entry.version) if entry is not None else NONE
 
-    async def read_to_change(self, container: int) -> Stored:
+    async def read_to_change(self, container: int) -> VersionedRecord:
         """`read`; an empty record in place of a damaged one that may be written anew."""
         try:
             return await self.read(container)
         except DamagedRecordError as error:
             if not self.is_alone:
                 raise
-            return Stored(ContainerRecord(), error.version)
+            return VersionedRecord(ContainerRecord(), error.version)
 
     async def put(self, number: int, record: ContainerRecord) -> None:
         """Set a record that nobody else changes now; raise UnavailableError if it isn't known whether it is set."""
         for which in ("", COPY) if self.is_alone else ("",):
             await self._registry.put(name_of(number) + which, _encode(record))
 
-    async def claim(self, container: int, server: str, seen: Stored, nonce: str = "") -> Stored:
+    async def claim(self, container: int, server: str, seen: VersionedRecord, nonce: str = "") -> VersionedRecord:
         """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
         former owner can change the record from now on. nonce: of this claim alone, by which it is known later.
         FencedError: it is another by now. StoreError: its data was moved elsewhere. UnavailableError: it isn't known
@@ -182,11 +182,11 @@ class Records:
         )
         value = _encode(claimed)
 
-        async def attempt() -> Stored:
+        async def attempt() -> VersionedRecord:
             entry = await outcomes.was_set(self._registry, name_of(container), value, seen.version)
             if entry is None:
                 raise FencedError(container, (await self.read(container)).record.epoch)
-            return Stored(claimed, entry.version)
+            return VersionedRecord(claimed, entry.version)
 
         return await self._within_tries(f"container {container} can't be claimed", attempt)
 
@@ -202,7 +202,9 @@ class Records:
 
         await self._within_tries(f"the record of container {container} can't be read", attempt)
 
-    async def set_snapshot(self, container: int, epoch: int, snapshot: Manifest | None, start: ChainStart) -> None:
+    async def set_snapshot(
+        self, container: int, epoch: int, snapshot: SnapshotManifest | None, start: ChainStart
+    ) -> None:
         """Let that snapshot count, and the log begin there, durably; raise FencedError if the container is another's,
         UnavailableError if it isn't known whether it counts."""
         await self._change(container, epoch, snapshot=snapshot, start=start)
@@ -261,7 +263,7 @@ class Records:
         raise UnavailableError(f"{failed}: {failure}")
 
 
-NONE = Stored(ContainerRecord(), None)
+NONE = VersionedRecord(ContainerRecord(), None)
 
 
 @asynccontextmanager
@@ -283,7 +285,7 @@ def check_stays(record: ContainerRecord) -> None:
         )
 
 
-def first_record(epoch: int, snapshot: Manifest) -> ContainerRecord:
+def first_record(epoch: int, snapshot: SnapshotManifest) -> ContainerRecord:
     """The record of a container that begins with a snapshot and a log of which nothing is there; epochs of
     claims follow that one."""
     sequence = snapshot.sequence
@@ -295,7 +297,7 @@ def name_of(container: int) -> str:
     return f"{FOLDER}{container}"
 
 
-def _record(container: int, entry: Entry) -> ContainerRecord:
+def _record(container: int, entry: VersionedValue) -> ContainerRecord:
     found = value_of(entry.value)
     if found is None:
         raise DamagedRecordError(container, "is damaged: its checksum doesn't fit", entry.version)

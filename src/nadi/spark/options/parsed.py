@@ -25,11 +25,11 @@ import msgspec
 
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
 from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
-from nadi.client.places.moments import BY_EVENT_TIME, HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
-from nadi.client.scan.connection import Connection
-from nadi.client.values.options import Target, ValueOptions, value_options
+from nadi.client.scan.connection import ConnectionSettings
+from nadi.client.stream_cuts.timestamps import BY_EVENT_TIME, HEAD, TAIL, event_moment, is_moment, moment_ms, moment_of
+from nadi.client.values.options import ReadTarget, ValueOptions, value_options
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, NAME_MAX_CHARS, PREFIXED_NAME_MAX_CHARS, SPARK_STREAMS
@@ -37,25 +37,25 @@ from nadi.model.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Guara
 from nadi.model.streamcut import StreamCut
 from nadi.naming import USUAL, USUAL_UNIT, check_name, is_number
 from nadi.spark.columns import columns_of, event_time_unit
-from nadi.spark.options.table import BY_KEY, CHOICES, NUMBERS, Format, Use, checked, default_in
+from nadi.spark.options.table import BY_KEY, CHOICES, NUMBERS, SparkFormat, Use, checked, default_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    controller: Connection
+class StreamAddress:
+    controller: ConnectionSettings
     scope: str
     stream: str
 
 
-class Given(dict[str, str]):
+class GivenOptions(dict[str, str]):
     """The options that were given, by their first names in small letters. format_: whose defaults hold."""
 
-    def __init__(self, options: Mapping[str, str], format_: Format = Format.NADI) -> None:
+    def __init__(self, options: Mapping[str, str], format_: SparkFormat = SparkFormat.NADI) -> None:
         super().__init__(options)
         self.format = format_
 
     @classmethod
-    def checked(cls, given: Mapping[str, str], use: Use, format_: Format) -> Given:
+    def checked(cls, given: Mapping[str, str], use: Use, format_: SparkFormat) -> GivenOptions:
         """Without Spark's own; InvalidArgumentError unless each has an effect in this use, beside the others."""
         return cls(checked(given, use, format_), format_)
 
@@ -100,7 +100,7 @@ class Given(dict[str, str]):
 
     # --- what reads and writes have in common ---------------------------------------------------
 
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionSettings:
         uri = self.get("controller", DEFAULT_URI)
         split_uri(uri)  # raises if it is none
         credentials: Credentials | None = None
@@ -108,7 +108,7 @@ class Given(dict[str, str]):
             credentials = Basic(self["auth_user"], self["auth_password"])
         elif "auth_token" in self:
             credentials = Bearer(self["auth_token"])
-        return Connection(uri, credentials, self.get("trust_store"), self.flag("validate_host_name"))
+        return ConnectionSettings(uri, credentials, self.get("trust_store"), self.flag("validate_host_name"))
 
     def value(self) -> ValueOptions | None:
         """What events are parsed as, or encoded as; None if they aren't."""
@@ -206,7 +206,7 @@ NO_LIMITS = Admission()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(Where):
+class ReadOptions(StreamAddress):
     """What a read was given.
 
     start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the
@@ -245,15 +245,17 @@ class ReadOptions(Where):
     columns: tuple[str, ...] = USUAL
     event_time_unit: str = USUAL_UNIT
     value: ValueOptions | None = None
-    target: Target | None = None
+    target: ReadTarget | None = None
     ordered: bool | None = None
     max_partitions: int = 16
     min_partition_bytes: int = MIB
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str], use: Use = Use.READ, format_: Format = Format.NADI) -> ReadOptions:
+    def from_spark(
+        cls, given: Mapping[str, str], use: Use = Use.READ, format_: SparkFormat = SparkFormat.NADI
+    ) -> ReadOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
-        options = Given.checked(given, use, format_)
+        options = GivenOptions.checked(given, use, format_)
         metadata = options.choice("metadata") or None
         scope, several = options.needed("scope"), several_of(options)
         if several is not None:
@@ -263,7 +265,7 @@ class ReadOptions(Where):
         starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
         start = None if starts else _border(options, "start", scope, stream)
         is_free = start is None and not starts and "start_stream_cut" not in options
-        if is_free and format_ is Format.PRAVEGA and use is Use.READ_STREAM:
+        if is_free and format_ is SparkFormat.PRAVEGA and use is Use.READ_STREAM:
             start = TAIL
         columns = USUAL if metadata else columns_of(options)
         return cls(
@@ -331,7 +333,7 @@ def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several
     return {}
 
 
-def _name(options: Given, option: str, kind: str = "", most_chars: int = NAME_MAX_CHARS) -> str | None:
+def _name(options: GivenOptions, option: str, kind: str = "", most_chars: int = NAME_MAX_CHARS) -> str | None:
     return check_name(kind or option, options[option], max_chars=most_chars) if option in options else None
 
 
@@ -355,7 +357,7 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     return check_name("mirror", name), folder
 
 
-def _read_delivery(options: Given) -> Guarantee:
+def _read_delivery(options: GivenOptions) -> Guarantee:
     delivery = options.delivery()
     if delivery == AT_LEAST_ONCE:
         raise InvalidArgumentError(
@@ -434,7 +436,7 @@ def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> Stre
     return cut
 
 
-def _admission(options: Given) -> Admission:
+def _admission(options: GivenOptions) -> Admission:
     most, least = options.number("maxOffsetsPerTrigger"), options.number("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise InvalidArgumentError(
@@ -455,7 +457,7 @@ _ONE_SEGMENT = ScalingPolicy.fixed(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions(Where):
+class WriteOptions(StreamAddress):
     """What a write was given.
 
     routing_key_column: None means "routing_key" if there is such a column. delivery: exactly once writes in
@@ -468,7 +470,7 @@ class WriteOptions(Where):
 
     event_column: str = "event"
     value: ValueOptions | None = None
-    target: Target | None = None
+    target: ReadTarget | None = None
     routing_key_column: str | None = None
     delivery: Guarantee = EXACTLY_ONCE
     transaction_timeout_ms: int = 24 * 3600 * 1000
@@ -484,13 +486,15 @@ class WriteOptions(Where):
     takes_other_columns: bool = False
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: Format = Format.NADI) -> WriteOptions:
+    def from_spark(
+        cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: SparkFormat = SparkFormat.NADI
+    ) -> WriteOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
-        options = Given.checked(given, use, format_)
+        options = GivenOptions.checked(given, use, format_)
         delivery = options.delivery() if options.flag("exactly_once") else AT_LEAST_ONCE
         value = options.value()
         creates_stream = options.flag("allow_create_stream")
-        if not creates_stream and format_ is Format.NADI:
+        if not creates_stream and format_ is SparkFormat.NADI:
             for name in options:
                 if name.startswith("default_"):
                     raise InvalidArgumentError(
@@ -515,11 +519,11 @@ class WriteOptions(Where):
             save_mode=options.choice("save_mode"),
             truncates=options.flag("truncate"),
             application=_application(options, delivery, use),
-            takes_other_columns=format_ is Format.PRAVEGA,
+            takes_other_columns=format_ is SparkFormat.PRAVEGA,
         )
 
 
-def _application(options: Given, delivery: Guarantee, use: Use) -> tuple[str, int] | None:
+def _application(options: GivenOptions, delivery: Guarantee, use: Use) -> tuple[str, int] | None:
     if "txnappid" not in options:
         if delivery == AT_MOST_ONCE and use is Use.WRITE:
             raise InvalidArgumentError(
@@ -535,7 +539,7 @@ def _application(options: Given, delivery: Guarantee, use: Use) -> tuple[str, in
     return name, version
 
 
-def _scaling(options: Given) -> ScalingPolicy:
+def _scaling(options: GivenOptions) -> ScalingPolicy:
     segments, factor = options.count("default_num_segments"), options.count("default_scale_factor")
     by_bytes = options.number("default_segment_target_rate_bytes_per_sec")
     by_events = options.number("default_segment_target_rate_events_per_sec")
@@ -543,12 +547,12 @@ def _scaling(options: Given) -> ScalingPolicy:
         return ScalingPolicy.by_data_rate(by_bytes // 1024, factor, segments)
     if by_events is not None:
         return ScalingPolicy.by_event_rate(by_events, factor, segments)
-    if "default_scale_factor" in options and options.format is not Format.PRAVEGA:
+    if "default_scale_factor" in options and options.format is not SparkFormat.PRAVEGA:
         raise InvalidArgumentError("the option 'default_scale_factor' has no effect without a target rate: give one")
     return ScalingPolicy.fixed(segments)
 
 
-def _retention(options: Given) -> RetentionPolicy | None:
+def _retention(options: GivenOptions) -> RetentionPolicy | None:
     by_time = options.number("default_retention_duration_milliseconds")
     by_size = options.number("default_retention_size_bytes")
     if by_time is not None:

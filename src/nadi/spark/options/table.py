@@ -23,7 +23,7 @@ class Use(Enum):
     WRITE_STREAM = "writeStream"
 
 
-class Format(Enum):
+class SparkFormat(Enum):
     """The two names that Spark knows nadi by. `pravega` has the defaults of Pravega's connector."""
 
     NADI = "nadi"
@@ -35,7 +35,7 @@ _ALL = _READS | _WRITES
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SparkOption:
     """default: in words, empty if there is none; pravega_default: that of `format("pravega")`, if it is another.
     is_pravegas: Pravega's connector has it, too. also: other names for the same."""
 
@@ -53,21 +53,23 @@ class Option:
         return self.name.lower()
 
 
-_pravegas = partial(Option, is_pravegas=True)
+_pravegas = partial(SparkOption, is_pravegas=True)
 _STREAMING, _BATCH, _BATCH_WRITE = frozenset({Use.READ_STREAM}), frozenset({Use.READ}), frozenset({Use.WRITE})
-OPTIONS: tuple[Option, ...] = (
+OPTIONS: tuple[SparkOption, ...] = (
     # where
     _pravegas("controller", _ALL, "the controller's address", "tcp://127.0.0.1:9090"),
     _pravegas("scope", _ALL, "the stream's scope", "needed"),
     _pravegas("stream", _ALL, "the stream's name", "needed; a read may have one of the next three instead"),
-    Option("streams", _READS, "several streams of the scope: their names with commas between them, or a JSON list"),
-    Option("stream_pattern", _READS, "all streams of the scope whose whole name matches this regular expression"),
-    Option("stream_tag", _READS, "all streams of the scope that have this tag"),
-    Option("auth_user", _ALL, "who logs in, with `auth_password`", "from the environment"),
-    Option("auth_password", _ALL, "the password of `auth_user`", "from the environment"),
-    Option("auth_token", _ALL, "a bearer token, instead of user and password", "from the environment"),
-    Option("trust_store", _ALL, "PEM file of the certificates to trust at a `tls://` address", "the system's"),
-    Option("validate_host_name", _ALL, "whether the certificate must be the host's", "true"),
+    SparkOption(
+        "streams", _READS, "several streams of the scope: their names with commas between them, or a JSON list"
+    ),
+    SparkOption("stream_pattern", _READS, "all streams of the scope whose whole name matches this regular expression"),
+    SparkOption("stream_tag", _READS, "all streams of the scope that have this tag"),
+    SparkOption("auth_user", _ALL, "who logs in, with `auth_password`", "from the environment"),
+    SparkOption("auth_password", _ALL, "the password of `auth_user`", "from the environment"),
+    SparkOption("auth_token", _ALL, "a bearer token, instead of user and password", "from the environment"),
+    SparkOption("trust_store", _ALL, "PEM file of the certificates to trust at a `tls://` address", "the system's"),
+    SparkOption("validate_host_name", _ALL, "whether the certificate must be the host's", "true"),
     # what is read
     _pravegas(
         "start_stream_cut",
@@ -82,121 +84,137 @@ OPTIONS: tuple[Option, ...] = (
         "where to end: `latest` (or `tail`) as of the query's start, `unbounded`, or a cut's text",
         "latest (batch), unbounded (streaming)",
     ),
-    Option("start", _READS, "where to start: `head`, `tail`, a bookmark, a time or a cut's text"),
-    Option("end", _READS, "where to end: `head`, `tail`, a bookmark, a cut's text or, in a batch, a time"),
-    Option("startingTimestamp", _READS, "the time to start at: ISO 8601 with a zone, or ms since 1970"),
-    Option("endingTimestamp", _BATCH, "the time to end at: ISO 8601 with a zone, or ms since 1970"),
-    Option("startingEventTime", _READS, "the events' own time to start at; a date means its midnight in UTC"),
-    Option("endingEventTime", _READS, "the events' own time to end before, as of the query's start"),
-    Option("slice", _READS, "a named slice, instead of a start and an end"),
-    Option("routing_keys", _READS, "JSON list of keys: only segments that can hold one of them are read", "all"),
+    SparkOption("start", _READS, "where to start: `head`, `tail`, a bookmark, a time or a cut's text"),
+    SparkOption("end", _READS, "where to end: `head`, `tail`, a bookmark, a cut's text or, in a batch, a time"),
+    SparkOption("startingTimestamp", _READS, "the time to start at: ISO 8601 with a zone, or ms since 1970"),
+    SparkOption("endingTimestamp", _BATCH, "the time to end at: ISO 8601 with a zone, or ms since 1970"),
+    SparkOption("startingEventTime", _READS, "the events' own time to start at; a date means its midnight in UTC"),
+    SparkOption("endingEventTime", _READS, "the events' own time to end before, as of the query's start"),
+    SparkOption("slice", _READS, "a named slice, instead of a start and an end"),
+    SparkOption("routing_keys", _READS, "JSON list of keys: only segments that can hold one of them are read", "all"),
     _pravegas(
         "metadata",
         _BATCH,
         "instead of events: `Streams` of the scope, `StreamInfo` (head, tail), `StreamCuts` (bookmarks, slices)",
     ),
-    Option(
+    SparkOption(
         "source",
         _BATCH,
         "`stream`, or `union`: the stream's lake up to its table's cut, and the stream from there",
         "stream",
     ),
-    Option("lake", _BATCH, "the name of the lake, with `source` = union", "STREAM-lake"),
+    SparkOption("lake", _BATCH, "the name of the lake, with `source` = union", "STREAM-lake"),
     # how it is read
-    Option(
+    SparkOption(
         "direct",
         _READS,
         "whether tasks read tier 2 without the server: `auto` (where they can, and it is worth it), `always`, `never`",
         "auto",
     ),
-    Option("on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"),
-    Option(
+    SparkOption(
+        "on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"
+    ),
+    SparkOption(
         "groupId",
         _STREAMING,
         "a reader group, made if needed: its position is what the query has committed, and retention waits for it",
     ),
-    Option("startAt", _STREAMING, "`last-committed`: a new query starts where its `groupId` stands, if that exists"),
-    Option(
+    SparkOption(
+        "startAt", _STREAMING, "`last-committed`: a new query starts where its `groupId` stands, if that exists"
+    ),
+    SparkOption(
         "output",
         _STREAMING,
         "with `groupId`: the stream (or `scope/stream`) that the query writes; then `startAt` is exact",
     ),
-    Option("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
-    Option("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
+    SparkOption("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
+    SparkOption("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
     _pravegas(
         "approx_bytes_per_trigger",
         _STREAMING,
         "about so many bytes are read at once",
         also=("max_bytes_per_trigger", "maxBytesPerTrigger"),
     ),
-    Option("maxBytesPerSegment", _STREAMING, "about so many bytes of one segment are read at once"),
-    Option("maxOffsetsPerTrigger", _STREAMING, "so many events are read at once, at most"),
-    Option("minOffsetsPerTrigger", _STREAMING, "a batch waits until there are so many events"),
-    Option("maxTriggerDelay", _STREAMING, "but not for longer than this: `500ms`, `30s`, `15m`, `2h`", "15m"),
-    Option(
+    SparkOption("maxBytesPerSegment", _STREAMING, "about so many bytes of one segment are read at once"),
+    SparkOption("maxOffsetsPerTrigger", _STREAMING, "so many events are read at once, at most"),
+    SparkOption("minOffsetsPerTrigger", _STREAMING, "a batch waits until there are so many events"),
+    SparkOption("maxTriggerDelay", _STREAMING, "but not for longer than this: `500ms`, `30s`, `15m`, `2h`", "15m"),
+    SparkOption(
         "columns",
         _READS,
         "those that are read, with commas between: also `position_before` and `position`, the cuts around a row, "
         "`append_time` and `event_time`; with `source` = union of the lake's columns, all of them if none are named",
         "event, scope, stream, segment_id, offset",
     ),
-    Option(
+    SparkOption(
         "eventTimeUnit",
         _READS,
         "of the times that writers noted, in the column `event_time`: `s`, `ms`, `us` or `ns` since 1970; `none`: the "
         "column is a long",
         "ms",
     ),
-    Option(
+    SparkOption(
         "value_format",
         _ALL,
         "events are parsed into the column `value`, or encoded from it: `json`, `msgpack`, `avro`, `protobuf`, `arrow`",
     ),
-    Option(
+    SparkOption(
         "value_schema",
         _READS,
         "of json and msgpack: the fields to read, as Spark writes them (`time timestamp, value double`)",
         "the stream's schema",
     ),
-    Option("value_version", _ALL, "which version of the stream's schema values are read or written as", "the newest"),
-    Option(
+    SparkOption(
+        "value_version", _ALL, "which version of the stream's schema values are read or written as", "the newest"
+    ),
+    SparkOption(
         "value_mode",
         _READS,
         "events that can't be read: `PERMISSIVE` gives null for the value, `DROPMALFORMED` no row, `FAILFAST` an error",
         "PERMISSIVE",
     ),
-    Option(
+    SparkOption(
         "ordered",
         _READS,
         "`true`: one task reads all segments of a key, in order; `false`: several read a large segment",
         "false (batch); a segment to a task (streaming)",
     ),
-    Option("max_partitions", _READS, "tasks of a read, at most", "16"),
-    Option("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
-    Option("handover", _STREAMING, "a name by which a new version of the query can take over from it (`replay.md`)"),
-    Option("mirror_checkpoint", _STREAMING, "the query's checkpoint folder: it is mirrored into the scope"),
-    Option("mirror_name", _STREAMING, "the name that `mirror_checkpoint` is kept under", "needed with it"),
-    Option("replay_of", _STREAMING, "the `handover` of a running query: this one follows it and never overtakes it"),
+    SparkOption("max_partitions", _READS, "tasks of a read, at most", "16"),
+    SparkOption("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
+    SparkOption(
+        "handover", _STREAMING, "a name by which a new version of the query can take over from it (`replay.md`)"
+    ),
+    SparkOption("mirror_checkpoint", _STREAMING, "the query's checkpoint folder: it is mirrored into the scope"),
+    SparkOption("mirror_name", _STREAMING, "the name that `mirror_checkpoint` is kept under", "needed with it"),
+    SparkOption(
+        "replay_of", _STREAMING, "the `handover` of a running query: this one follows it and never overtakes it"
+    ),
     # what is written
-    Option(
+    SparkOption(
         "event_attribute_name",
         _WRITES,
         "the column with the events, binary or string; with `value_format`, with their values",
         "event (value)",
     ),
-    Option("routing_key_attribute_name", _WRITES, "the string column with their keys", "routing_key, if there is one"),
-    Option(
+    SparkOption(
+        "routing_key_attribute_name", _WRITES, "the string column with their keys", "routing_key, if there is one"
+    ),
+    SparkOption(
         "save_mode",
         _BATCH_WRITE,
         'what `mode("append")` does in a stream with events: `append`; `errorifexists` fails; `ignore` does nothing',
         "append",
     ),
-    Option("truncate", _BATCH_WRITE, '`true` lets `mode("overwrite")` drop all that was in the stream before', "false"),
-    Option("txnAppId", _BATCH_WRITE, "with `txnVersion`: the job whose writes count once each, whatever is run again"),
-    Option(
+    SparkOption(
+        "truncate", _BATCH_WRITE, '`true` lets `mode("overwrite")` drop all that was in the stream before', "false"
+    ),
+    SparkOption(
+        "txnAppId", _BATCH_WRITE, "with `txnVersion`: the job whose writes count once each, whatever is run again"
+    ),
+    SparkOption(
         "txnVersion", _BATCH_WRITE, "the number of the write, as a batch's id; one up to the last is not written again"
     ),
-    Option(
+    SparkOption(
         "delivery",
         _WRITES | _STREAMING,
         "`exactly-once`; `at-most-once`: what may have begun is not repeated (a read needs `groupId`, `write` "
@@ -319,7 +337,7 @@ _SPARKS = {Use.WRITE_STREAM: ("checkpointlocation", "queryname", "asyncprogresst
 _TABLES = ("owner", "provider", "option.", "external", "location", "is_managed_location")
 
 
-def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, str]:
+def checked(given: Mapping[str, str], use: Use, format_: SparkFormat) -> dict[str, str]:
     """The options by their first names in small letters, without Spark's own; InvalidArgumentError unless each has an
     effect in this use, beside the others."""
     found: dict[str, str] = {}
@@ -330,7 +348,7 @@ def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, st
                 raise InvalidArgumentError(_unknown(name))
             continue
         if use not in option.uses:
-            if format_ is Format.PRAVEGA and option.is_pravegas:
+            if format_ is SparkFormat.PRAVEGA and option.is_pravegas:
                 continue
             raise InvalidArgumentError(_without_effect(name, use))
         if option.key in found:
@@ -341,7 +359,7 @@ def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, st
         found[option.key] = value
     for name, others in EXCLUDED.items():
         for other in others if name.lower() in found else ():
-            is_ignored = format_ is Format.PRAVEGA and BY_KEY[other.lower()].is_pravegas
+            is_ignored = format_ is SparkFormat.PRAVEGA and BY_KEY[other.lower()].is_pravegas
             if other.lower() in found and not is_ignored:
                 raise InvalidArgumentError(f"the options {name!r} and {other!r} exclude each other")
     for name, other in NEEDED.items():
@@ -365,13 +383,13 @@ def _unknown(name: str) -> str:
     return f"there is no option {name!r}: there are {', '.join(option.name for option in OPTIONS)}"
 
 
-def default_in(option: Option, format_: Format) -> str:
-    if format_ is Format.PRAVEGA and option.pravega_default is not None:
+def default_in(option: SparkOption, format_: SparkFormat) -> str:
+    if format_ is SparkFormat.PRAVEGA and option.pravega_default is not None:
         return option.pravega_default
     return option.default
 
 
-def uses_text(option: Option) -> str:
+def uses_text(option: SparkOption) -> str:
     """Where it has an effect: `read, readStream`.
 
     >>> uses_text(BY_KEY["slice"])

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nadi.client.places.cuts import SegmentSlice
-from nadi.client.places.event_index import first_later, latest_time, time_at
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts.cuts import SegmentSlice
+from nadi.client.stream_cuts.event_index import first_later, latest_time, time_at
 from nadi.model.event_time import EventTime
 from nadi.spark.options.parsed import Admission
 from nadi.wire import commands as wire
@@ -111,7 +111,7 @@ def shares(sizes: Mapping[_Key, int], total: int) -> dict[_Key, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRead:
     """What a batch is to read of a segment, from `start` to `end`; it could up to `stop`. is_followed: others follow
     behind that."""
 
@@ -127,15 +127,15 @@ class Planned:
         return self.end < self.stop or self.is_followed
 
 
-async def ends_in_time(stores: SegmentStores, plans: Mapping[Planned, EventTime]) -> dict[Planned, int]:
+async def ends_in_time(stores: SegmentStores, plans: Mapping[PlannedRead, EventTime]) -> dict[PlannedRead, int]:
     """Where a batch ends in each of the segments, at or before its planned end. The event time is that of the
     segment's stream."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def latest(plan: Planned) -> int | None:
+    async def latest(plan: PlannedRead) -> int | None:
         return await latest_time(stores, plan.segment, plans[plan], plan.start, plan.end)
 
-    async def reaches(plan: Planned) -> int | None:
+    async def reaches(plan: PlannedRead) -> int | None:
         """The time that it has behind its planned end, or gets to before that."""
         async with turns:
             behind = None
@@ -143,7 +143,7 @@ async def ends_in_time(stores: SegmentStores, plans: Mapping[Planned, EventTime]
                 behind = await time_at(stores, plan.segment, plans[plan], plan.end, plan.stop)
             return await latest(plan) if behind is None else behind
 
-    async def end_at(plan: Planned, time: int) -> int:
+    async def end_at(plan: PlannedRead, time: int) -> int:
         if plan.start == plan.end:
             return plan.end
         async with turns:

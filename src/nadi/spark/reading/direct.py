@@ -34,20 +34,20 @@ import pyarrow as pa
 
 from nadi.client.manager.streams import stores_of
 from nadi.client.reading.segment_range import event_places, read_segment_range
-from nadi.client.scan.pieces import Piece
+from nadi.client.scan.pieces import ScanRange
 from nadi.client.scan.rows import read_rows
 from nadi.client.segments.assemble import EventAssembler
-from nadi.client.segments.located import locate_chunks
+from nadi.client.segments.byte_locations import locate_chunks
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
-from nadi.engines.urls import ELSEWHERE
 from nadi.errors import InvalidArgumentError, NadiError, NotFoundError, UnavailableError
 from nadi.limits import MIB
 from nadi.model.event import EventBlock, EventPlaces
 from nadi.naming import segment_name
+from nadi.object_log.urls import ELSEWHERE
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import MARK, MARK_BYTES, ChunkStore, DiskReadError
-from nadi.spark.connections import Client, begin_task, client_of
+from nadi.spark.connections import TaskClient, begin_task, client_of
 from nadi.spark.options.parsed import ALWAYS, NEVER, ReadOptions
 from nadi.wire.chunks import ChunkPart, Located
 
@@ -79,7 +79,7 @@ async def marked(url: str, mark: str) -> ChunkStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class StoreAccess:
     """The store, or why it can't be read."""
 
     store: ChunkStore | None
@@ -87,10 +87,10 @@ class Reach:
     until: float
 
 
-_known: dict[tuple[int, str, str], Reach] = {}
+_known: dict[tuple[int, str, str], StoreAccess] = {}
 
 
-async def reach(located: Located) -> Reach:
+async def reach(located: Located) -> StoreAccess:
     """The store that the server told, if this process can read it."""
     key = (os.getpid(), located.url, located.mark)  # what a fork inherits is another process's
     found = _known.get(key)
@@ -100,11 +100,11 @@ async def reach(located: Located) -> Reach:
         _known.clear()
     try:
         async with asyncio.timeout(_LOOK_S):
-            found = Reach(await marked(located.url, located.mark), "", float("inf"))
+            found = StoreAccess(await marked(located.url, located.mark), "", float("inf"))
     except (TimeoutError, NadiError) as error:
         is_late = isinstance(error, TimeoutError)
         why = f"{located.url} did not answer within {_LOOK_S:g} s" if is_late else str(error)
-        found = Reach(None, why, time.monotonic() + _AGAIN_S)
+        found = StoreAccess(None, why, time.monotonic() + _AGAIN_S)
     _known[key] = found
     return found
 
@@ -225,26 +225,26 @@ class ChunkSource:
 
 
 class DirectOrNot:
-    def __init__(self, options: ReadOptions, client: Client) -> None:
+    def __init__(self, options: ReadOptions, client: TaskClient) -> None:
         self._options, self._stores = options, stores_of(client.manager)
 
-    def blocks(self, piece: Piece) -> AsyncIterator[EventBlock]:
+    def blocks(self, piece: ScanRange) -> AsyncIterator[EventBlock]:
         options = self._options
         name = segment_name(options.scope, piece.stream, piece.segment_id)
         read = ChunkSource(options.direct).read if self._is_direct(piece) else read_bytes
         return read_segment_range(self._stores, name, piece.start, piece.end, options.on_damage, read=read)
 
-    def places(self, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+    def places(self, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
         name = segment_name(self._options.scope, piece.stream, piece.segment_id)
         if self._is_direct(piece):
             return self._from_chunks(name, piece)
         return event_places(self._stores, name, piece.start, piece.end, self._options.on_damage)
 
-    def _is_direct(self, piece: Piece) -> bool:
+    def _is_direct(self, piece: ScanRange) -> bool:
         direct = self._options.direct
         return direct == ALWAYS or (direct != NEVER and piece.size_bytes >= LEAST_BYTES)
 
-    async def _from_chunks(self, segment: str, piece: Piece) -> AsyncIterator[EventPlaces | EventBlock]:
+    async def _from_chunks(self, segment: str, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
         """From the chunks as far as these go without a gap; the rest as the server tells it."""
         assembler, direct = EventAssembler(piece.start), self._options.direct
         source = ChunkSource(direct, is_alone=True)
@@ -258,7 +258,7 @@ class DirectOrNot:
                 yield places
 
 
-def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+def read_pieces(options: ReadOptions, pieces: Iterable[ScanRange]) -> Iterator[pa.RecordBatch]:
     """Yield the events of the pieces, one piece after the other, each in offset order."""
     begin_task()
     client = client_of(options.controller)

@@ -195,7 +195,7 @@ class QueryGroup:
             )
 
 
-class Note(msgspec.Struct, frozen=True):
+class BatchNote(msgspec.Struct, frozen=True):
     """start, end: the batch's offsets, as Spark keeps them. output: `scope/stream`."""
 
     query: str
@@ -213,14 +213,14 @@ class BatchNotes:
         assert options.group_id is not None, "'output' needs it"
         self._manager, self._options = manager, options
         self._output, self._group = "/".join(options.output), f"{options.scope}/{options.group_id}"
-        self._note = ledger(manager, options.scope, "the note of group", "source/", Note).record(options.group_id)
+        self._note = ledger(manager, options.scope, "the note of group", "source/", BatchNote).record(options.group_id)
 
     async def write(self, query: str, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
         """Note the batch that this task is of; ConflictError if another query has taken this one's place, or the one
         before it wrote something since this one was planned."""
-        mine = Note(query, batch, self._output, start, end)
+        mine = BatchNote(query, batch, self._output, start, end)
 
-        async def noted(stored: Note | None) -> Note | None:
+        async def noted(stored: BatchNote | None) -> BatchNote | None:
             if stored is not None:
                 if stored == mine or (stored.query == query and stored.batch > batch):
                     return None
@@ -264,7 +264,7 @@ class BatchNotes:
         options = WriteOptions(controller=self._options.controller, scope=scope, stream=stream)
         return SinkRecord(self._manager, options, query)
 
-    async def _take_place(self, found: Note, mine: Note) -> None:
+    async def _take_place(self, found: BatchNote, mine: BatchNote) -> None:
         """Have the query that noted last write nothing any more."""
         intent = await self._record(mine.query).last()
         if intent is not None and intent.is_closed:
@@ -281,6 +281,6 @@ class BatchNotes:
             )
 
 
-def _end(note: Note, last: int) -> dict[str, StreamCut]:
+def _end(note: BatchNote, last: int) -> dict[str, StreamCut]:
     offsets = Offsets.from_json(note.end if last >= note.batch else note.start)
     return {name: one.cut for name, one in offsets.streams.items()}

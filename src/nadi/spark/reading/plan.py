@@ -13,11 +13,11 @@ from pyspark.sql.datasource import InputPartition
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places import cuts
-from nadi.client.places.cuts import SegmentSlice
-from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.reading.boundary import check_boundary, check_cut
-from nadi.client.scan.pieces import Piece, deal
+from nadi.client.scan.pieces import ScanRange, deal
+from nadi.client.stream_cuts import cuts
+from nadi.client.stream_cuts.cuts import SegmentSlice
+from nadi.client.stream_cuts.timestamps import HEAD, TAIL
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SPARK_STREAMS
 from nadi.model.streamcut import StreamCut
@@ -98,13 +98,15 @@ class PiecesPartition(InputPartition):
 
     claim: tuple[int, str] | None = None
 
-    def __init__(self, pieces: tuple[Piece, ...], borders: tuple[dict[str, Any], dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, pieces: tuple[ScanRange, ...], borders: tuple[dict[str, Any], dict[str, Any]] | None = None
+    ) -> None:
         super().__init__(pieces)
         self.pieces, self.borders = pieces, borders
 
 
 def partitions_of(
-    options: ReadOptions, pieces: Sequence[Piece], chains: Iterable[Sequence[Piece]] | None = None
+    options: ReadOptions, pieces: Sequence[ScanRange], chains: Iterable[Sequence[ScanRange]] | None = None
 ) -> list[PiecesPartition]:
     """The partitions, at least one: with none, Spark calls `read` with None. chains: the pieces by who must be read in
     one task."""

@@ -19,12 +19,12 @@ from dataclasses import replace
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.cuts import SegmentSlice
-from nadi.client.places.segment_ends import SegmentEnds, pass_finished
 from nadi.client.reading.boundary import check_boundary, check_cut, known_ranges, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.segment_range import event_places, read_segment_range
 from nadi.client.segments.info import SegmentInfo
+from nadi.client.stream_cuts.cuts import SegmentSlice
+from nadi.client.stream_cuts.segment_ends import SegmentEnds, pass_finished
 from nadi.errors import (
     DamagedDataError,
     EpochGoneError,
@@ -42,7 +42,7 @@ from nadi.model.frontier import Bound, Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import ROOM_FOR_ALL, Planned, Room, dealt, shares
+from nadi.spark.reading.admission import ROOM_FOR_ALL, PlannedRead, Room, dealt, shares
 from nadi.spark.reading.offsets import Offset
 from nadi.wire import commands as wire
 
@@ -147,7 +147,7 @@ class StreamView:
         return min((await self._stores.ask(asked, wire.OffsetLocated)).offset, piece.end)
 
 
-class Progress:
+class QueryProgress:
     """The batches of one query. skip_truncated: continue after truncated events, instead of failing."""
 
     def __init__(self, view: StreamView, *, skip_truncated: bool = False) -> None:
@@ -160,7 +160,7 @@ class Progress:
         self.skipped_bytes = 0  # of truncated events, at least
         self.ends_at: StreamCut | None = None  # of the query in this stream; None if it follows it
         self.events = 0  # of the last batch, where there was room for so many only
-        self._active: list[Planned] = []  # what the last batch could read
+        self._active: list[PlannedRead] = []  # what the last batch could read
         self._planned: Offset  # where it ends, if all is read that there was room for
 
     async def limit_to(self, name: str, cut: StreamCut | None) -> None:
@@ -215,12 +215,12 @@ class Progress:
                 await self._behind(start.cut, error)
         return found
 
-    def planned(self, end: Offset) -> list[Planned]:
+    def planned(self, end: Offset) -> list[PlannedRead]:
         """What the last batch reads if it ends there. A segment that is sealed is taken to be followed by others."""
         at = end.cut.positions
         return [replace(plan, end=max(plan.start, at.get(plan.segment_id, 0))) for plan in self._active]
 
-    async def timed(self, end: Offset) -> dict[Planned, EventTime]:
+    async def timed(self, end: Offset) -> dict[PlannedRead, EventTime]:
         """The same with what follows, and how its events' times are read; nothing if they have none."""
         event_time = await self.view.event_time()
         if event_time is None:
@@ -269,7 +269,9 @@ class Progress:
             limit = min(limits, default=None)
             end = self._end(segment, offsets[segment], infos[segment], limit)
             is_followed = infos[segment].is_sealed and limit is None
-            self._active.append(Planned(self.view.name_of(segment), segment, offsets[segment], end, end, is_followed))
+            self._active.append(
+                PlannedRead(self.view.name_of(segment), segment, offsets[segment], end, end, is_followed)
+            )
             if end > offsets[segment]:
                 slices.append(SegmentSlice(segment, offsets[segment], end))
         self._turn += room.is_limited
@@ -361,7 +363,7 @@ class Progress:
 
 
 def slices_of(start: Offset, end: Offset) -> list[SegmentSlice]:
-    """What lies between two offsets, one of which `Progress.next` made from the other."""
+    """What lies between two offsets, one of which `QueryProgress.next` made from the other."""
     begin = (end.skipped_to or start.cut).positions
     return [
         SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)

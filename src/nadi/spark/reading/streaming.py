@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import Piece, divided
+from nadi.client.scan.pieces import ScanRange, divided
 from nadi.client.scan.positions import with_positions
 from nadi.client.segments.info import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.model.delivery import AT_MOST_ONCE
 from nadi.naming import parse_segment_name
-from nadi.spark.connections import Client, batch_of_task, client_of
+from nadi.spark.connections import TaskClient, batch_of_task, client_of
 from nadi.spark.intents import Claims
 from nadi.spark.mirror import CheckpointMirror
 from nadi.spark.options.parsed import NO_LIMITS, ReadOptions
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamReader, (self._options,)
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> TaskClient:
         return client_of(self._options.controller)
 
     @cached_property
@@ -115,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             client.run(self._mirror.keep(end))
         return planned
 
-    async def _pieces(self, manager: StreamManager, start: Offsets, end: Offsets) -> list[Piece]:
+    async def _pieces(self, manager: StreamManager, start: Offsets, end: Offsets) -> list[ScanRange]:
         options = self._options
         pieces = await with_positions(manager, options, await self._streams.pieces(start, end))
         if options.ordered is not False:

@@ -1,4 +1,4 @@
-"""All streams of one query, one `Progress` each: which there are, where each batch ends, what its tasks read.
+"""All streams of one query, one `QueryProgress` each: which there are, where each batch ends, what its tasks read.
 
 A stream that appears is put into the offset where it begins, and read from the next batch on: what a batch reads still
 follows from its two offsets alone. One that was deleted is an error, or is left behind and named in the offset.
@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.cuts import SegmentSlice
-from nadi.client.places.moments import TAIL
 from nadi.client.reading.boundary import segment_ranges
-from nadi.client.scan.pieces import Piece, pieces_of
+from nadi.client.scan.pieces import ScanRange, pieces_of
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts.cuts import SegmentSlice
+from nadi.client.stream_cuts.timestamps import TAIL
 from nadi.errors import (
     ConflictError,
     DamagedDataError,
@@ -49,16 +49,16 @@ from nadi.limits import (
 from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.handover import HandoverPlan
-from nadi.spark.lags import together
+from nadi.spark.consumer_lag import together
+from nadi.spark.cutover import HandoverPlan
 from nadi.spark.options.parsed import NO_LIMITS, Admission, ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.admission import ROOM_FOR_ALL, Minimum, Room, dealt, ends_in_time, shares
 from nadi.spark.reading.group import BatchNotes, QueryGroup
 from nadi.spark.reading.offsets import Offset, Offsets
-from nadi.spark.reading.progress import END, Progress, StreamView, slices_of
+from nadi.spark.reading.progress import END, QueryProgress, StreamView, slices_of
 from nadi.wire import commands as wire
-from nadi.wire.moments import ARRIVAL
+from nadi.wire.time_index import ARRIVAL
 
 _NOT_BEHIND = {"bytes": 0, "events": 0, "seconds": 0.0}
 _logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class QueryStreams:
 
     def __init__(self, manager: StreamManager, options: ReadOptions) -> None:
         self._manager, self._options = manager, options
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, QueryProgress] = {}
         self._names: list[str] = []
         self._looked_at: float | None = None
         group_id = options.group_id
@@ -223,13 +223,13 @@ class QueryStreams:
             self._minimum.begin_batch()
         return self._at
 
-    async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
+    async def pieces(self, start: Offsets, end: Offsets) -> list[ScanRange]:
         """What the batch between two offsets reads, one of which `next` made from the other."""
         self._check_same(end)
         if self._group is not None:
             await self._group.take(start)
 
-        async def read(name: str) -> list[Piece]:
+        async def read(name: str) -> list[ScanRange]:
             begin, options = start.streams[name], self._options.of_stream(name)
             try:
                 slices = await (await self._of(name)).slices(begin, end.streams[name])
@@ -347,11 +347,11 @@ class QueryStreams:
             self._handed_over_to = step.limit
         return start if step.waits else None
 
-    async def _of(self, name: str) -> Progress:
+    async def _of(self, name: str) -> QueryProgress:
         if name not in self._progress:
             options = await plan.with_slice(self._manager, self._options.of_stream(name))
             view = StreamView(self._manager, options.scope, name, options.on_damage)
-            progress = Progress(view, skip_truncated=options.skip_truncated)
+            progress = QueryProgress(view, skip_truncated=options.skip_truncated)
             if options.end is not None:
                 await progress.limit_to(END, await plan.resolve(self._manager, options, options.end, end=True))
             self._progress[name] = progress

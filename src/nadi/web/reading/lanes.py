@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nadi.client.places.cuts import SegmentSlice
 from nadi.client.reading.damage import SKIP
 from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
+from nadi.client.stream_cuts.cuts import SegmentSlice
 from nadi.errors import NotFoundError, TruncatedError
 from nadi.limits import PAGE_BEHIND_S, PAGE_PIECE_BYTES, PAGE_PIECE_LEAST_BYTES, PAGE_PIECES_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.event_time import EventTime
 from nadi.model.framing import HEADER_BYTES
 from nadi.naming import segment_name
-from nadi.web.reading.times import AppendTimes, Numbers, clock_by
+from nadi.web.reading.times import LaneTimes, Numbers, clock_by
 from nadi.wire import commands as wire
 
 if TYPE_CHECKING:
-    from nadi.client.places.event_index import Times
+    from nadi.client.stream_cuts.event_index import Times
 
 _ODD_CLOCKS_MS = 5_000  # between those of servers: a segment may have events of before it was made
 NO_TIME = -(1 << 63)  # also of a segment of which nobody knows when its events begin
@@ -61,7 +61,7 @@ class _Lane:
     def __init__(self, lanes: Lanes, begins_ms: int, piece: SegmentSlice) -> None:
         self._lanes, self._piece = lanes, piece
         self._segment = segment_name(lanes.scope, lanes.stream, piece.segment_id)
-        self._times = AppendTimes(lanes.stores, self._segment, begins_ms)
+        self._times = LaneTimes(lanes.stores, self._segment, begins_ms)
         self._due_ms = begins_ms
         self._reached = piece.start
         self._blocks: AsyncGenerator[EventBlock, None] | None = None
@@ -235,6 +235,6 @@ class Lanes:
 def _reader(event_time: EventTime | None) -> Times | None:
     if event_time is None:
         return None
-    from nadi.client.places.event_index import times_of
+    from nadi.client.stream_cuts.event_index import times_of
 
     return times_of(event_time)

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.places.cuts import SegmentSlice, StreamCuts, slices_between
+from nadi.client.stream_cuts.cuts import SegmentSlice, StreamCuts, slices_between
 from nadi.errors import InvalidArgumentError
 from nadi.limits import (
     EVENT_TIME_MAX,
@@ -34,11 +34,11 @@ from nadi.limits import (
 from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.web.bodies import Batch, EventSeen, Played, Stretch
+from nadi.web.bodies import EventRange, EventSeen, EventsMessage, Played
 from nadi.web.reading.lanes import NO_TIME, Came, Lanes
 from nadi.web.reading.payloads import pause_s, seen
 from nadi.web.reading.times import BY_ARRIVAL, BY_EVENT_TIME, CutTimes, clock_by, event_time_of, first_ms, is_indexed
-from nadi.wire.moments import ARRIVAL, earliest_of
+from nadi.wire.time_index import ARRIVAL, earliest_of
 
 _PAUSE_S = 1.0  # of watching: a longer one is cut down to this, where pauses are jumped over
 _EXACT_S = 1.0  # spent on finding a first event of a segment to the event rather than to a second,
@@ -62,7 +62,7 @@ class Playing:
     event_time: EventTime | None = None
 
 
-async def stretch_of(manager: StreamManager, scope: str, stream: str, asked: Stretch) -> Playing:
+async def stretch_of(manager: StreamManager, scope: str, stream: str, asked: EventRange) -> Playing:
     """The stretch of a named slice, or from one place to another, head and tail if left out. InvalidArgumentError, or a
     NotFoundError."""
     event_time = await event_time_of(manager, scope, stream, asked.by or None)
@@ -83,7 +83,7 @@ async def stretch_of(manager: StreamManager, scope: str, stream: str, asked: Str
     return playing
 
 
-async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, None]:
+async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[EventsMessage, None]:
     """Batches of events at the times at which they are due; the last one has no `next`."""
     begins_ms, what = what.from_ms or 0, await _whole(manager, what)
     async with _opened(manager, what) as lanes:
@@ -91,7 +91,7 @@ async def play(manager: StreamManager, what: Playing) -> AsyncGenerator[Batch, N
             yield batch
 
 
-async def first_events(manager: StreamManager, what: Playing, most: int, *, last: bool = False) -> Batch:
+async def first_events(manager: StreamManager, what: Playing, most: int, *, last: bool = False) -> EventsMessage:
     """The first events of the stretch, or its last ones, at once."""
     if last:
         cuts = manager.cuts(what.start.scope, what.start.stream)
@@ -110,7 +110,7 @@ async def first_events(manager: StreamManager, what: Playing, most: int, *, last
                 size -= len(found.pop(0).data or b"")
             next_ms = await lanes.next_ms()
         at_ms = found[-1].at_ms if found else what.from_ms or 0
-        return Batch(at_ms, _seen(found), next=_next(lanes, next_ms, at_ms), timeless=lanes.timeless)
+        return EventsMessage(at_ms, _seen(found), next=_next(lanes, next_ms, at_ms), timeless=lanes.timeless)
 
 
 def _put(due: list[Came], event: Came) -> int:
@@ -192,7 +192,7 @@ async def _bounds(manager: StreamManager, cuts: StreamCuts, what: Playing) -> tu
     return await cuts.earliest(start, end), end
 
 
-class _Clock:
+class _PlayClock:
     """Reads `at_ms` when it is set, and goes on from there at a speed."""
 
     def __init__(self, at_ms: float, speed: float) -> None:
@@ -210,13 +210,13 @@ class _Clock:
         return (at_ms - self.now_ms) / 1000 / self._speed
 
 
-async def _played(lanes: Lanes, what: Playing, begins_ms: int) -> AsyncGenerator[Batch, None]:
+async def _played(lanes: Lanes, what: Playing, begins_ms: int) -> AsyncGenerator[EventsMessage, None]:
     next_ms = await lanes.next_ms()
     while next_ms is not None and what.from_ms is None and not lanes.has_event:
-        yield Batch(begins_ms, [], next=begins_ms)
+        yield EventsMessage(begins_ms, [], next=begins_ms)
         await lanes.take()
         next_ms = await lanes.next_ms()
-    clock = _Clock(what.from_ms if what.from_ms is not None else (next_ms or 0), what.speed)
+    clock = _PlayClock(what.from_ms if what.from_ms is not None else (next_ms or 0), what.speed)
     told_s = 0.0
     while next_ms is not None:
         ahead_s = clock.seconds_until(next_ms)
@@ -240,7 +240,7 @@ async def _played(lanes: Lanes, what: Playing, begins_ms: int) -> AsyncGenerator
         await asyncio.sleep(least_s if is_jumped else max(until_s, least_s))
 
 
-async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool) -> tuple[Batch, int | None]:
+async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: bool) -> tuple[EventsMessage, int | None]:
     """What came up to `now_ms`, the latest of it if that is too much; and when the next event came."""
     due: list[Came] = []
     size = passed = 0
@@ -256,7 +256,7 @@ async def _due(lanes: Lanes, next_ms: int | None, now_ms: int, *, is_behind: boo
         if passed % 500 == 499:
             await asyncio.sleep(0)  # others have their turns
     timeless, lanes.timeless = lanes.timeless, 0
-    return Batch(now_ms, _seen(due), passed, is_behind, _next(lanes, next_ms, now_ms), timeless), next_ms
+    return EventsMessage(now_ms, _seen(due), passed, is_behind, _next(lanes, next_ms, now_ms), timeless), next_ms
 
 
 def _next(lanes: Lanes, next_ms: int | None, at_ms: int) -> int | None:

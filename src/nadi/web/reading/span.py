@@ -25,7 +25,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.web.bodies import CutSeen, StepsSeen, StreamSpan
 from nadi.web.reading.times import CutTimes, Numbers, clock_by, entries, event_time_of, is_indexed
-from nadi.wire.moments import earliest_of
+from nadi.wire.time_index import earliest_of
 
 _LEAST_STEPS, _MOST_STEPS = 20, 400  # of a segment
 _Lying = tuple[int, Numbers, Numbers]  # a segment, times, and how many of its bytes lie before each
@@ -68,7 +68,7 @@ def _cut(cut: StreamCut, time_ms: int | None) -> CutSeen:
 
 async def _index(stores: SegmentStores, scope: str, stream: str, event_time: EventTime, ids: Sequence[int]) -> bool:
     """Bring the index up, and return whether that is done within PAGE_INDEX_S; it goes on after that."""
-    from nadi.client.places.event_index import index_times
+    from nadi.client.stream_cuts.event_index import index_times
 
     running, key = _indexing.setdefault(stores, {}), (scope, stream, event_time)
     if key not in running:

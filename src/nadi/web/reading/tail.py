@@ -21,13 +21,13 @@ from nadi.limits import PAGE_BATCH_BYTES, PAGE_BATCH_EVENTS, PAGE_BEAT_S, PAGE_T
 from nadi.model.event import EventBlock
 from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
-from nadi.web.bodies import Batch, EventSeen
+from nadi.web.bodies import EventSeen, EventsMessage
 from nadi.web.reading.payloads import pause_s, seen, size_of
 
 
 async def tail(
     manager: StreamManager, scope: str, stream: str, start: StreamCut | None = None
-) -> AsyncGenerator[Batch, None]:
+) -> AsyncGenerator[EventsMessage, None]:
     """Batches of events from `start` on, or from the tail; one without events every few seconds. It ends with a sealed
     stream."""
     is_behind = False
@@ -40,7 +40,7 @@ async def tail(
                 " play a stretch of the stream, or read it with a client"
             )
         with closing(await manager.create_reader(scope, stream, start=at, on_damage="skip")) as reader:
-            latest = _Latest(reader, is_behind=is_behind)
+            latest = _LatestEvents(reader, is_behind=is_behind)
             yield latest.batch()
             while await latest.wait():
                 yield latest.batch()
@@ -52,7 +52,7 @@ async def tail(
         await asyncio.sleep(1 - time.monotonic() % 1)  # what may be read in this second was
 
 
-class _Latest:
+class _LatestEvents:
     """The latest events of a reader, up to what makes a batch; `passed` counts those before them."""
 
     def __init__(self, reader: SliceReader, *, is_behind: bool) -> None:
@@ -86,13 +86,13 @@ class _Latest:
             self._add(*found)
         return bool(self._events) or not self._is_over
 
-    def batch(self) -> Batch:
+    def batch(self) -> EventsMessage:
         events, passed = list(self._events), self._passed
         self._events.clear()
         self._size = self._passed = 0
         self._given_s, self._pause_s = time.monotonic(), pause_s(events)
         is_behind, self._begins_behind = self._begins_behind, False
-        return Batch(time.time_ns() // 1_000_000, events, passed, is_behind)
+        return EventsMessage(time.time_ns() // 1_000_000, events, passed, is_behind)
 
     def _add(self, segment: int, block: EventBlock) -> None:
         second = int(time.monotonic())

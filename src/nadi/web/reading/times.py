@@ -19,8 +19,8 @@ import numpy as np
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
+from nadi.client.segments.byte_locations import list_moments
 from nadi.client.segments.info import segment_info
-from nadi.client.segments.located import list_moments
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import AccessDeniedError, InvalidArgumentError, NotFoundError
 from nadi.limits import (
@@ -36,7 +36,7 @@ from nadi.model.event_time import EventTime
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
-from nadi.wire.moments import ARRIVAL, Moments, clock_of, earliest_of, is_earliest
+from nadi.wire.time_index import ARRIVAL, Moments, clock_of, earliest_of, is_earliest
 
 _LOOK_BACK_BYTES = 64 * KIB  # in which there is an entry, unless what comes in a second is more than that:
 _FARTHER = 16  # times as far then
@@ -58,7 +58,7 @@ async def event_time_of(manager: StreamManager, scope: str, stream: str, by: str
             f"by {BY_ARRIVAL}"
         )
     if event_time is not None:
-        await asyncio.to_thread(import_module, "nadi.client.places.event_index")  # its imports take a while
+        await asyncio.to_thread(import_module, "nadi.client.stream_cuts.event_index")  # its imports take a while
     return event_time
 
 
@@ -94,7 +94,7 @@ async def is_indexed(stores: SegmentStores, segment: str, clock: int) -> bool:
     return offset == (await segment_info(stores, segment)).start_offset
 
 
-class AppendTimes:
+class LaneTimes:
     """Of one segment. `of` is asked for offsets in order. begins_ms: nothing came earlier. start: of the segment, as
     it was when asked. clock: ARRIVAL, or a LATEST one for the events' own times."""
 
@@ -193,7 +193,7 @@ class CutTimes:
         """When the last byte before the cut came; if there is none, the first one behind it; and if there is neither,
         when its segments were made. In ms since 1970; None if that isn't known, as by a time that its events haven't.
 
-        Of very many segments those with most bytes before the cut are asked. It is told as `AppendTimes` does: no byte
+        Of very many segments those with most bytes before the cut are asked. It is told as `LaneTimes` does: no byte
         behind the cut in the same segment is told to have come earlier.
         """
         made_ms: dict[int, int] = {}
@@ -221,7 +221,7 @@ class CutTimes:
                     if begins is None:
                         return _MADE, None
                     begins_ms = begins
-                times = AppendTimes(self._stores, name, begins_ms, clock)
+                times = LaneTimes(self._stores, name, begins_ms, clock)
                 (at_ms,) = await times.of(np.array([byte], np.int64), byte + 1)
             except NotFoundError:
                 return _MADE, None

@@ -1,0 +1,179 @@
+"""Who is asking: from a request's `authorization` to a Caller, for gRPC and REST alike.
+
+    Basic <base64 of user:password>     checked against the users file
+    Bearer <JSON Web Token>             checked against the issuer's keys
+
+A password deliberately takes 0.1 to 0.4 s to check, so that is done in threads, two at once. Others wait, a limited
+number per address, with addresses in rotation: someone guessing keeps nobody else from logging in. Correct credentials
+are remembered (by a keyed hash) as long as the user's password stays the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import secrets
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachetools import LRUCache
+
+from nadi.access.fair_shares import Places, Shares
+from nadi.access.permissions import Caller, Permission
+from nadi.access.users import User, UsersFile, hash_password, is_password
+from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
+from nadi.throttled_log import SeldomWarning
+
+if TYPE_CHECKING:
+    from nadi.access.bearer import BearerKeys, BearerSettings
+
+log = logging.getLogger(__name__)
+
+_NEEDED = "this server needs credentials: Basic (user and password) or Bearer (a token)"
+_WRONG = "the user or the password is wrong"
+
+
+class Gate:
+    """Authenticates callers. `failed_logins` and `refusals` count since the start."""
+
+    def __init__(self, users: Path | None, bearer: BearerSettings | None = None) -> None:
+        if users is None and bearer is None:
+            raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
+        self._users = UsersFile(users) if users is not None else None
+        self._bearer: BearerKeys | None = None
+        if bearer is not None:
+            from nadi.access.bearer import BearerKeys  # most servers need no cryptography
+
+            self._bearer = BearerKeys(bearer)
+        self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
+        self._checking: dict[bytes, _Check] = {}
+        self._shares, self._places = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
+        self._digest_key = secrets.token_bytes(32)
+        self._nobody = hash_password(secrets.token_hex(16))  # what unknown users are checked against
+        self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
+        self.failed_logins = 0
+        self.refusals = 0
+        self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
+
+    async def caller(self, authorization: str | None, peer: str = "") -> Caller:
+        """Return who sent `authorization`; NotAuthenticatedError if that can't be determined."""
+        try:
+            return await self._caller(authorization, peer.rpartition(":")[0])
+        except NotAuthenticatedError as error:
+            self.failed_logins += 1
+            self._report(peer or "unknown", error)
+            raise
+
+    async def authorized(
+        self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
+    ) -> Caller:
+        """Return the caller if it has `permission` on `resource`; else PermissionDeniedError, as always for None."""
+        caller = await self.caller(authorization, peer)
+        self.require(caller, resource, permission)
+        return caller
+
+    def require(self, caller: Caller, resource: str, permission: Permission | None) -> None:
+        if permission is None:
+            self.refusals += 1
+            raise PermissionDeniedError("that is for the server alone to do")
+        if not caller.may(resource, permission):
+            self.refusals += 1
+            raise PermissionDeniedError(f"{permission.name} on {resource[:700]} is needed and was not granted")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _caller(self, authorization: str | None, address: str) -> Caller:
+        if not authorization:
+            raise NotAuthenticatedError(_NEEDED)
+        if len(authorization) > AUTHORIZATION_MAX_CHARS:
+            raise NotAuthenticatedError("the authorization is too long to be right")
+        method, _, value = authorization.partition(" ")
+        method, value = method.lower(), value.strip()
+        if method == "basic" and self._users is not None:
+            return await self._basic(self._users, value, address)
+        if method == "bearer" and self._bearer is not None:
+            return await self._bearer.caller(value)
+        raise NotAuthenticatedError(_NEEDED)
+
+    async def _basic(self, users: UsersFile, value: str, address: str) -> Caller:
+        users.refresh()
+        digest = hmac.digest(self._digest_key, value.encode("utf-8", "surrogatepass"), "sha256")
+        known = self._known.get(digest)
+        if known is not None:
+            user = users.find(known.name)
+            if user is not None and user.password_hash == known.password_hash:
+                return Caller(user.name, user.permissions)
+            del self._known[digest]
+        check = self._checking.get(digest)
+        if check is None:
+            check = self._begin(users, digest, value, address)
+        try:
+            return await check.result()
+        finally:
+            if check.is_left and self._checking.get(digest) is check:
+                del self._checking[digest]  # too late for the next caller to join
+
+    def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
+        if not self._shares.enter(address):
+            raise UnavailableError(
+                "logins are crowded: as many of this address as may are being checked. Try again soon"
+            )
+        check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
+
+        def is_over(_: object) -> None:
+            self._shares.leave(address)
+            if self._checking.get(digest) is check:
+                del self._checking[digest]
+
+        check.task.add_done_callback(is_over)
+        return check
+
+    async def _log_in(self, users: UsersFile, digest: bytes, value: str, address: str) -> Caller:
+        try:
+            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise NotAuthenticatedError("the Basic credentials are not base64 of user:password") from None
+        async with self._places.of(address):
+            user = users.find(name) if colon else None
+            kept = user.password_hash if user is not None else self._nobody
+            right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
+        if user is None or not right:
+            raise NotAuthenticatedError(_WRONG)
+        self._known[digest] = user
+        return Caller(user.name, user.permissions)
+
+
+class _Check:
+    """The check of one user and password, for all who wait for it; cancelled when nobody does any more."""
+
+    def __init__(self, work: Coroutine[None, None, Caller]) -> None:
+        self.task = asyncio.create_task(work)
+        self.task.add_done_callback(_seen)
+        self._waiting = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return not self._waiting
+
+    async def result(self) -> Caller:
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.task.cancel()
+
+
+def _seen(task: asyncio.Task[Caller]) -> None:
+    """Its error was for those who waited: if they left, nobody needs it."""
+    if not task.cancelled():
+        task.exception()

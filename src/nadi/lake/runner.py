@@ -1,0 +1,283 @@
+"""A lake's writer as a process: commits every so many seconds, tries again while something is away, and says how it is.
+`status` tells that, and how far the table is.
+
+It ends when it is told to (a signal, `stop`), at an error that trying again can't mend, or, with `once`, when the table
+is level with the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Unpack
+
+from msgspec.structs import replace
+
+from nadi.backoff import Backoff
+from nadi.client import StreamManager
+from nadi.client.blocking.face import inside
+from nadi.client.control.arguments import checking
+from nadi.errors import ConflictError, InvalidStreamCutError, NadiError, NotFoundError, ProtocolError, UnavailableError
+from nadi.lake.definition import LakeDefinition, LakeRecord, Options, StoredLake, definition_of, lake_name
+from nadi.lake.rows import LakeRows, newest_mark
+from nadi.lake.table.catalogs import table_of
+from nadi.lake.table.error_mapping import LakeStoppedError, without_secrets
+from nadi.lake.table.partitions import check_columns, partition_fields
+from nadi.lake.writer import Committed, LakeWriter, Step
+from nadi.limits import LAKE_COMPACT_EVERY_S, LAKE_ONCE_TRIES_S, LAKE_RETRY_LONGEST_S, PROCESS_SILENT_S
+from nadi.model.streamcut import StreamCut
+from nadi.process.members import WorkerInfo
+from nadi.process.runner import each_beat
+from nadi.process.worker import ended
+
+log = logging.getLogger("nadi.lake")
+OnProgress = Callable[[Committed], None]
+
+
+@checking
+def start(
+    manager: StreamManager, scope: str, stream: str, *, name: str | None = None, **options: Unpack[Options]
+) -> LakeDefinition:
+    """Make a stream's lake, or change its options, and have its writers run; `run` is one. StreamNotFoundError if there
+    is no such stream.
+
+    >>> import nadi.lake
+    >>> def keep(manager):
+    ...     catalog = {"type": "sql", "uri": "sqlite:////lake/catalog.db", "warehouse": "file:///lake"}
+    ...     lake = nadi.lake.start(manager, "home", "meters", table="home.meters", catalog=catalog)
+    ...     nadi.lake.run(manager, lake)
+    """
+    thread, core = inside(manager)
+    stored = StoredLake(core, scope, lake_name(stream, name))
+
+    async def asked() -> tuple[LakeDefinition, bool]:
+        await core.stream_configuration(scope, stream)
+        before = await stored.record.find()
+        known = None if before is None else before.definition
+        is_made = before is not None and bool(before.table_id)
+        lake = definition_of(scope, stream, name, known, is_made=is_made, **options)
+        if lake.dead_letter_stream is not None:
+            await core.stream_configuration(*lake.dead_letter_stream)
+        has_columns = lake.value_format is None or lake.value_schema or await core.schemas(scope, stream).versions()
+        return lake, bool(lake.partition and not is_made and has_columns)
+
+    lake, has_new_partition = thread.run(asked())
+    if has_new_partition:
+        tail = manager.cuts(scope, stream).tail()
+        check_columns(partition_fields(lake.partition), LakeRows(manager, lake, tail, tail).schema)
+    return thread.run(stored.define(lake)).definition
+
+
+@checking
+def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
+    """Have a lake's writers end after what they have in hand; see `run`."""
+    thread, core = inside(manager)
+    stored = StoredLake(core, scope, name)
+    return thread.run(stored.record.change(partial(replace, is_wanted=False)))
+
+
+@checking
+def forget(manager: StreamManager, scope: str, name: str) -> None:
+    """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs. One
+    whose record can't be read is forgotten all the same, and its writers, if any run, stop then."""
+    thread, core = inside(manager)
+    stored = StoredLake(core, scope, name)
+
+    async def forgotten() -> None:
+        with suppress(ProtocolError):
+            await stored.record.get()
+            if running := await stored.writers():
+                raise ConflictError(
+                    f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
+                    f"stop`); one that was killed counts as gone after {PROCESS_SILENT_S:g} s"
+                )
+        await stored.forget()
+
+    thread.run(forgotten())
+
+
+@checking
+def run(
+    manager: StreamManager,
+    lake: LakeDefinition,
+    *,
+    once: bool = False,
+    stopping: threading.Event | None = None,
+    on_progress: OnProgress = lambda done: None,
+    step: Step = lambda name: None,
+) -> None:
+    """Keep a table level with its stream, until `stopping` is set, a signal or `stop` ends it, or, with `once`, until
+    it is level. on_progress: called with each snapshot.
+
+    LakeStoppedError where it can't go on by itself. With `once` UnavailableError, too, if what is away doesn't come
+    back within some 15 s.
+    """
+    stopping = threading.Event() if stopping is None else stopping
+    with _signals(stopping):
+        _Running(manager, lake, once, stopping, on_progress, step).run()
+
+
+@contextmanager
+def _signals(stopping: threading.Event) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(eq=False)
+class _Running:
+    manager: StreamManager
+    lake: LakeDefinition
+    once: bool
+    stopping: threading.Event
+    on_progress: OnProgress
+    step: Step
+
+    def __post_init__(self) -> None:
+        self._old_files = ""  # what keeps them from being joined
+        self._thread, core = inside(self.manager)
+        self._stored = StoredLake(core, self.lake.scope, self.lake.name)
+        self._members = self._stored.members()
+        self._rows, self._state, self._trouble = 0, "writing", ""
+        self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
+        self._backoff = Backoff(first_s=0.2, longest_s=LAKE_RETRY_LONGEST_S)
+
+    def run(self) -> None:
+        beat = self._thread.result(lambda: asyncio.create_task(each_beat(self._say)))
+        trouble = ""
+        try:
+            with ExitStack() as closing:
+                self._rounds(closing)
+        except Exception as error:
+            kind = "" if isinstance(error, NadiError) else f"{type(error).__name__}: "
+            trouble = without_secrets(f"{kind}{error}")
+            raise
+        finally:
+            with suppress(NadiError):
+                self._thread.run(self._end(beat, trouble))
+
+    async def _end(self, beat: asyncio.Task[None], trouble: str) -> None:
+        await ended([beat])
+        await self._members.leave()
+        await self._stored.note(trouble)
+
+    async def _say(self) -> None:
+        try:
+            await self._members.say(self._rows, 0.0, 0, self._trouble, self._state)
+            record = await self._stored.record.get()
+        except NotFoundError:
+            log.warning("lake %s was forgotten: this writer ends", self.lake.name)
+            self.stopping.set()
+            return
+        if not record.is_wanted:
+            self.stopping.set()
+        if record.trouble and not self._trouble:
+            await self._stored.note("")
+
+    def _rounds(self, closing: ExitStack) -> None:
+        writer = None
+        failing_since: float | None = None
+        while not self.stopping.is_set():
+            began = time.monotonic()
+            try:
+                if writer is None:
+                    writer = LakeWriter(self.manager, self.lake, step=self.step)
+                    closing.callback(writer.close)
+                done = writer.commit()
+            except UnavailableError as error:
+                failing_since = began if failing_since is None else failing_since
+                if self.once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
+                    raise
+                pause_s = self._backoff.take()
+                log.warning("trying again in %.1f s: %s", pause_s, error)
+                self._state, self._trouble = "waiting", str(error)
+                self.stopping.wait(pause_s)
+                continue
+            self._backoff.reset()
+            failing_since = None
+            if done is not None:
+                self._rows += done.rows
+                self.on_progress(done)
+            is_level = done is None or done.is_level
+            if is_level and (self.once or time.monotonic() >= self._compact_at):
+                self._compact(writer)
+            if done is None and self.once:
+                return
+            self._state, self._trouble = "level" if is_level else "writing", self._old_files
+            if is_level and not self.once:
+                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - began), 0.0))
+
+    def _compact(self, writer: LakeWriter) -> None:
+        self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
+        try:
+            self._state = "writing"
+            while writer.compact() and not self.stopping.is_set():
+                pass
+            self._old_files = ""
+        except (UnavailableError, LakeStoppedError) as error:  # events can be written all the same
+            if self.once and isinstance(error, LakeStoppedError):
+                raise
+            log.warning("small files are joined later: %s", error)
+            self._old_files = str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """cut: up to which the table has the stream; None if it has nothing yet, or isn't known: `trouble` says why.
+    behind_bytes: of the stream, that aren't in the table; None if that isn't known. writers: those that are there."""
+
+    lake: LakeDefinition
+    is_wanted: bool
+    writers: tuple[WorkerInfo, ...]
+    cut: StreamCut | None
+    behind_bytes: int | None
+    snapshot_id: int | None
+    rows: int | None
+    files: int | None
+    letters: int | None
+    trouble: str
+
+
+@checking
+def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
+    """How a lake is; NotFoundError if there is none of that name."""
+    thread, core = inside(manager)
+
+    stored = StoredLake(core, scope, name)
+
+    async def measured(cut: StreamCut) -> int:
+        cuts = core.cuts(cut.scope, cut.stream)
+        try:
+            return await cuts.bytes_between(cut, await cuts.tail())
+        except InvalidStreamCutError:
+            await stored.check_stream(cut)
+            raise
+
+    record, writers = thread.run(stored.record.get()), tuple(thread.run(stored.writers()))
+    trouble = next((writer.last_error for writer in writers if writer.last_error), record.trouble)
+    lake = record.definition
+    cut = behind = snapshot_id = rows = files = letters = None
+    try:
+        table = table_of(lake.catalog, lake.table)
+        mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
+        cut = None if mark is None else mark.end_cut
+        behind = thread.run(measured(cut or StreamCut.from_text(record.start)))
+        snapshot = None if table is None else table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None and mark is not None:
+            totals = snapshot.summary.additional_properties
+            snapshot_id, letters = snapshot.snapshot_id, mark.letters
+            rows, files = int(totals["total-records"]), int(totals["total-data-files"])
+    except NadiError as error:
+        trouble = str(error)
+    return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)

@@ -1,0 +1,320 @@
+"""A folder as engine and registry, for servers on one machine.
+
+    log/0/1/7                     objects
+    servers/ab12                  values
+    .nadi/unfinished/             files that are being written
+    .nadi/locks/<number>          held while a value is set whose name has that number
+
+What a killed process left unfinished is removed by another, once it is old by the clock of the file system.
+
+An object is written to a file of its own, synced, and linked to its name, which is exclusive. A value is written the
+same way and renamed over the old one, under a lock, with its version before it: 32 digits that no other set has. So a
+process that is killed leaves the old or the new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+from zlib import crc32
+
+from nadi.durable_io import is_no_room, sync_folder, write_all
+from nadi.errors import StorageFullError, UnavailableError
+from nadi.object_log.engine import VersionedValue, check_name
+from nadi.object_log.failures import RefusedError
+from nadi.runtime import Runtime
+from nadi.wire.fields import Buffer
+
+OURS = ".nadi"  # no name begins with a dot
+_LOST_AND_FOUND = "lost+found"  # of a file system whose root this is, and which only root may look into
+UNFINISHED_S = 3600.0
+_LOCKS = 64
+_LOCK_WAIT_S = 5.0
+_LOCK_PAUSE_S = 0.002
+_FOLDERS_KNOWN = 10_000
+T = TypeVar("T")
+_THREADS = 8  # that wait for the disk
+_SET_THREADS = 4  # others, for they may wait for a lock
+_VERSION_BYTES = 32
+_PAGE = 1_000
+
+
+class Folder:
+    """root: made if it isn't there. is_late: nothing is made before something is written. All calls block."""
+
+    def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
+        self.root, self._runtime = root, runtime
+        self._unfinished, self._locks = root / OURS / "unfinished", root / OURS / "locks"
+        self._durable: set[Path] = set()  # folders whose names are, up to the root's
+        self._is_made = self._is_swept = False
+        if not is_late:
+            self._make()
+
+    def _make(self) -> None:
+        if not self._is_made:
+            _make(self._unfinished)
+            _make(self._locks)
+            self._is_made = True
+
+    def _sweep(self, own: Path) -> None:
+        """Once, after a first file. own: which says how late it is."""
+        self._is_swept = True
+        old = own.stat().st_mtime - UNFINISHED_S
+        for path in self._unfinished.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another has just finished, or removed it
+                if path.stat().st_mtime < old:
+                    path.unlink()
+
+    @contextlib.contextmanager
+    def setting(self, name: str) -> Iterator[None]:
+        """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
+        up, as one that was stopped (SIGSTOP)."""
+        self._make()
+        path = self._locks / str(crc32(name.encode()) % _LOCKS)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = self._runtime.monotonic() + _LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    self._runtime.rest(_LOCK_PAUSE_S)
+                if self._runtime.monotonic() >= until:
+                    raise UnavailableError(f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: is it stopped?")
+            yield
+        finally:
+            os.close(lock)  # which gives up the lock
+
+    @contextlib.contextmanager
+    def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
+        """A synced file of these bytes, which is gone afterwards unless it was renamed."""
+        self._make()
+        path = self._unfinished / self._runtime.unique()
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                offset = 0
+                for part in parts:
+                    data = memoryview(part).cast("B")
+                    write_all(file, data, offset)
+                    offset += len(data)
+                os.fdatasync(file)
+            finally:
+                os.close(file)
+            if not self._is_swept:
+                self._sweep(path)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def give_name(self, name: str, give: Callable[[Path], object]) -> None:
+        """Give a file its name by `give`; it is durable when this returns, and the folders that lead to it are.
+        FileExistsError: `give` says so; but what has the name is durable then, too."""
+        path = self.root / name
+        try:
+            try:
+                give(path)
+            except FileNotFoundError:
+                _make(path.parent)
+                give(path)
+        finally:
+            self._sync(path.parent)
+
+    def _sync(self, folder: Path) -> None:
+        """Others may have made the folders, and not have synced them yet. They are never removed."""
+        sync_folder(folder)
+        if folder in self._durable:
+            return
+        for above in folder.parents:
+            if folder == self.root or not above.is_relative_to(self.root):
+                break
+            sync_folder(above)
+        if len(self._durable) >= _FOLDERS_KNOWN:
+            self._durable.clear()
+        self._durable.add(folder)
+
+    def remove(self, names: Sequence[str]) -> None:
+        folders = set()
+        for name in names:
+            path = self.root / name
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+                folders.add(path.parent)
+        for folder in folders:
+            sync_folder(folder)
+
+    def walk(self, prefix: str) -> Iterator[tuple[str, Path]]:
+        waiting = [self.root / prefix.strip("/")]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name == _LOST_AND_FOUND:
+                    continue
+                path = folder / entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                else:
+                    yield path.relative_to(self.root).as_posix(), path
+
+
+def _make(folder: Path) -> None:
+    """With those that lead to it, all durable, for its owner alone."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
+
+
+async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
+    """The engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
+    UnavailableError: it can't be made or written."""
+    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
+    registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
+    return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
+
+
+class _AsyncFolder:
+    def __init__(self, folder: Folder, runtime: Runtime, threads: ThreadPoolExecutor) -> None:
+        self._folder, self._runtime = folder, runtime
+        self.threads = threads
+
+    async def _in_thread(self, what: str, work: Callable[..., T], *arguments: object) -> T:
+        return await self._runtime.in_thread(_in_words, what, work, *arguments, pool=self.threads)
+
+
+class FileEngine(_AsyncFolder):
+    def __init__(self, folder: Folder, runtime: Runtime, threads: ThreadPoolExecutor, registry: FileRegistry) -> None:
+        super().__init__(folder, runtime, threads)
+        self._registry = registry
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        def create() -> bool:
+            with self._folder.written(parts) as file:
+                try:
+                    self._folder.give_name(name, partial(os.link, file))
+                except FileExistsError:
+                    return False
+                return True
+
+        check_name(name)
+        return await self._in_thread(f"store {name}", create)
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        check_name(name)
+        data = await self._in_thread(f"read {name}", _read, self._folder.root / name, position, length)
+        return None if data is None else memoryview(data)
+
+    async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        files = self._folder.walk(prefix)
+        while (page := await self._in_thread(f"list {prefix}", _page, files)) is not None:
+            yield page
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            check_name(name)
+        await self._in_thread("delete", self._folder.remove, names)
+
+    async def close(self) -> None:
+        for threads in (self.threads, self._registry.threads):
+            threads.shutdown(wait=False)  # nothing is in flight
+
+
+class FileRegistry(_AsyncFolder):
+    async def get(self, name: str) -> VersionedValue | None:
+        check_name(name)
+        data = await self._in_thread(f"read {name}", _read, self._folder.root / name)
+        return None if data is None else VersionedValue(data[_VERSION_BYTES:], _version_in(data))
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        check_name(name)
+        return await self._in_thread(f"set {name}", self._set, name, value, lambda found: found == version)
+
+    async def put(self, name: str, value: bytes) -> str:
+        check_name(name)
+        stored = await self._in_thread(f"set {name}", self._set, name, value, lambda _: True)
+        assert stored is not None  # there was no condition
+        return stored
+
+    def _set(self, name: str, value: bytes, may: Callable[[str | None], bool]) -> str | None:
+        version, path = self._runtime.unique(), self._folder.root / name
+        with self._folder.written([version.encode(), value]) as file, self._folder.setting(name):
+            if not may(_version(path)):
+                return None
+            self._folder.give_name(name, partial(os.rename, file))
+            return version
+
+    async def list(self, folder: str) -> dict[str, str]:
+        def versions() -> dict[str, str]:
+            found = ((name, _version(path)) for name, path in self._folder.walk(folder))
+            return {name: version for name, version in found if version is not None}
+
+        return await self._in_thread(f"list {folder}", versions)
+
+    async def delete(self, name: str) -> None:
+        def delete() -> None:
+            with self._folder.setting(name):
+                self._folder.remove([name])
+
+        check_name(name)
+        await self._in_thread(f"delete {name}", delete)
+
+
+def _in_words(what: str, work: Callable[..., T], *arguments: object) -> T:
+    """Do the work; an error of the file system says what it means."""
+    try:
+        return work(*arguments)
+    except UnavailableError:
+        raise
+    except PermissionError as error:
+        raise RefusedError(f"the folder of the store doesn't let this server {what}: {error}") from error
+    except OSError as error:
+        if is_no_room(error):
+            raise StorageFullError(f"the folder of the store can't {what}: free space on its disk ({error})") from error
+        raise UnavailableError(f"the folder of the store can't {what}: {error}") from error
+
+
+def _read(path: Path, position: int = 0, length: int | None = None) -> bytes | None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        left = max(status.st_size - position, 0)
+        return os.pread(file, left if length is None else min(left, length), position)  # no object has 2 GiB
+    finally:
+        os.close(file)
+
+
+def _version(path: Path) -> str | None:
+    found = _read(path, 0, _VERSION_BYTES)
+    return None if found is None else _version_in(found)
+
+
+def _version_in(data: bytes) -> str:
+    """Of a damaged value too, which can so be replaced."""
+    return data[:_VERSION_BYTES].decode(errors="replace")
+
+
+def _page(files: Iterator[tuple[str, Path]]) -> dict[str, int] | None:
+    sizes, page = {}, list(islice(files, _PAGE))
+    for name, path in page:
+        with contextlib.suppress(FileNotFoundError):
+            sizes[name] = path.stat().st_size
+    return sizes if page else None

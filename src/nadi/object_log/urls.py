@@ -1,0 +1,92 @@
+"""An object store from its URL: one home for what a URL may be, and for how a store is reached."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from obstore.store import MemoryStore, ObjectStore, from_url
+
+from nadi.errors import InvalidArgumentError
+from nadi.object_log.failures import secrets_of, without_secrets
+from nadi.object_log.hdfs.location import SCHEME as HDFS
+from nadi.object_log.hdfs.location import check_form
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+REMOTE = ("s3", "gs", "az")  # of `obstore`
+ELSEWHERE = (*REMOTE, HDFS)
+_CONNECT_TIMEOUT = "5s"
+_RETRY_TIMEOUT = timedelta(seconds=30)
+
+
+class RemoteStore(NamedTuple):
+    """secrets: what no text may have. scheme: s3, gs, az or memory."""
+
+    store: ObjectStore
+    scheme: str
+    secrets: tuple[str, ...]
+
+
+def folder_of(url: str, **config: str) -> Path | None:
+    """The folder of `file:///folder`; None for other stores.
+
+    InvalidArgumentError: it is no URL of a store.
+
+    >>> folder_of("file:///data/tier2")
+    PosixPath('/data/tier2')
+    """
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise InvalidArgumentError(
+            f"{parts.scheme}://…: a store's URL has no credentials and no query: set its environment variables"
+        )
+    if parts.scheme != "file":
+        if parts.scheme not in (*ELSEWHERE, "memory"):
+            raise InvalidArgumentError(f"{url!r}: a store is file://, {', '.join(f'{name}://' for name in ELSEWHERE)}")
+        if parts.scheme == HDFS:
+            check_form(url)
+        if parts.scheme in REMOTE and not parts.netloc:
+            raise InvalidArgumentError(f"{url!r} names no bucket: write it as {parts.scheme}://bucket/prefix")
+        return None
+    if parts.netloc or not parts.path or config:
+        raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
+    return Path(url2pathname(parts.path))
+
+
+def check_shared(url: str) -> None:
+    """InvalidArgumentError if that store can't be a cluster's."""
+    if urlsplit(url).scheme == HDFS:
+        raise InvalidArgumentError(
+            f"{url}: HDFS keeps the chunks of one server, by --tier2; the store of a cluster is file://, "
+            f"{', '.join(f'{name}://' for name in REMOTE)}, for its log takes an object a moment, and replaces small "
+            "values by condition, which HDFS doesn't have"
+        )
+
+
+def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> RemoteStore:
+    """The store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`. retries: by `obstore`; 0
+    where it matters whether a put that is refused was one's own. timeout_s: of a request. config: such as `endpoint` or
+    `access_key_id`, beside what its environment variables say. InvalidArgumentError: it isn't such a URL, or the
+    configuration lacks something."""
+    scheme = urlsplit(url).scheme
+    if folder_of(url, **config) is not None or scheme == HDFS:
+        raise InvalidArgumentError(f"{url}: it is no object store")
+    if scheme == "memory":
+        return RemoteStore(MemoryStore(), scheme, ())
+    client: ClientConfig = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": f"{timeout_s}s"}
+    retry: RetryConfig = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+    if config.get("endpoint", "").startswith("http:"):
+        client["allow_http"] = True
+    secrets = secrets_of(config)
+    try:
+        store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+    except Exception as error:  # obstore raises whatever the configuration's parser does
+        problem = InvalidArgumentError(f"{url}: {without_secrets(str(error), secrets)}")
+    else:
+        return RemoteStore(store, scheme, secrets)
+    raise problem  # here, so that it has no context: its text may have credentials

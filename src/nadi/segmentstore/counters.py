@@ -1,0 +1,402 @@
+"""What a segment store counts while it works, for its metrics: one object for all containers of a store, so that
+nothing counts backwards when one leaves. Nothing is counted for an event: only for a frame, a block that came in one
+go, a read, or a piece of work in the background. All in the loop's thread.
+
+`LoadMeter` measures what passes into the segments of one container. `count` gets what a durable frame appended: two
+additions for each run of appends to a segment. About once a second this is folded into rates, for all segments at once,
+by whichever call comes next; there is no task and no timer. If none comes for long, what was counted still belongs to
+the second after the last fold: so a burst before a pause isn't spread over the pause.
+
+Only segments of users' streams are measured. What goes into a transaction's segment, or a large event's, counts for its
+parent as it passes (each piece of a large event, of 8 MiB, as an event); the merge adds nothing. A segment is forgotten
+when it is deleted, or after the longest window without an append. At most LOAD_SEGMENTS are measured: others' loads are
+absent until one has been idle for ten seconds, which then makes room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nadi import limits
+from nadi.limits import LOAD_KEY_POSITIONS, LOAD_KEYS_SEGMENTS, LOAD_KEYS_WINDOW_S
+from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.naming import TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, segment_of
+from nadi.observe.metrics import Histogram
+from nadi.observe.traces import LINKS_MOST, Tracing, Value
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+QUICK_S = (*(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025), *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Arrival(NamedTuple):
+    """A block of appends that came in one go: when, how many of them were stored, and the request."""
+
+    at: float
+    appends: int
+    block: Any
+
+
+class Stages:
+    """When a frame reached each stage, by the monotonic clock: taken, built, durable, answered. What it waited for the
+    disk before it was built, for files beside the log, counts as its sync."""
+
+    __slots__ = ("answered", "beside_s", "built", "clock", "durable", "taken")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.taken = self.built = self.durable = self.answered = clock()
+        self.beside_s = 0.0
+
+    async def beside(self, writing: Awaitable[object]) -> None:
+        began = self.clock()
+        await writing
+        self.beside_s = self.clock() - began
+
+    @property
+    def building_s(self) -> float:
+        return self.built - self.taken - self.beside_s
+
+    @property
+    def sync_s(self) -> float:
+        return self.durable - self.built + self.beside_s
+
+
+class StoreCounters:
+    """`on_frame` is called with each frame that was answered, `on_read` with each read, if there is one to call: see
+    `tracing`."""
+
+    def __init__(self) -> None:
+        self.queue, self.frame, self.sync, self.whole = (Histogram(QUICK_S) for _ in range(4))
+        self.appends = self.refused_appends = self.events = self.append_bytes = 0
+        self.frames = self.frame_bytes = 0
+        self.throttles = 0
+        self.log_waits, self.log_wait_s = 0, 0.0
+        self.recoveries = 0
+        self.reads = self.read_bytes = 0  # from memory
+        self.fetched_reads = self.fetched_bytes = 0
+        self.moved_chunks = self.moved_bytes = 0
+        self.compacted_chunks = self.compacted_bytes = 0
+        self.deleted_chunks = self.tier2_errors = 0
+        self.checkpoints, self.snapshots = Histogram(SLOW_S), Histogram(SLOW_S)
+        self.checkpoint_errors = self.snapshot_errors = 0
+        self.on_frame: Callable[[int, int, Stages, Sequence[Arrival]], None] | None = None
+        self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
+
+    def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
+        taken, answered, appends = stages.taken, stages.clock(), 0
+        stages.answered = answered
+        for at, count, _ in arrivals:
+            if count:
+                self.queue.add(taken - at, count)
+                self.whole.add(answered - at, count)
+                appends += count
+        if appends:
+            self.frame.add(stages.building_s, appends)
+            self.sync.add(stages.sync_s, appends)
+            self.appends += appends
+        if self.on_frame is not None:
+            self.on_frame(container, sequence, stages, arrivals)
+
+    def framed(self, events: int, append_bytes: int, parts: Sequence[bytes]) -> None:
+        self.frames += 1
+        self.frame_bytes += sum(map(len, parts))
+        self.events += events
+        self.append_bytes += append_bytes
+
+    async def waiting_for_log(self, settling: Awaitable[None], clock: Callable[[], float]) -> None:
+        began = clock()
+        await settling
+        self.log_waits += 1
+        self.log_wait_s += clock() - began
+
+    def moved(self, size_bytes: int, *, was_in_log: bool) -> None:
+        if was_in_log:
+            self.moved_chunks += 1
+            self.moved_bytes += size_bytes
+        else:
+            self.compacted_chunks += 1
+            self.compacted_bytes += size_bytes
+
+
+BLOCKS_MOST = 64  # of one frame that get a span each; a flood of small ones isn't worth more
+
+
+class StoreTracing:
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def frame(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
+        """A frame was answered: a span for each of its blocks, and in the first of them the frame's and the log's."""
+        stored = [one for one in arrivals if one.appends][:BLOCKS_MOST]
+        if not stored:
+            return
+        blocks = [self._block(container, one, stages.answered) for one in stored]
+        about: dict[str, Value] = {"nadi.container": container, "nadi.frame": sequence}
+        frame = self._tracing.span(
+            "nadi.frame",
+            blocks[0],
+            stages.taken,
+            stages.durable,
+            {**about, "nadi.blocks": len(arrivals)},
+            links=blocks[1:LINKS_MOST],
+        )
+        self._tracing.span("nadi.log", frame, stages.durable - stages.sync_s, stages.durable, about)
+
+    def _block(self, container: int, arrival: Arrival, ended_s: float) -> SpanContext:
+        appends = arrival.block.appends
+        first, roots = appends[0], [self._tracing.of_block(one.writer, one.last) for one in appends[:LINKS_MOST]]
+        about: dict[str, Value] = {
+            "nadi.segment": first.session.segment,
+            "nadi.writer_id": first.writer.hex(),
+            "nadi.event_number": first.last,
+            "nadi.container": container,
+            "nadi.appends": len(appends),
+            "nadi.events": sum(one.events for one in appends),
+            "nadi.bytes": sum(one.size_bytes for one in appends),
+        }
+        return self._tracing.span("nadi.append", roots[0], arrival.at, ended_s, about, kind="server", links=roots[1:])
+
+    def read(
+        self, request_id: int, segment: str, offset: int, size_bytes: int, began_s: float, fetched_s: float | None
+    ) -> None:
+        """A read was answered; fetched_s: when its bytes were there, if they weren't in memory."""
+        ended_s, root = self._tracing.time_s(), self._tracing.of_read(request_id, segment, offset)
+        about: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset, "nadi.bytes": size_bytes}
+        source = "memory" if fetched_s is None else "storage"
+        span = self._tracing.span("nadi.read", root, began_s, ended_s, {**about, "nadi.source": source}, kind="server")
+        if fetched_s is not None:
+            self._tracing.span("nadi.fetch", span, began_s, fetched_s, about)
+
+
+FOLD_S = 1.0
+_LEAST_S = FOLD_S / 2  # counted before a fold
+_LATE_S = FOLD_S + _LEAST_S  # the latest fold of what was counted: `_LEAST_S` after the youngest began
+_IDLE_S = WINDOWS_S[1]
+_UNMEASURED = 0  # the row of all that isn't measured
+_TOGETHER_S = 2.0
+_TOGETHER_POSITIONS = LOAD_KEY_POSITIONS // 2
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+_WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
+
+
+@dataclass(slots=True)
+class _Reports:
+    began_s: float
+    positions: Numbers
+    weights: Numbers
+
+
+class KeySamples:
+    def __init__(self) -> None:
+        self._reports: dict[str, deque[_Reports]] = {}
+
+    def add(self, segment: str, positions: Numbers, events: int, now_s: float) -> None:
+        """A writer's report. With LOAD_KEYS_SEGMENTS segments sampled, those of any other are ignored."""
+        reports = self._reports.get(segment)
+        if reports is None:
+            if len(self._reports) >= LOAD_KEYS_SEGMENTS:
+                return
+            reports = self._reports[segment] = deque()
+        weights = np.full(len(positions), events / len(positions))
+        if not reports or now_s - reports[-1].began_s >= _TOGETHER_S:
+            _forget(reports, now_s)
+            reports.append(_Reports(now_s, positions, weights))
+            return
+        last = reports[-1]
+        last.positions = np.concatenate([last.positions, positions])
+        last.weights = np.concatenate([last.weights, weights])
+        if len(last.positions) > _TOGETHER_POSITIONS:
+            last.positions, last.weights = fewer(last.positions, last.weights, _TOGETHER_POSITIONS // 2)
+
+    def of(self, segment: str, now_s: float) -> KeySample | None:
+        """What is known of a segment's keys; None without a report in the last ten seconds."""
+        reports = self._reports.get(segment)
+        if reports is None:
+            return None
+        _forget(reports, now_s)
+        if not reports:
+            return None
+        positions = np.concatenate([each.positions for each in reports])
+        weights = np.concatenate([each.weights for each in reports])
+        if len(positions) > LOAD_KEY_POSITIONS:
+            positions, weights = fewer(positions, weights, LOAD_KEY_POSITIONS)
+        return KeySample(tuple(positions.tolist()), tuple(weights.tolist()))
+
+    def drop(self, segment: str) -> None:
+        self._reports.pop(segment, None)
+
+    def drop_old(self, now_s: float) -> None:
+        for segment, reports in list(self._reports.items()):
+            _forget(reports, now_s)
+            if not reports:
+                del self._reports[segment]
+
+
+def _forget(reports: deque[_Reports], now_s: float) -> None:
+    while reports and now_s - reports[0].began_s > LOAD_KEYS_WINDOW_S:
+        reports.popleft()
+
+
+def fewer(positions: Numbers, weights: Numbers, count: int) -> tuple[Numbers, Numbers]:
+    """That many positions of equal weight, at equal steps through the distribution of the given ones.
+
+    >>> fewer(np.array([0.5, 0.25, 0.75]), np.array([2.0, 1.0, 1.0]), 4)
+    (array([0.25, 0.5 , 0.5 , 0.75]), array([1., 1., 1., 1.]))
+    """
+    order = np.argsort(positions, kind="stable")
+    reached = np.cumsum(weights[order])
+    step = reached[-1] / count
+    taken = order[np.searchsorted(reached, (np.arange(count) + 0.5) * step)]
+    return positions[taken], np.full(count, step)
+
+
+class LoadMeter:
+    """clock: seconds, monotonic. Row `_UNMEASURED` of each list and array is that of all that isn't measured."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._names = [""]
+        self._rows: dict[str, int] = {}  # by segment, also of transactions and of what isn't measured
+        self._events, self._bytes = [0], [0]  # counted since the last fold
+        self._begun: list[float] = []  # when the newest rows began, which the arrays don't have yet
+        self._means = np.zeros((2, len(WINDOWS_S), 1))  # per second: of events and bytes, for each window, of each row
+        self._times = np.zeros((3, 1))  # of each row: its start, its last fold, and the last that brought something
+        self._folded_s = self._due_s = clock()
+        self._refused = 0  # segments since the last fold, for which there was no room
+        self._samples = KeySamples()
+
+    def count(self, appended: Iterable[tuple[str, int, int]], now_s: float) -> None:
+        """Appends have become durable: of each run the segment, events and bytes."""
+        if now_s >= self._due_s:
+            self._fold(now_s)
+        rows, events, sizes = self._rows, self._events, self._bytes
+        for segment, count, size in appended:
+            row = rows.get(segment)
+            if row is None:
+                row = self._admit(segment, now_s)
+            events[row] += count
+            sizes[row] += size
+
+    def report(self, segment: str, positions: Numbers, events: int) -> None:
+        """A writer says where its keys are: `positions` of the keys of some of its last `events` events there. It
+        counts if the segment, or a transaction's parent, is being measured."""
+        parent = measured_as(segment)
+        if parent is not None and self._rows.get(parent):
+            self._samples.add(parent, positions, events, self._clock())
+
+    def forget(self, segment: str) -> None:
+        row = self._rows.pop(segment, _UNMEASURED)
+        if row != _UNMEASURED and self._names[row] == segment:
+            self._extend()
+            self._names[row] = ""  # the row goes with the next fold
+            self._events[row] = self._bytes[row] = 0
+            self._times[2, row] = -np.inf
+            self._samples.drop(segment)
+
+    def loads(self, after: str = "", most: int | None = None) -> list[SegmentLoad]:
+        """The loads of the first `most` segments whose names come after that one, in order; segments that began less
+        than half a second ago are absent."""
+        now_s = self._clock()
+        if now_s - self._folded_s >= _LEAST_S:
+            self._fold(now_s)
+        ages_s = (self._times[1] - self._times[0]).tolist()  # at the last fold
+        rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
+        found = sorted(rows) if most is None else heapq.nsmallest(most, rows)
+        means = self._means[:, :, [row for _, row in found]].transpose(2, 0, 1).tolist()
+        return [
+            SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes), self._samples.of(name, now_s))
+            for (name, row), (events, sizes) in zip(found, means, strict=True)
+        ]
+
+    def _admit(self, segment: str, now_s: float) -> int:
+        if len(self._rows) >= 4 * limits.LOAD_SEGMENTS:
+            self._forget_others()
+        parent = measured_as(segment)
+        row = _UNMEASURED if parent is None else self._rows.get(parent)
+        if row is None and len(self._names) > limits.LOAD_SEGMENTS:
+            self._refused += 1
+            row = _UNMEASURED
+        elif row is None:
+            assert parent is not None, "else it isn't measured"
+            row = self._rows[parent] = len(self._names)
+            self._names.append(parent)
+            self._events.append(0)
+            self._bytes.append(0)
+            self._begun.append(now_s)
+        self._rows[segment] = row
+        return row
+
+    def _extend(self) -> None:
+        if self._begun:
+            zeros = np.zeros((*self._means.shape[:2], len(self._begun)))
+            self._means = np.concatenate([self._means, zeros], axis=2)
+            self._times = np.concatenate([self._times, [self._begun] * 3], axis=1)
+            self._begun = []
+
+    def _fold(self, now_s: float) -> None:
+        late_s = self._folded_s + _LATE_S
+        if now_s > late_s:
+            self._fold_at(late_s)
+        self._fold_at(now_s)
+        self._folded_s, self._due_s = now_s, now_s + FOLD_S
+        idle_s = now_s - self._times[2]
+        kept: Mask = idle_s <= WINDOWS_S[-1]
+        kept[_UNMEASURED] = True
+        if self._refused:
+            idle_s[_UNMEASURED] = 0.0
+            longest = np.argsort(-idle_s, kind="stable")[: self._refused]
+            kept[longest[idle_s[longest] >= _IDLE_S]] = False
+        if not kept.all():
+            self._means, self._times = self._means[:, :, kept], self._times[:, kept]
+            rows = np.flatnonzero(kept).tolist()
+            self._names = [self._names[row] for row in rows]
+            self._events = [self._events[row] for row in rows]
+            self._bytes = [self._bytes[row] for row in rows]
+        if self._refused or not kept.all():
+            self._refused = 0
+            self._forget_others()
+        self._samples.drop_old(now_s)
+
+    def _fold_at(self, now_s: float) -> None:
+        """Fold in what was counted for each row since its last fold, as if it had come evenly; but not what was folded
+        less than `_LEAST_S` ago, so that a young row's first rate isn't that of a moment, and a clock set back changes
+        nothing."""
+        self._extend()
+        self._events[_UNMEASURED] = self._bytes[_UNMEASURED] = 0
+        began, folded, active = self._times
+        passed = now_s - folded
+        due = passed >= _LEAST_S
+        if due.any():
+            counted = np.array([self._events, self._bytes], np.float64)
+            ages_s = np.where(due, now_s - began, 1.0)
+            weight = np.expm1(-np.where(due, passed, 0.0) / _WINDOWS) / np.expm1(-ages_s / _WINDOWS)
+            self._means += weight * ((counted / np.where(due, passed, 1.0))[:, np.newaxis, :] - self._means)
+            folded[due] = now_s
+            active[due & (counted > 0).any(axis=0)] = now_s
+            self._events, self._bytes = np.where(due, 0, counted).astype(np.int64).tolist()
+
+    def _forget_others(self) -> None:
+        self._rows = {name: row for row, name in enumerate(self._names) if name}
+
+
+def measured_as(segment: str) -> str | None:
+    """The stream segment whose load an append to this one is; None for tables, and for what isn't a user's.
+
+    >>> measured_as("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
+    'home/meters/0.#epoch.0'
+    >>> measured_as("home/_MARKmeters/0.#epoch.0")
+    """
+    found = segment_of(segment)
+    if found is None or "_" in found.scope or "_" in found.name:  # users' names of scopes and streams have none
+        return None
+    return segment.partition(TRANSACTION_DELIMITER)[0].partition(TRANSIENT_DELIMITER)[0]

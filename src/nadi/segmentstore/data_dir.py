@@ -1,0 +1,415 @@
+"""A data folder as a whole: who owns it, what it says of its store, and keeping others from reading it.
+
+`DIR/store.json` says which store the folder has, and how many containers; the store's `cluster.json` says the same. If
+the store is in the folder, each is healed from the other. Nothing is recreated beside what there is of containers.
+Files are for the server's user alone, whatever its umask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi import errors
+from nadi.defaults import MOST_CONTAINERS
+from nadi.object_log.checksummed_lines import line_of, value_of
+from nadi.object_log.failures import public
+from nadi.object_log.files import OURS
+from nadi.object_log.identity import FOLDER_LOG, Cluster, LogId, decoded, encoded
+from nadi.object_log.identity import FORMAT as STORE_FORMAT
+from nadi.object_log.identity import NAME as IDENTITY
+from nadi.object_log.urls import folder_of
+from nadi.segmentstore.tier1 import disk
+
+log = logging.getLogger(__name__)
+
+FORMAT = 6
+DEFAULT_CONTAINERS = 1
+TIER2 = "tier2"
+STORE = "store.json"
+INCOMING = "incoming"  # while a migration fills the folder, whose store may be elsewhere
+LOG = LogId(FOLDER_LOG, "around")  # what a data folder's store says of its log: it is in the folder around the store
+LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
+_CONTAINER = re.compile(r"container-(\d+)")
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn system errors while a data folder is opened into ones that say what to do."""
+    try:
+        yield
+    except errors.NadiError:  # some are an OSError too
+        raise
+    except OSError as error:
+        if disk.is_no_room(error):
+            raise errors.StorageFullError(
+                f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
+            ) from error
+        raise errors.DataFolderError(
+            f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
+            "write there, or choose another folder with --data"
+        ) from error
+
+
+class FolderLock:
+    """The data folder is this process's while it is held. changes: if False, nothing is written there; if there is no
+    lock file, no server ever used the folder. DataFolderError: it is part of a data folder; nothing is written
+    there."""
+
+    def __init__(self, folder: Path, *, changes: bool = True) -> None:
+        check_is_whole(folder)
+        self._folder = folder
+        if changes:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not (folder / "lock").exists():
+            self._file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return
+        flags = os.O_RDWR | os.O_CREAT if changes else os.O_RDONLY
+        self._file = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._file, 200).decode(errors="replace").strip()
+            os.close(self._file)
+            raise errors.DataFolderLockedError(str(folder), owner or "unknown process") from None
+        if changes:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+
+    def is_held(self) -> bool:
+        """False once the file has been removed: then another server may hold one of that name."""
+        try:
+            there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+
+    def release(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+class Tier2(msgspec.Struct, frozen=True):
+    """What a server is told of its tier 2. url: as `engines.urls` takes it. options: of that store, such as `endpoint`;
+    secrets are better in the environment."""
+
+    url: str
+    options: dict[str, str] = {}
+
+
+class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `store.json` says. cluster: the store's id. url: "" is in the folder. options: of a store elsewhere, without
+    secrets. epochs: in which the folder has last claimed each container there. next: the nonce of claims that are being
+    made. moved_to: where a migration has moved the data; "" if none has. moved_by: its id."""
+
+    format: int
+    cluster: str
+    containers: int
+    url: str = ""
+    options: dict[str, str] = {}
+    epochs: tuple[int, ...] = ()
+    next: str = ""
+    moved_to: str = ""
+    moved_by: str = ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the folder has claimed a store that isn't in it."""
+        return bool(self.url) and any(self.epochs)
+
+    def write(self, folder: Path) -> None:
+        """Durable when this returns; blocking."""
+        disk.replace_file(folder / STORE, line_of(msgspec.json.encode(self)))
+
+
+class _FolderVersion(msgspec.Struct):
+    format: int
+
+
+class StoreLocation(NamedTuple):
+    """store: what counts; None: nothing says it. wrong: what is wrong with `store.json`. heals: what a start writes
+    anew."""
+
+    store: StoreFile | None
+    wrong: str = ""
+    heals: str = ""
+    disagree: bool = False
+
+
+def find(folder: Path) -> StoreLocation:
+    """Look at what the folder and its own store say; changes nothing."""
+    own = _read_own(folder)
+    there: Cluster | str
+    try:
+        there = decoded((folder / TIER2 / IDENTITY).read_bytes())
+    except FileNotFoundError:
+        there = "missing"
+    except (OSError, errors.StoreError):
+        there = "damaged"
+    if isinstance(own, StoreFile):
+        if own.url or own.format != FORMAT:
+            return StoreLocation(own)
+        if isinstance(there, Cluster):
+            return StoreLocation(own, disagree=replace(there, created_ms=0) != _identity(own))
+        return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {there}: it is written anew")
+    if isinstance(there, Cluster) and there.log == LOG:
+        heals = f"`{STORE}` is {own}: it is written anew, from `{TIER2}/{IDENTITY}`"
+        return StoreLocation(StoreFile(FORMAT, there.cluster, there.containers), own, heals)
+    return StoreLocation(None, own)
+
+
+def _read_own(folder: Path) -> StoreFile | str:
+    try:
+        value = value_of((folder / STORE).read_bytes())
+        if value is None:
+            return "damaged"
+        version = msgspec.json.decode(value, type=_FolderVersion).format
+        return msgspec.json.decode(value, type=StoreFile) if version == FORMAT else StoreFile(version, "", 0)
+    except FileNotFoundError:
+        return "missing"
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return "damaged"
+
+
+def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
+    """Return what a server goes by that was told `given`; a new folder gets its files, durably; damaged ones are
+    healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
+    DataFolderError: nothing says what it is, it was created with another number of containers, one of them is missing,
+    its store is another one, or its data was moved. InvalidArgumentError: a new folder can't have so many, or it isn't
+    a store's URL."""
+    if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
+        raise errors.DataFolderError(
+            f"{folder / TIER2} is a link, but the folder's lock doesn't guard what is outside it: begin a folder by "
+            f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
+        )
+    check_version(folder)
+    found = find(folder)
+    if found.store is None:
+        _check_is_new(folder, found.wrong)
+        store = _chosen(
+            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), given
+        )
+        begin(folder, store)
+        return store
+    check_stays(folder, found.store)
+    if found.disagree:
+        raise errors.DataFolderError(
+            f"{STORE} and {TIER2}/{IDENTITY} in {folder} don't say the same: one is another folder's"
+        )
+    if containers is not None and containers != found.store.containers:
+        raise errors.DataFolderError(
+            f"the data folder {folder} was made with {found.store.containers} containers, which can't be changed: "
+            "leave --containers out"
+        )
+    for what in misplaced(folder, found.store.containers):
+        raise errors.DataFolderError(f"the data folder {folder} can't be used: {what}")
+    if missing := sorted(set(range(found.store.containers)) - set(container_folders(folder))):
+        raise errors.DamagedStateError(
+            str(folder / f"container-{missing[0]}"), "the container's whole folder is missing"
+        )
+    store = _chosen(folder, found.store, given)
+    try:
+        if store.url != found.store.url:
+            store.write(folder)
+        if not store.url:
+            heal(folder)
+    except OSError as error:
+        if not disk.is_no_room(error):
+            raise
+        log.warning("no room in %s (%s): what is damaged is written anew by a later start", folder, error)
+    return store
+
+
+def check_version(folder: Path) -> None:
+    """Refuse the folder of another version, whose states, misread, would look damaged, and be "repaired".
+    DataFolderVersionError: it is one. DataFolderError: it is the store of a cluster."""
+    if (folder / IDENTITY).exists():
+        raise errors.DataFolderError(
+            f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}`; other commands "
+            f"take its URL, {folder.absolute().as_uri()}"
+        )
+    found = find(folder).store
+    if found is not None and found.format != FORMAT:
+        raise errors.DataFolderVersionError(str(folder), found.format, FORMAT)
+
+
+def check_stays(folder: Path, store: StoreFile) -> None:
+    """Raise DataFolderError if the folder's data was moved elsewhere."""
+    if store.moved_to:
+        raise errors.DataFolderError(
+            f"the data of {folder} was moved to {store.moved_to}: start its server there. If it is to be served from "
+            f"here again, see `nadi migrate --undo {folder}`"
+        )
+
+
+def _check_is_new(folder: Path, wrong: str) -> None:
+    if (folder / INCOMING).exists():
+        raise errors.DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
+    if wrong == "missing" and all(map(is_pristine, container_folders(folder).values())):
+        stored = stored_containers(folder)
+        if not stored:
+            return
+        what = f"{STORE} and the containers are gone, and {TIER2} has data of {named(stored)}"
+        raise errors.DamagedStateError(str(folder), what, "what the log had of it is gone too")
+    raise errors.DataFolderError(
+        f"`{STORE}` of the data folder {folder} is {wrong}, and no `{TIER2}/{IDENTITY}` says the same: restore one of "
+        f"them; or, if its chunks are in a store elsewhere, `nadi tier2 claim {folder} --tier2 URL` writes it anew"
+    )
+
+
+def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
+    """Where the store is to be, for a server that was told `given`."""
+    if store.is_elsewhere:
+        if given is None or normal(given.url) != store.url:
+            raise errors.DataFolderError(
+                f"the data folder {folder} keeps its chunks in {store.url}{f', not in {given.url}' if given else ''}: "
+                f"start it with --tier2 {store.url}, or move it to another folder by `nadi migrate`"
+            )
+    elif given is None:
+        if store.url:
+            raise errors.DataFolderError(
+                f"the chunks of the data folder {folder} were to be in {store.url}: start it with --tier2 {store.url}, "
+                "or remove the folder, for nothing is in it yet"
+            )
+        return store
+    url = normal(given.url)
+    check_outside(folder, url)
+    if not store.is_elsewhere and has_chunks(folder):
+        raise errors.DataFolderError(
+            f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
+            f"new folder by `nadi migrate {folder} NEW --tier2 {url}`"
+        )
+    return replace(store, url=url, options=public(given.options))
+
+
+def begin(folder: Path, store: StoreFile) -> None:
+    """Make a folder in which nothing is, or what an interrupted `begin` left, one with that store; blocking."""
+    if not 1 <= store.containers <= MOST_CONTAINERS:
+        raise errors.InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
+    make_containers(folder, store.containers)
+    if not store.url:
+        _write_identity(folder, store)
+    store.write(folder)  # last: from here on the folder is in use
+
+
+def make_containers(folder: Path, count: int) -> None:
+    """Make the containers' folders, in place of empty ones that an interrupted call has left; blocking."""
+    for path in container_folders(folder).values():
+        path.rmdir()
+    for number in range(count):
+        (folder / f"container-{number}").mkdir(mode=0o700)
+
+
+def heal(folder: Path) -> None:
+    """Write anew what is missing or damaged of what says which store the folder has; blocking."""
+    found = find(folder)
+    if found.heals and found.store is not None:
+        if found.wrong:
+            found.store.write(folder)
+        else:
+            _write_identity(folder, found.store)
+        log.warning("%s: %s", folder, found.heals)
+
+
+def _write_identity(folder: Path, store: StoreFile) -> None:
+    (folder / TIER2).mkdir(mode=0o700, exist_ok=True)
+    disk.replace_file(folder / TIER2 / IDENTITY, encoded(_identity(store)))
+
+
+def _identity(store: StoreFile) -> Cluster:
+    return Cluster(store.cluster, store.containers, STORE_FORMAT, 0, LOG)
+
+
+def normal(url: str) -> str:
+    """The URL as it is written down and compared.
+
+    >>> normal("s3://bucket/prefix/")
+    's3://bucket/prefix'
+    """
+    folder = folder_of(url)
+    return url.rstrip("/") if folder is None else folder.resolve().as_uri()
+
+
+def check_outside(folder: Path, url: str) -> None:
+    """InvalidArgumentError if that is in the data folder, or around it."""
+    other = folder_of(url)
+    own = folder.resolve()
+    if other is not None and (other.is_relative_to(own) or own.is_relative_to(other)):
+        raise errors.InvalidArgumentError(
+            f"{url} and the data folder {folder} lie in each other: without --tier2 chunks are kept in the folder, and "
+            "elsewhere they need one of their own"
+        )
+
+
+def has_chunks(folder: Path) -> bool:
+    """Whether anything but its name is in the folder's own tier 2."""
+    walk = ((Path(path), files) for path, _, files in os.walk(folder / TIER2))
+    return any(set(files) - {IDENTITY} for path, files in walk if OURS not in path.parts)
+
+
+def is_data_folder(folder: Path) -> bool:
+    return find(folder).store is not None or bool(known_containers(folder))
+
+
+def container_folders(folder: Path) -> dict[int, Path]:
+    found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
+    return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
+
+
+def stored_containers(folder: Path) -> set[int]:
+    """The numbers of the containers of which tier 2, if it is in the folder, has any chunk or snapshot."""
+    places = (folder / TIER2, folder / TIER2 / "snapshots")
+    folders = [found for place in places for found in container_folders(place).items()]
+    return {number for number, path in folders if any(files for _, _, files in os.walk(path))}
+
+
+def known_containers(folder: Path) -> dict[int, Path]:
+    """The folders of all containers that have left anything, by number; the folder itself may be gone."""
+    numbers = sorted({*container_folders(folder), *stored_containers(folder)})
+    return {number: folder / f"container-{number}" for number in numbers}
+
+
+def named(numbers: Iterable[int]) -> str:
+    return ", ".join(f"container-{number}" for number in sorted(numbers))
+
+
+def misplaced(folder: Path, count: int) -> list[str]:
+    """What is there that doesn't belong in a folder of `count` containers; for each, what it is and what to do."""
+    others = [path.name for number, path in container_folders(folder).items() if number >= count]
+    return [f"{name} is one too many: `{STORE}` says {count} containers; move it elsewhere" for name in others]
+
+
+def check_is_whole(folder: Path) -> None:
+    """Raise DataFolderError if it is a container or the tier 2 of a data folder, or lies deeper in one."""
+    if (folder / STORE).exists() and container_folders(folder):
+        return
+    path = folder.resolve()
+    for above in reversed(path.parents):
+        inside = path.relative_to(above).parts[0]
+        is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (STORE, "lock"))
+        if is_container or (inside == TIER2 and stored_containers(above)):
+            raise errors.DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
+
+
+def is_pristine(container: Path) -> bool:
+    """Whether no server has had that folder open, for `begin` was interrupted."""
+    return not any(container.iterdir())
+
+
+def make_private(folder: Path) -> None:
+    try:
+        if stat.S_IMODE(folder.stat().st_mode) != 0o700:
+            folder.chmod(0o700)
+    except PermissionError as error:  # a folder of somebody else, who lets this user in
+        log.warning("%s stays open to others: %s", folder, error)

@@ -1,0 +1,278 @@
+"""A container's log and state, as a server opens them: in a data folder (`LocalParts`), or in a cluster.
+
+The state is a cache. It is restored from the record's snapshot at each opening, and what the log has said since is
+applied to it; the next opening uses nothing of it. So whatever was acknowledged is in the log until a snapshot has it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+
+from nadi.errors import DamagedStateError, UnavailableError
+from nadi.limits import MIB
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore import reserve
+from nadi.segmentstore.chain.log import ChainStart
+from nadi.segmentstore.recovery.snapshots import SnapshotError, folder_of, restored
+from nadi.segmentstore.recovery.snapshotter import Snapshotter
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.metadata import ContainerMetadata
+from nadi.segmentstore.state.operations import AnyOperation, Append, decode_frame, encode_head
+from nadi.segmentstore.state.records import FrameRef
+from nadi.segmentstore.tier1.blob_files import RunFiles
+from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck
+from nadi.segmentstore.tier1.log import DurableLog, Frame
+from nadi.segmentstore.tier1.recovery import first_in_use, has_frames
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords, DamagedRecordError, check_stays, name_of
+
+STATE = "state"
+_BATCH_BYTES, _BATCH_FRAMES = MIB, 1_000
+Goes = Callable[[AnyOperation], bool]
+
+
+class OpenStorage(NamedTuple):
+    """A container's parts, open; `state` is what log and stored state say together. runs: where large runs of bytes go
+    beside the log; None: they go there too."""
+
+    metadata: ContainerMetadata
+    log: DurableLog
+    state: StateMachine
+    runs: RunFiles | None = None
+
+    async def close(self) -> None:
+        """Close the parts; nothing is written, and the state is deleted."""
+        if self.runs is not None:
+            await self.runs.close()
+        await self.log.close()
+        self.metadata.close()
+        shutil.rmtree(self.metadata.folder, ignore_errors=True)
+
+
+class ContainerParts:
+    """The parts of one container. Everything is called from one event loop. A kind of parts defines how the record is
+    claimed, and which log it names. folder: for the state. looks_for_chunks: whether the chunks that the state names
+    are looked up when it is opened. sweeps: see `RecordOwner`. may_answer: whether what is known here may be told:
+    nobody else can have the container by now."""
+
+    looks_for_chunks = sweeps = True
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        chunks: ChunkStore,
+        runtime: Runtime,
+        may_answer: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.number, self.may_answer = number, may_answer
+        self._damaged_record = ""  # what is wrong with one of two records: the log is kept until both are renewed
+        self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
+        self._folder, self._chunks, self._runtime = folder, chunks, runtime
+
+    def is_owned(self) -> bool:
+        """Whether they are still this server's; if not, they must not be opened again."""
+        return True
+
+    async def open(self) -> OpenStorage:
+        """Become the only owner, and recover. DamagedStateError: the snapshot is damaged, and so is its copy.
+        CorruptLogError: the log doesn't match it. StorageFullError: there is no room, not even with what is kept aside.
+        FencedError: they are another server's; they must not be opened again. UnavailableError, OSError, lmdb.Error: a
+        disk or a store fails; it may be repaired."""
+        record = await self._claimed()
+        log = await self._open_log(record)
+        metadata: ContainerMetadata | None = None
+        try:
+            metadata, damaged = await restored(self._chunks, self.number, record.snapshot, self._folder / STATE)
+            state = await recovered(metadata, log, self._runtime)
+            await self.snapshots.open(record.snapshot, [*damaged, *filter(None, [self._damaged_record])])
+            return await self._opened(OpenStorage(metadata, log, state))
+        except BaseException as error:
+            await log.close()
+            if metadata is not None:
+                metadata.close()
+            if isinstance(error, SnapshotError):
+                where = f"{folder_of(self.number)} in tier 2"
+                raise DamagedStateError(where, "the snapshot is damaged", str(error)) from error
+            raise
+
+    async def _claimed(self) -> ContainerRecord:
+        """The container's record, which nobody else changes from now on."""
+        raise NotImplementedError
+
+    async def _open_log(self, record: ContainerRecord) -> DurableLog:
+        raise NotImplementedError
+
+    async def _opened(self, opened: OpenStorage) -> OpenStorage:
+        return opened
+
+    async def claim_record(self) -> tuple[ContainerRecords, int]:
+        """Return the records, and the epoch in which the container's is claimed. UnavailableError: it isn't known."""
+        raise NotImplementedError
+
+    def start_after(self, sequence: int) -> ChainStart:
+        """Where the log begins for one who has a snapshot up to that frame. A folder's says so itself."""
+        return ChainStart()
+
+    def released(self, start: ChainStart) -> None:
+        """The record says durably that the log begins there."""
+
+    def is_no_room(self, error: Exception) -> bool:
+        return is_no_room(error)
+
+    def take_room(self) -> None:
+        """Reserve the space kept aside, if there is room and it isn't reserved yet."""
+
+    def release_room(self) -> bool:
+        return False
+
+
+async def is_stored(chunks: ChunkStore, container: int) -> bool:
+    """Whether anything of the container is in tier 2."""
+    return any([await chunks.listed(folder) for folder in (f"container-{container}", folder_of(container))])
+
+
+async def recovered(metadata: ContainerMetadata, log: DurableLog, runtime: Runtime) -> StateMachine:
+    """Replay the log over the state. Damaged data in the log is set aside. What was in the log counts as having come
+    now. Frames are applied in a thread, many at a time. CorruptLogError: the log doesn't match the state.
+    DamagedStateError: the state is damaged. FencedError, UnavailableError, OSError: as `DurableLog.replay`."""
+    now = runtime.monotonic()
+    state = await runtime.in_thread(StateMachine, metadata, now)
+    batch: list[Frame] = []
+    size_bytes = 0
+    async for frame in log.replay(state.sequence):
+        batch.append(frame)
+        size_bytes += len(frame.payload)
+        if size_bytes >= _BATCH_BYTES or len(batch) == _BATCH_FRAMES:
+            await runtime.in_thread(_apply, state, batch, now)
+            batch, size_bytes = [], 0
+    await runtime.in_thread(_apply, state, batch, now)
+    state.durable(state.record_cache.all())
+    return state
+
+
+def recovered_of(metadata: ContainerMetadata, replay: Callable[[int], Iterator[Frame]], now: float) -> StateMachine:
+    """`recovered` for a stopped folder, whose log isn't a `DurableLog`; blocking."""
+    state = StateMachine(metadata, now)
+    _apply(state, replay(state.sequence), now)
+    state.durable(state.record_cache.all())
+    return state
+
+
+def _apply(state: StateMachine, frames: Iterable[Frame], now: float) -> None:
+    for frame in frames:
+        apply_frame(state, FrameRef(frame.address.sequence, frame.address, now), frame.payload, frame)
+
+
+def apply_frame(
+    state: StateMachine, frame: FrameRef, payload: bytes, check: Frame | FrameCheck, goes: Goes = lambda operation: True
+) -> None:
+    """Apply the operations that go of a frame that was read, at least its head; set aside what is damaged."""
+    operations, data_at = decode_frame(payload)
+    part = 0
+    for operation in operations:
+        data = operation if isinstance(operation, Append) and operation.logged_bytes else None
+        checksum = check.checksums[part * CHECKSUM_BYTES :][:CHECKSUM_BYTES] if data is not None else b""
+        if goes(operation):
+            state.apply(operation, frame, data_at, checksum)
+            if data is not None and part in check.damaged_parts:
+                state.set_aside(state.must(data.segment).extents[-1])
+        part += data is not None
+    if frame.live_bytes:
+        state.frames[frame.sequence] = frame
+    state.sequence = frame.sequence
+
+
+class LocalParts(ContainerParts):
+    """The parts of one container in its folder, which is created if it's missing. chunks: tier 2, for snapshots of the
+    state. is_owned: whether the data folder is still this server's."""
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        chunks: ChunkStore,
+        is_owned: Callable[[], bool] = lambda: True,
+        runtime: Runtime = REAL,
+    ) -> None:
+        super().__init__(number, folder, chunks, runtime)
+        self._is_owned = is_owned
+        self._epoch = 0  # of its record
+        self._has_snapshot = False
+
+    def is_owned(self) -> bool:
+        return self._is_owned()
+
+    async def open(self) -> OpenStorage:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            opened = await super().open()
+        except (OSError, lmdb.Error, UnavailableError) as error:
+            if not self.is_no_room(error) or not self.release_room():
+                raise
+            try:
+                opened = await super().open()
+            except BaseException:
+                self.take_room()  # for the next try: nothing else was left over
+                raise
+        self.take_room()
+        return opened
+
+    async def _claimed(self) -> ContainerRecord:
+        """The lock of the folder says who the owner is; a store elsewhere was claimed when the server started."""
+        try:
+            records = await self._chunks.records()
+            record = (await records.read(self.number)).record
+        except DamagedRecordError as error:
+            raise DamagedStateError(error.name, str(error), "so its snapshot can't be told") from error
+        check_stays(record)
+        self._damaged_record = await records.unequal(self.number)
+        self._epoch, self._has_snapshot = record.epoch, record.snapshot is not None
+        return record
+
+    async def _open_log(self, record: ContainerRecord) -> FileLog:
+        folder, name = self._folder / "log", self._folder.name
+        in_thread = self._runtime.in_thread
+        if what := await in_thread(is_lost, record, folder):
+            raise DamagedStateError(name_of(self.number), what, "so its snapshot can't be told")
+        if record.start.epoch and record.snapshot is not None and not await in_thread(has_frames, folder):
+            # a migration has filled the container: the log begins after the snapshot, and shows so before it is used
+            records, sequence = await self._chunks.records(), record.snapshot.sequence
+            await FileLog.begin(folder, encode_head([]), sequence, record.start.epoch, name=name)
+            await records.set_snapshot(self.number, self._epoch, record.snapshot, ChainStart())
+        return await in_thread(FileLog.open, folder, name=name)
+
+    async def _opened(self, opened: OpenStorage) -> OpenStorage:
+        log, state = opened.log, opened.state
+        if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
+            what = "its record and its log are gone, and tier 2 has data of it"
+            raise DamagedStateError(str(self._folder), what)
+        runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
+        unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]
+        state.runs.unused |= dict.fromkeys(unused, state.sequence)
+        return opened._replace(runs=runs)
+
+    async def claim_record(self) -> tuple[ContainerRecords, int]:
+        return await self._chunks.records(), self._epoch
+
+    def is_no_room(self, error: Exception) -> bool:
+        return reserve.is_no_room(error, self._folder)
+
+    def take_room(self) -> None:
+        reserve.take(self._folder)
+
+    def release_room(self) -> bool:
+        return reserve.release(self._folder)
+
+
+def is_lost(record: ContainerRecord, log: Path) -> str:
+    """Say why the record in tier 2 can't be that of a container with the log in that folder; "" if it can. Blocking."""
+    first = first_in_use(log) if record.snapshot is None else 0
+    return f"it is missing, and the log begins with frame {first:,}" if first > 1 else ""

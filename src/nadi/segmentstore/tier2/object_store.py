@@ -1,0 +1,266 @@
+"""What keeps chunks: `obstore` (S3, GCS, Azure, a folder, or memory for tests), or HDFS.
+
+`obstore` renames a local object into place but never fsyncs it. So in a folder an object counts as stored only once its
+file and the folders that lead to it have been synced here. Elsewhere an object is put in one request: parts of one that
+was begun and never ended would be paid for, and seen by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.store import ObjectStore
+
+from nadi.errors import StorageFullError, UnavailableError
+from nadi.object_log.failures import is_no_bucket, secrets_of, told, was_unanswered, without_secrets
+from nadi.object_log.hdfs.engine import value_of
+from nadi.object_log.hdfs.files import HdfsFile, HdfsFiles
+from nadi.object_log.hdfs.location import where
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
+from nadi.wire.fields import Buffer
+
+_PAGE = 1_000
+
+
+def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
+    """`complete` the file, and make it the chunk of that name in the folder `root`, durably; blocking."""
+    complete()
+    path = root / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.link(file, path)
+    sync(root, path)
+
+
+def sync(root: Path, file: Path) -> None:
+    """Make a file of the folder `root` durable, and the folders that lead to it; blocking. Raises: OSError."""
+    for path in (file, *file.parents):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
+            if os.fstat(descriptor).st_mode & 0o777 != mode:
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if path == root:
+            return
+
+
+class DiskReadError(UnavailableError):
+    """A place on the disk that holds a chunk can't be read."""
+
+
+class ListedObject(NamedTuple):
+    """An object as a listing shows it. modified_ms: when it was stored, since 1970, by the store's own clock."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ChunkPlace(Protocol):
+    """Objects by name. All calls raise UnavailableError, or a kind of it, if the place can't answer, without the text
+    or the cause of what it says, which may have credentials."""
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        """As `LogEngine.create`."""
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Store `parts`, end to end, whatever has the name now; durable, too. Raises: as `create`."""
+
+    async def read(self, name: str, position: int, length: int | None) -> memoryview:
+        """The object's bytes from there on, fewer if it is shorter; length: None is up to its end. FileNotFoundError:
+        nothing has the name, though the place is there. DiskReadError: the disk can't read them."""
+
+    def has(self, name: str) -> bool:
+        """Whether an object has the name; blocking."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes in bytes of all objects in a folder, and below it; blocking."""
+
+    def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
+        """All objects in a folder, and below it, some at a time, in no order; a folder "" is all there is."""
+
+    async def rename(self, name: str, new: str) -> None:
+        """The new name is durable when this returns. UnavailableError: or nothing has the old name."""
+
+    async def delete(self, name: str) -> None:
+        """Delete an object if it is there."""
+
+
+class ObjectPlace:
+    """A `ChunkPlace` of `obstore`. local: the folder if it is one, for fsync. secrets: what no text may have. patient:
+    the same store, for puts, which may take longer."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        local: Path | None = None,
+        runtime: Runtime = REAL,
+        *,
+        secrets: tuple[str, ...] = (),
+        patient: ObjectStore | None = None,
+    ) -> None:
+        self._store, self._patient = store, patient if patient is not None else store
+        self._local, self._secrets = local, secrets
+        self._runtime = runtime
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        return await self._put(name, parts, "create")
+
+    async def _put(self, name: str, parts: Sequence[Buffer], mode: Literal["create", "overwrite"]) -> bool:
+        try:
+            # an iterator: obstore puts them together in a thread of its own, while the loop continues
+            await obstore.put_async(self._patient, name, iter(parts), mode=mode, use_multipart=False)
+            await self._settle(name)
+        except Exception as error:  # obstore raises its own family, mapped here once
+            if mode == "create" and isinstance(error, (AlreadyExistsError, PreconditionError)):
+                return False
+            problem = told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
+        else:
+            return True
+        raise problem  # here, so that it has no context: its text may have credentials
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        await self._put(name, parts, "overwrite")
+
+    async def _settle(self, name: str) -> None:
+        if self._local is not None:
+            await self._runtime.in_thread(sync, self._local, self._local / name)
+
+    async def read(self, name: str, position: int, length: int | None) -> memoryview:
+        try:
+            if length is not None:
+                return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
+            tail = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
+            return memoryview(await tail.bytes_async())
+        except Exception as error:
+            if self._is_missing(error):
+                raise FileNotFoundError(name) from None
+            if self._local is not None and "(os error 5)" in str(error):
+                raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
+            if await self._size_after(name, error) <= position:
+                return memoryview(b"")
+            raise self._failed(f"read {name}", error) from None
+
+    async def _size_after(self, name: str, error: Exception) -> int:
+        """The size of an object of which a part can't be read: where it ends, a range that begins there is an error, to
+        each store another one."""
+        if was_unanswered(error):
+            raise self._failed(f"read {name}", error) from None
+        try:
+            return int((await obstore.head_async(self._store, name))["size"])
+        except Exception as unread:
+            if self._is_missing(unread):
+                raise FileNotFoundError(name) from None
+            raise self._failed(f"read {name}", unread) from None
+
+    def has(self, name: str) -> bool:
+        try:
+            obstore.head(self._store, name)
+        except Exception as error:
+            if self._is_missing(error):
+                return False
+            raise self._failed(f"read {name}", error) from None
+        return True
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        try:
+            return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
+        except Exception as error:
+            raise self._failed(f"list {prefix}", error) from None
+
+    async def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
+        try:
+            async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
+                yield [
+                    ListedObject(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000))
+                    for one in page
+                ]
+        except Exception as error:
+            raise self._failed(f"list {folder or 'what is there'}", error) from None
+
+    async def rename(self, name: str, new: str) -> None:
+        try:
+            await obstore.rename_async(self._store, name, new)
+            await self._settle(new)
+            if self._local is not None:
+                await self._runtime.in_thread(sync_folder, (self._local / name).parent)
+        except Exception as error:
+            raise self._failed(f"rename {name}", error) from None
+
+    async def delete(self, name: str) -> None:
+        try:
+            await obstore.delete_async(self._store, name)
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise self._failed(f"delete {name}", error) from None
+
+    def _is_missing(self, error: Exception) -> bool:
+        """What isn't found is gone, unless its bucket is."""
+        return isinstance(error, FileNotFoundError) and (self._local is not None or not is_no_bucket(error))
+
+    def _failed(self, what: str, error: Exception) -> UnavailableError:
+        """what: that can't be done, as in "read a chunk"."""
+        if self._local is None:
+            return told(what, error, self._secrets)
+        return failed(what, error)
+
+
+def unwritten(error: Exception) -> UnavailableError:
+    """What to say of a folder that takes nothing."""
+    if is_no_room(error) or "No space left" in str(error):
+        return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
+    return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
+
+
+def failed(what: str, error: Exception) -> UnavailableError:
+    """What to say of a folder. what: as in "read a chunk"."""
+    return UnavailableError(f"tier 2 can't {what}: {_in_a_line(error)}")
+
+
+def _in_a_line(error: Exception) -> str:
+    return without_secrets(str(error), secrets_of({}))
+
+
+class HdfsPlace:
+    def __init__(self, url: str, runtime: Runtime, options: dict[str, str]) -> None:
+        self._files = HdfsFiles(where(url, **options), runtime)
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        return await self._files.put(name, parts)
+
+    async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
+        if not await self._files.put(name, parts, over=True):
+            raise UnavailableError(f"HDFS can't replace {name}: it is tried again")
+
+    async def read(self, name: str, position: int, length: int | None) -> memoryview:
+        return memoryview(await self._files.read(name, position, length))
+
+    def has(self, name: str) -> bool:
+        return self._files.is_there(name)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {one.name: one.size_bytes for one in map(_listed, self._files.listed(prefix))}
+
+    async def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
+        async for page in self._files.pages(folder):
+            yield [_listed(file) for file in page]
+
+    async def rename(self, name: str, new: str) -> None:
+        await self._files.rename(name, new)
+
+    async def delete(self, name: str) -> None:
+        await self._files.delete(name)
+
+
+def _listed(file: HdfsFile) -> ListedObject:
+    """A value goes by its own name, not by those of its versions."""
+    return ListedObject(value_of(file.name) or file.name, file.size_bytes, file.modified_ms)
