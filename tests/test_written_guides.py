@@ -47,6 +47,6 @@ def test_the_guide_to_testing(pytester: pytest.Pytester) -> None:
     for name, text in files.items():
         (pytester.path / name).write_text(text)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=2)
     script = pytester.run(sys.executable, "script.py")
     assert script.outlines == ["[b'a']"]

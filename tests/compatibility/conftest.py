@@ -1,7 +1,7 @@
 """One recording server for all compatibility tests, and doors to it.
 
 NADI_COMPATIBILITY_RECORD names a file into which the record of the run is written as JSON (script/compatibility
-sets it); without it, the run may record nothing that docs/compatibility.md does not have.
+sets it); without it, the run may record nothing that served.json lacks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def recording_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recor
         Path(target).write_bytes(record.encode(server.record))
     else:
         new = table.missing(server.record, table.load())
-        assert not new, f"docs/compatibility.md does not have this yet: run script/compatibility\n{new}"
+        assert not new, f"served.json lacks these outcomes; run script/compatibility to add them:\n{new}"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What a server served: to which client, which RPCs and which wire commands.
 
-`recording_main` fills it, the fixture `server` collects it, docs/compatibility.md is written from it.
+`recording_main` fills it, the fixture `server` collects it, `table` stores it in served.json and renders it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""docs/compatibility.md's tables, written from what the compatibility tests recorded.
+"""Render the compatibility tables from the requests and responses that the tests recorded.
 
-`served.json` beside this file holds, by client, all that any run recorded. `script/compatibility` adds a
-run to it and writes the tables anew; delete the file first to begin from nothing.
+`served.json` in this folder holds, by client, everything that any run recorded. `script/compatibility` adds a run;
+delete the file first to start from nothing. The site's build puts `render()` into reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from tests.compatibility import record
 from tests.compatibility.record import Record, Served
 
 SERVED = Path(__file__).with_name("served.json")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
-BEGIN, END = "<!-- recorded tables: begin -->", "<!-- recorded tables: end -->"
 
 COLUMNS = {  # client in the record: column's head
     "nadi": "nadi",
@@ -30,63 +28,64 @@ CONTROLLER = "nadi's controller, in the server"
 DIRECT = "direct calls"
 KEPT = (*COLUMNS, CONTROLLER, DIRECT)
 NONE = "–"
+NOT_USED = f"`{NONE}` means that no test made the client use it."
 
-# Why nobody was seen to use it, or what is different from what one might expect.
+# Explains an empty row or an unexpected outcome.
 RPC_NOTES = {
-    "getSegments": "the official clients send no timestamp: the head; with one nadi gives the cut of that moment",
+    "getSegments": "official clients send no timestamp and get the head; with one, nadi returns the cut of that moment",
     "getControllerServerList": "Java, for `pravega://` addresses",
-    "getSegmentsImmediatlyFollowing": "misspelt; asked by clients older than those here",
-    "getDelegationToken": "without authentication an empty one; Python does not ask then",
-    "isSegmentValid": "no client's feature asks it",
-    "isStreamCutValid": "no client's feature asks it",
-    "getControllerToBucketMapping": "for operators of Pravega's controllers; no client asks it",
-    "removeWriter": "nadi, when a writer is closed; Java by its internal interface alone",
-    "listSubscribers": "Java, by its internal interface alone",
-    "pingTransaction": "Python asks first after 90 s, longer than its tests last",
-    "getReaderGroupConfig": "Java, where two set up one group differently",
-    "scale": "Java, by its internal interface alone; Python not at all",
+    "getSegmentsImmediatlyFollowing": "misspelt; sent by older clients only",
+    "getDelegationToken": "empty without authentication; Python doesn't request it then",
+    "isSegmentValid": "unused by these clients",
+    "isStreamCutValid": "unused by these clients",
+    "getControllerToBucketMapping": "for operators of Pravega's controllers; unused by clients",
+    "removeWriter": "nadi, when a writer is closed; Java through its internal interface only",
+    "listSubscribers": "Java, through its internal interface only",
+    "pingTransaction": "Python sends its first ping after 90 s, longer than its tests run",
+    "getReaderGroupConfig": "Java, if two programs configure one group differently",
+    "scale": "Java, through its internal interface only; never Python",
     "checkScale": "as `scale`",
-    "listStreamsInScope": "Python does not look at SCOPE_NOT_FOUND: an absent scope is an empty one to it",
-    "commitTransaction": "too late is TRANSACTION_NOT_FOUND, which no client repeats",
-    "abortTransaction": "too late is TRANSACTION_NOT_FOUND, which no client repeats",
-    "createTransaction": "of a sealed stream INVALID_ARGUMENT, which no client repeats",
+    "listStreamsInScope": "Python ignores SCOPE_NOT_FOUND and treats a missing scope as empty",
+    "commitTransaction": "too late: TRANSACTION_NOT_FOUND, which clients don't repeat",
+    "abortTransaction": "too late: TRANSACTION_NOT_FOUND, which clients don't repeat",
+    "createTransaction": "sealed stream: INVALID_ARGUMENT, which clients don't repeat",
 }
-# What a client sees or misses by chance: states passed through, and replies to whoever comes too late.
+# Outcomes that depend on timing: transient states, and replies to late requests.
 BY_CHANCE = {"IN_PROGRESS", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "CANCELLED"}
 BY_CHANCE |= {"NoSuchSegment", "SegmentIsSealed", "SegmentIsTruncated", "SegmentAlreadyExists", "KeepAlive"}
 BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion", "ReportKeys"}
 BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # asked late about what its test has deleted, or while it is being made
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
-    "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",
+    "AppendBlock": "Java; other clients send a whole append as AppendBlockEnd",
     "ConditionalAppend": "Java, for the state of its reader groups; the controller, for watermarks",
     "ConditionalBlockEnd": "its `after_event_number` is nadi's own: its byte streams send several at once",
-    "WrongHost": "of a store that does not have the segment; `nadi up` has all",
+    "WrongHost": "from a store that doesn't own the segment; a single server owns all",
     "AuthTokenCheckFailed": "sent where authentication is on",
-    "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
-    "LocateMoment": "nadi's own, asked by its controller: where a segment stood at a moment",
+    "LocateOffset": "Java from protocol version 17, after 0.13.0",
+    "LocateMoment": "nadi's own, from its controller: a segment's offset at a moment",
     "MomentLocated": "nadi's own",
-    "UpdateTableToFreeRoom": "nadi's own, of its controller: taken on a full disk too",
+    "UpdateTableToFreeRoom": "nadi's own, from its controller: accepted on a full disk",
     "Scrub": "nadi's own, for `nadi scrub`",
     "ScrubReported": "nadi's own",
-    "ReportKeys": "nadi's own, of its writers to its servers: where their keys are",
-    "GetSegmentLoads": "nadi's own, asked by its controller: what passes into segments",
+    "ReportKeys": "nadi's own, from its writers: the distribution of their keys",
+    "GetSegmentLoads": "nadi's own, from its controller: the load of segments",
     "SegmentLoads": "nadi's own",
-    "LocateChunks": "nadi's own, of Spark tasks that can read tier 2: which chunks have a segment's bytes",
+    "LocateChunks": "nadi's own, from Spark tasks that read tier 2: the chunks of a segment",
     "ChunksLocated": "nadi's own",
-    "ListMoments": "nadi's own, of Spark tasks: when the bytes of a range came",
+    "ListMoments": "nadi's own, from Spark tasks: append times of a range",
     "MomentsListed": "nadi's own",
-    "ListEventSizes": "nadi's own, of Spark: where events lie, for reads that need none of their bytes",
+    "ListEventSizes": "nadi's own, from Spark: event boundaries, for reads without event bytes",
     "EventSizesListed": "nadi's own",
-    "IndexTimes": "nadi's own: adds events' own times to the time index of their segment",
+    "IndexTimes": "nadi's own: adds event times to a segment's time index",
     "TimesIndexed": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
-    "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
+    "SegmentIsSealed": "also for a piece of a large event, where Rust and Python expect it",
     "FlushToStorage": "administration; not on the clients' port",
     "StorageFlushed": "administration; not on the clients' port",
     "InvalidEventNumber": "two connections with one writer id; the connection ends",
     "MergeSegments": "large events",
-    "MergeSegmentsBatch": "the controller's commit; no client sends it",
+    "MergeSegmentsBatch": "the controller's commit; unused by clients",
 }
 
 
@@ -95,7 +94,7 @@ def load() -> dict[str, Served]:
 
 
 def missing(recorded: Record, known: dict[str, Served]) -> list[str]:
-    """What a run recorded that `known` does not have, other than what comes by chance."""
+    """List outcomes of a run that `known` lacks, except those that depend on timing."""
     found: list[str] = []
     for client, served in recorded.items():
         if client not in KEPT:
@@ -118,8 +117,10 @@ def add(recorded: Record) -> dict[str, Served]:
     return known
 
 
-def render(served: dict[str, Served]) -> str:
-    return "\n".join([*_rpcs(served), "", *_commands(served)])
+def render() -> str:
+    """Return the tables of `served.json` as markdown, without a page title."""
+    served = load()
+    return "\n".join([*_rpcs(served), "", *_commands(served), ""])
 
 
 def _row(cells: list[str]) -> str:
@@ -127,7 +128,8 @@ def _row(cells: list[str]) -> str:
 
 
 def _rpcs(served: dict[str, Served]) -> list[str]:
-    lines = [f"### The {len(METHODS)} RPCs", ""]
+    lines = [f"## The {len(METHODS)} RPCs", ""]
+    lines += ["A cell lists the outcomes a client received; `OK` is a reply without a status.", NOT_USED, ""]
     lines += [_row(["RPC", *COLUMNS.values(), "notes"]), _row(["---"] * (len(COLUMNS) + 2))]
     for rpc in METHODS:
         outcomes = [served.get(client, Served()).rpcs.get(rpc, set()) for client in COLUMNS]
@@ -140,7 +142,9 @@ def _rpcs(served: dict[str, Served]) -> list[str]:
 
 def _commands(served: dict[str, Served]) -> list[str]:
     clients = [*COLUMNS, CONTROLLER]
-    lines = [f"### The {len(CODES)} wire commands", ""]
+    lines = [f"## The {len(CODES)} wire commands", ""]
+    lines += ["`→` marks a command received from the client, `←` one sent to it. The column `controller` is nadi's own"]
+    lines += ["controller, which sends the same commands within the server.", NOT_USED, ""]
     lines += [_row(["code", "command", *COLUMNS.values(), "controller", "notes"])]
     lines += [_row(["---"] * (len(clients) + 3))]
     for code, kind in sorted(CODES.items()):
@@ -154,16 +158,10 @@ def _commands(served: dict[str, Served]) -> list[str]:
     return lines
 
 
-def rewritten(document: str, served: dict[str, Served]) -> str:
-    """The document with its tables written anew."""
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{render(served)}\n{END}{after}"
-
-
 def main() -> None:
-    served = add(record.decode(Path(sys.argv[1]).read_bytes())) if len(sys.argv) > 1 else load()
-    DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), served))
+    for path in sys.argv[1:]:
+        add(record.decode(Path(path).read_bytes()))
+    sys.stdout.write(render())
 
 
 if __name__ == "__main__":
