@@ -40,7 +40,7 @@ def _measure(manager: nadi.StreamManager, uri: str, folder: Path, events: int) -
     _write(manager, events)
     size = manager.cuts("home", "meters").bytes_between(*_ends(manager))
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
-    lake = nadi.lake.start(
+    lake = nadi.lake.define(
         manager,
         "home",
         "meters",

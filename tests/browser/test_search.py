@@ -13,7 +13,7 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.search import indexes, past_parts, standing_queries
+from nadi.search import backfill_parts, indexes, standing_queries
 from nadi.standalone.embedded import EmbeddedServer
 from tests.access.support import PASSWORD, guarded, user
 from tests.browser.support import until
@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
                 writer.write_event(json.dumps(event | {"ms": number}, ensure_ascii=False).encode())
             writer.write_event(json.dumps({"message": EVIL, "level": "evil"}).encode())
             writer.write_event(HUGE)
-        for part in (*past_parts(manager, "home", "logs"), *past_parts(manager, "home", "codes")):
+        for part in (*backfill_parts(manager, "home", "logs"), *backfill_parts(manager, "home", "codes")):
             part.index()
         queries = standing_queries(manager, "home")
         queries.create("logs", "hits", start="head")

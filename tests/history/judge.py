@@ -79,7 +79,7 @@ class History:
         self.manager.create_scope(SCOPE)
         self.manager.create_stream(SCOPE, STREAM, 1)  # no fewer than with this many can it be merged to
         self.manager.scale_stream(SCOPE, STREAM, [0], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
-        self.lake = nadi.lake.start(
+        self.lake = nadi.lake.define(
             self.manager,
             SCOPE,
             STREAM,
@@ -334,7 +334,7 @@ def tell(folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, w
 
 def has_spark() -> bool:
     """Whether Spark is there, and reads lakes."""
-    return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.union") is not None
+    return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.union_batch") is not None
 
 
 def _compare(who: str, found: Mapping[str, object], expected: Mapping[str, object]) -> None:

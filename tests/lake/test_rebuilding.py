@@ -59,7 +59,7 @@ def test_under_the_name_of_a_deleted_stream_segments_have_other_numbers(meters: 
 
 def test_a_kill_is_gone_on_from(meters: Meters) -> None:
     scaled(meters)
-    lake = nadi.lake.start(meters.manager, meters.scope, "meters", table="raw.m", catalog=catalog_in(meters.folder))
+    lake = nadi.lake.define(meters.manager, meters.scope, "meters", table="raw.m", catalog=catalog_in(meters.folder))
     meters.catch_up(lake)
 
     def kill(written: int) -> None:

@@ -106,7 +106,7 @@ def test_a_table_that_others_have_changed_has_the_same_rows_however_spark_reads_
             for event in (b'{"a": 1, "b": "old", "s": {"x": 1}, "my-col": 5}', b'{"a": 2, "my-col": 7}'):
                 writer.write_event(event, "k")
         table, fields = f"{meters.scope}.{stream}", "a int, b string, s struct<x:int>"
-        lake = nadi.lake.start(
+        lake = nadi.lake.define(
             meters.manager, meters.scope, stream, table=table, catalog=catalog_in(meters.folder), value_format="json",
             value_schema=fields + (", `my-col` int" if number == 3 else ""),
         )  # fmt: skip

@@ -206,12 +206,12 @@ def test_whoever_has_the_lake_of_a_stream_that_was_made_anew_is_told_to_forget_i
         with pytest.raises(StreamRecreatedError, match=advice):
             deed()
     assert "Delete the lake" in meters.status().trouble
-    nadi.lake.forget(meters.manager, meters.scope, lake.name)
+    nadi.lake.delete(meters.manager, meters.scope, lake.name)
     same = meters.lake()
     for deed in (lambda: LakeWriter(meters.manager, same).commit(), lambda: meters.union()):
         with pytest.raises(StreamRecreatedError, match=advice):
             deed()
-    nadi.lake.forget(meters.manager, meters.scope, lake.name)
+    nadi.lake.delete(meters.manager, meters.scope, lake.name)
     anew = meters.lake(table=f"{meters.scope}.meters-2")
     meters.run(anew)
     assert sorted(pa.table(meters.union())["wh"].to_pylist()) == [*range(100, 150)]

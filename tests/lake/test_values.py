@@ -135,5 +135,5 @@ def test_an_option_that_means_nothing_is_refused_by_its_name(meters: Meters) -> 
     good |= {"value_schema": "wh long, g double", "partition": None}
     for option, value in OPTIONS:
         with pytest.raises(InvalidArgumentError, match=f"{option}|starts at the head"):
-            nadi.lake.start(meters.manager, meters.scope, "s", **good | {option: value})
-    assert nadi.lake.start(meters.manager, meters.scope, "s", **good).partition == ""
+            nadi.lake.define(meters.manager, meters.scope, "s", **good | {option: value})
+    assert nadi.lake.define(meters.manager, meters.scope, "s", **good).partition == ""

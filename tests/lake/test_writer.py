@@ -234,14 +234,14 @@ def test_a_catalog_that_is_away_is_waited_for(meters: Meters) -> None:
 def test_a_table_of_others_and_one_that_is_gone_are_refused(meters: Meters) -> None:
     meters.manager.create_stream(meters.scope, "other", 1)
     lake = meters.filled(0, 10)
-    other = nadi.lake.start(meters.manager, meters.scope, "other", table=lake.table, catalog=lake.catalog)
+    other = nadi.lake.define(meters.manager, meters.scope, "other", table=lake.table, catalog=lake.catalog)
     with pytest.raises(LakeStoppedError, match="a table of its own"):
         meters.run(other)
     table_of(lake).catalog.drop_table(lake.table)
     meters.write(10, 20)
     with pytest.raises(LakeStoppedError, match="isn't in the catalog any more"):
         meters.run(lake)
-    nadi.lake.forget(meters.manager, meters.scope, lake.name)
+    nadi.lake.delete(meters.manager, meters.scope, lake.name)
     lake = meters.lake()
     meters.catch_up(lake)
     assert len(in_table(lake)) == 20
@@ -259,7 +259,7 @@ def test_a_foreign_snapshot_between_ours_changes_nothing(meters: Meters) -> None
 
 def test_bytes_are_rows_where_nothing_is_said_of_values(meters: Meters) -> None:
     meters.write(0, 20, wrong=3)
-    lake = nadi.lake.start(
+    lake = nadi.lake.define(
         meters.manager, meters.scope, "meters", name="raw", table="raw.meters", catalog=catalog_in(meters.folder)
     )
     meters.catch_up(lake)
@@ -283,7 +283,7 @@ def test_what_cannot_be_meant_is_refused(meters: Meters) -> None:
         with pytest.raises(InvalidArgumentError, match=match):
             meters.lake(**options)
     with pytest.raises(StreamNotFoundError):
-        nadi.lake.start(meters.manager, meters.scope, "none", table="a.b", catalog=catalog_in(meters.folder))
+        nadi.lake.define(meters.manager, meters.scope, "none", table="a.b", catalog=catalog_in(meters.folder))
     with pytest.raises(NotFoundError, match="nadi lake list"):
         nadi.lake.status(meters.manager, meters.scope, "none")
     lake = meters.lake()
@@ -291,7 +291,7 @@ def test_what_cannot_be_meant_is_refused(meters: Meters) -> None:
     with pytest.raises(InvalidArgumentError, match="another lake"):
         meters.lake(partition="meter")
     with pytest.raises(InvalidArgumentError, match="one of stream meters, not of dead"):
-        nadi.lake.start(meters.manager, meters.scope, "dead", name=lake.name)
+        nadi.lake.define(meters.manager, meters.scope, "dead", name=lake.name)
     with pytest.raises(ConflictError, match="retention"):
         meters.lake(holds_back=False)
     with pytest.raises(InvalidArgumentError, match="column 'meter' is string, and day doesn't take that"):

@@ -53,7 +53,7 @@ class Meters:
             "dead_letters": "dead",
             "every_s": 0.05,
         }
-        return nadi.lake.start(self.manager, self.scope, "meters", **(usual | options))
+        return nadi.lake.define(self.manager, self.scope, "meters", **(usual | options))
 
     def write(self, first: int, last: int, *, wrong: int = 0) -> None:
         """Readings with their numbers as watt-hours; of so many one isn't JSON."""

@@ -105,7 +105,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
                 writer.write_event(msgspec.json.encode({"message": message}))
         hint = shell.run("search", "query", "home", "logs", "request").stderr
         assert "no indexer runs: `nadi search run home logs`" in hint
-        for part in search.past_parts(manager, "home", "logs"):
+        for part in search.backfill_parts(manager, "home", "logs"):
             part.index()
     shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
     lines = [line.split(" ", 3)[3] for line in shown.output.splitlines()[: len(messages)]]

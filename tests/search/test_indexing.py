@@ -24,7 +24,7 @@ from nadi.client.stream_cuts.arrival_times import came_by
 from nadi.errors import InvalidArgumentError, NotFoundError, RequestTimeoutError, StreamRecreatedError, UnavailableError
 from nadi.object_log.files import FileEngine
 from nadi.process.members import Members
-from nadi.search import IndexNotFoundError, past_parts, serve
+from nadi.search import IndexNotFoundError, backfill_parts, serve
 from nadi.search.shards.building import clean_work_folders, work_folder
 from nadi.testing import RestartableServer
 from nadi.wire.time_index import Numbers
@@ -220,7 +220,7 @@ async def test_a_stream_that_is_made_anew_under_its_name(logs: Indexed, is_index
         with pytest.raises(StreamRecreatedError, match="nadi search delete"):
             await asyncio.wait_for(ask(), 60)
     with nadi.StreamManager(logs.uri) as client, pytest.raises(StreamRecreatedError):
-        await asyncio.to_thread(past_parts, client, logs.scope, "logs")
+        await asyncio.to_thread(backfill_parts, client, logs.scope, "logs")
     await logs.indexes.drop("logs")
     await logs.create()
     async with logs.running():

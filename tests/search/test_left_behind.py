@@ -15,8 +15,8 @@ import nadi
 from nadi.client.aio import StreamManager
 from nadi.errors import NotFoundError, UnavailableError
 from nadi.process.segment_follower import check_same
+from nadi.search import backfill_parts
 from nadi.search import objects as labelling
-from nadi.search import past_parts
 from nadi.search.objects import LABELS, Label
 from nadi.search.shards.manifest import new_name
 from tests.search.support import Indexed, all_hits, event, numbers
@@ -269,7 +269,7 @@ async def test_folders_of_earlier_indexers_and_of_the_past_are_labelled(logs: In
 
     def index() -> None:
         with nadi.StreamManager(logs.uri) as manager:
-            for part in past_parts(manager, logs.scope, "logs"):
+            for part in backfill_parts(manager, logs.scope, "logs"):
                 part.index()
 
     await asyncio.to_thread(index)

@@ -18,7 +18,7 @@ import pytest
 
 import nadi
 from nadi.errors import InvalidArgumentError
-from nadi.search import BackfillPart, past_parts
+from nadi.search import BackfillPart, backfill_parts
 from nadi.search.objects import Shards
 from nadi.search.shards.manifest import PastOrders, past_micros
 from tests.search.support import Indexed, all_hits, event, numbers
@@ -29,7 +29,7 @@ pytest.importorskip("tantivy", reason="search needs tantivy")
 async def parts_of(logs: Indexed, uri: str, max_bytes: int) -> list[BackfillPart]:
     def divide() -> list[BackfillPart]:
         with nadi.StreamManager(uri) as manager:
-            return past_parts(manager, logs.scope, "logs", max_bytes=max_bytes)
+            return backfill_parts(manager, logs.scope, "logs", max_bytes=max_bytes)
 
     return pickle.loads(pickle.dumps(await asyncio.to_thread(divide)))  # type: ignore[no-any-return]
 

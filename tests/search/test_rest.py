@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import nadi
-from nadi.search import indexes, past_parts, run, standing_queries
+from nadi.search import backfill_parts, indexes, run, standing_queries
 from tests.access.support import PASSWORD, guarded, user
 from tests.cli.test_streams import Shell
 from tests.search.support import event
@@ -104,7 +104,7 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
         assert before["fields"] == [{"name": name, "kind": kind, "events": 0} for name, kind in fields]
         assert (before["events"], before["indexers"], before["isStopped"]) == (0, 0, False)
         assert before["bytesBehind"] > 20 * len(event(0))
-        for part in past_parts(manager, "home", "logs"):
+        for part in backfill_parts(manager, "home", "logs"):
             assert root.get(f"{data}/streams/logs/search/index").json()["bytesOfPast"] == part.size_bytes
             part.index()
         after = root.get(f"{data}/streams/logs/search/index").json()

@@ -120,8 +120,8 @@ BY_BYTES, BY_EVENTS = (f"default_segment_target_rate_{what}_per_sec" for what in
         ({"failOnDataLoss": "true", "skip_truncated": "true"}, "exclude each other"),
         ({"delivery": "twice"}, "'delivery'"),
         ({"delivery": "at-most-once", "groupId": "g", "output": "o"}, "'output' exclude each other"),
-        ({"delivery": "at-most-once", "groupId": "g", "handover": "h"}, "'handover' exclude each other"),
-        ({"handover": "x", "replay_of": "y"}, "exclude each other"),
+        ({"delivery": "at-most-once", "groupId": "g", "cutover": "h"}, "'cutover' exclude each other"),
+        ({"cutover": "x", "replay_of": "y"}, "exclude each other"),
         ({"replay_of": "no/name"}, "query"),
         ({"mirror_checkpoint": "/x"}, "'mirror_checkpoint' needs 'mirror_name'"),
         ({"mirror_name": "x"}, "'mirror_name' needs 'mirror_checkpoint'"),
@@ -190,7 +190,7 @@ def test_a_wrong_value_is_named(given: dict[str, Any], says: str) -> None:
         ({"stream_tag": "b", "metadata": "StreamInfo"}, "exclude each other"),
         ({"streams": "a,b", "start": "noon"}, "'start' is 'noon', a place in one stream"),
         ({"streams": "a,b", "start": '{"c": "tail"}'}, "has a place for c, which 'streams' = a, b leaves out"),
-        ({"streams": "a,b", "handover": "x"}, "'handover' and 'streams' exclude each other"),
+        ({"streams": "a,b", "cutover": "x"}, "'cutover' and 'streams' exclude each other"),
     ],
 )
 def test_streams_that_are_not_named_once_are_refused(given: dict[str, str], says: str) -> None:

@@ -51,7 +51,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
     halves = sorted(segment for segment in manager.cuts("home", "logs").tail().positions if segment > 1)
     manager.scale_stream("home", "logs", halves, [(0.0, 0.5)])
     write(world, "logs", range(COUNT * 2 // 3, COUNT))
-    parts = search.past_parts(manager, "home", "logs", max_bytes=60_000)
+    parts = search.backfill_parts(manager, "home", "logs", max_bytes=60_000)
     assert len(parts) > 10
     write(world, "logs", range(COUNT, COUNT * 21 // 20))
 

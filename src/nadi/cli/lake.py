@@ -91,7 +91,7 @@ lake_app = Resource(
     show=_show,
     status=_status,
     stop=lambda manager, scope, lake: _lakes().stop(manager, scope, lake),
-    delete=lambda manager, scope, lake: _lakes().forget(manager, scope, lake),
+    delete=lambda manager, scope, lake: _lakes().delete(manager, scope, lake),
     question="? Its table stays.",
     stays="; its table stays",
 ).app()
@@ -132,7 +132,7 @@ def _defined(manager: StreamManager, scope: str, stream: str, given: Mapping[str
             raise InvalidArgumentError(f"--catalog {key}=… is there twice: give each property once")
         properties[key] = value
     options: Any = {name: value for name, value in {**given, "catalog": properties}.items() if value not in (None, {})}
-    return cast("LakeDefinition", _lakes().start(manager, scope, stream, **options))
+    return cast("LakeDefinition", _lakes().define(manager, scope, stream, **options))
 
 
 @lake_app.command("create")

@@ -151,9 +151,9 @@ def backfill(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
-    from nadi.search import past_parts
+    from nadi.search import backfill_parts
 
-    parts = past_parts(manager, scope, stream)
+    parts = backfill_parts(manager, scope, stream)
     total, done, told = sum(part.size_bytes for part in parts), 0, 0
     with ProcessPoolExecutor(min(processes, len(parts) or 1), multiprocessing.get_context("spawn")) as pool:
         try:
@@ -177,7 +177,7 @@ def clean(
     """Delete shards whose index is gone, as after a program has deleted its scope. Others' stay."""
     from nadi import search
 
-    leftovers = search.leftovers(manager, index)
+    leftovers = search.orphaned_shards(manager, index)
     columns = ["scope", "stream", "shards", "bytes", "folder", "kept"]
     fields = ["scope", "stream", "shards", "size_bytes", "folder", "kept"]
     rows = [{name: getattr(one, field) for name, field in zip(columns, fields, strict=True)} for one in leftovers]

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nadi.lake.definition import LakeDefinition, Options, lakes_of
     from nadi.lake.rebuilding import Rebuilt, rebuild
-    from nadi.lake.runner import forget, run, start, status, stop
+    from nadi.lake.runner import define, delete, run, status, stop
     from nadi.lake.table.error_mapping import LakeStoppedError
-    from nadi.lake.union import union
+    from nadi.lake.union_scan import union
     from nadi.lake.writer import LakeWriter
 
 _NAMES = {
     "definition": "LakeDefinition Options lakes_of",
     "rebuilding": "Rebuilt rebuild",
-    "running": "forget run start status stop",
-    "table.reaching": "LakeStoppedError",
-    "united": "union",
+    "runner": "define delete run status stop",
+    "table.error_mapping": "LakeStoppedError",
+    "union_scan": "union",
     "writer": "LakeWriter",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -34,11 +34,11 @@ __all__ = [
     "LakeWriter",
     "Options",
     "Rebuilt",
-    "forget",
+    "define",
+    "delete",
     "lakes_of",
     "rebuild",
     "run",
-    "start",
     "status",
     "stop",
     "union",

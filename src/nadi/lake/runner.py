@@ -42,7 +42,7 @@ OnProgress = Callable[[Committed], None]
 
 
 @checking
-def start(
+def define(
     manager: StreamManager, scope: str, stream: str, *, name: str | None = None, **options: Unpack[Options]
 ) -> LakeDefinition:
     """Make a stream's lake, or change its options, and have its writers run; `run` is one. StreamNotFoundError if there
@@ -51,7 +51,7 @@ def start(
     >>> import nadi.lake
     >>> def keep(manager):
     ...     catalog = {"type": "sql", "uri": "sqlite:////lake/catalog.db", "warehouse": "file:///lake"}
-    ...     lake = nadi.lake.start(manager, "home", "meters", table="home.meters", catalog=catalog)
+    ...     lake = nadi.lake.define(manager, "home", "meters", table="home.meters", catalog=catalog)
     ...     nadi.lake.run(manager, lake)
     """
     thread, core = inside(manager)
@@ -84,7 +84,7 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
 
 
 @checking
-def forget(manager: StreamManager, scope: str, name: str) -> None:
+def delete(manager: StreamManager, scope: str, name: str) -> None:
     """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs. One
     whose record can't be read is forgotten all the same, and its writers, if any run, stop then."""
     thread, core = inside(manager)

@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.search.blocking import clean, indexes, leftovers, standing_queries
+    from nadi.search.blocking import clean, indexes, orphaned_shards, standing_queries
     from nadi.search.catalog import IndexStatus
     from nadi.search.definition import IndexDefinition, IndexNotFoundError
-    from nadi.search.indexing import BackfillPart, past_parts, run, serve
-    from nadi.search.objects import Leftover
+    from nadi.search.indexing import BackfillPart, backfill_parts, run, serve
+    from nadi.search.objects import OrphanedShards
     from nadi.search.percolate.catalog import StandingStatus
     from nadi.search.percolate.matcher import match, serve_matcher
     from nadi.search.percolate.query_index import StandingHit
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from nadi.search.searching.index_search import Excerpt, Hit, Page
 
 _NAMES = {
-    "asking.searching": "Excerpt Hit Page",
-    "blocking": "clean indexes leftovers standing_queries",
+    "searching.index_search": "Excerpt Hit Page",
+    "blocking": "clean indexes orphaned_shards standing_queries",
     "catalog": "IndexStatus",
     "definition": "IndexDefinition IndexNotFoundError",
-    "indexing": "BackfillPart past_parts run serve",
-    "objects": "Leftover",
-    "standing.catalog": "StandingStatus",
-    "standing.matcher": "match serve_matcher",
-    "standing.matching": "StandingHit",
-    "standing.records": "StandingQuery",
+    "indexing": "BackfillPart backfill_parts run serve",
+    "objects": "OrphanedShards",
+    "percolate.catalog": "StandingStatus",
+    "percolate.matcher": "match serve_matcher",
+    "percolate.query_index": "StandingHit",
+    "percolate.records": "StandingQuery",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -48,16 +48,16 @@ __all__ = [
     "IndexDefinition",
     "IndexNotFoundError",
     "IndexStatus",
-    "Leftover",
+    "OrphanedShards",
     "Page",
     "StandingHit",
     "StandingQuery",
     "StandingStatus",
+    "backfill_parts",
     "clean",
     "indexes",
-    "leftovers",
     "match",
-    "past_parts",
+    "orphaned_shards",
     "run",
     "serve",
     "serve_matcher",

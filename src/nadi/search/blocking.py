@@ -9,7 +9,7 @@ from nadi.client import aio
 from nadi.client.blocking.face import Closing, Face, described, ends, inside, on_loop, opens, waits
 from nadi.client.blocking.manager import StreamManager
 from nadi.search import catalog, objects
-from nadi.search.objects import Leftover
+from nadi.search.objects import OrphanedShards
 from nadi.search.percolate import catalog as standing
 from nadi.search.searching import index_search
 
@@ -57,14 +57,14 @@ class StandingQueries(Face[standing.StandingQueries]):
     drop = waits(standing.StandingQueries.drop)
 
 
-def leftovers(manager: StreamManager, where: str) -> list[Leftover]:
+def orphaned_shards(manager: StreamManager, where: str) -> list[OrphanedShards]:
     """Return what indexes that are gone have left in a store, a folder or a URL, as after a program has deleted their
     scope; and what of others is there that isn't one of this server's. `clean` deletes the former."""
     thread, core = inside(manager)
     return thread.run(objects.find(core, where))
 
 
-def clean(manager: StreamManager, where: str) -> list[Leftover]:
+def clean(manager: StreamManager, where: str) -> list[OrphanedShards]:
     """Delete what indexes of this server that are gone have left in a store, and return that."""
     thread, core = inside(manager)
     return thread.run(objects.find(core, where, delete=True))

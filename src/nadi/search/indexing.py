@@ -1,5 +1,5 @@
 """Indexers: each follows its share of a stream's segments, and adds what comes to the index, a shard at a time; and
-`past_parts`, for the past of a stream that is indexed by many. `run` and `serve` run an indexer.
+`backfill_parts`, for the past of a stream that is indexed by many. `run` and `serve` run an indexer.
 
 What came within a third of a second becomes a shard, and can be found once the manifest has it; while there is much to
 read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
@@ -427,7 +427,7 @@ class BackfillPart:
         return client.run(_index(client.manager, self.scope, self.stream, self.span))
 
 
-def past_parts(
+def backfill_parts(
     manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = limits.SEARCH_BATCH_BYTES
 ) -> list[BackfillPart]:
     """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier

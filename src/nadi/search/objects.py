@@ -179,7 +179,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover(Displayed):
+class OrphanedShards(Displayed):
     """A folder of a store whose index isn't one of this server's. scope, stream: of the index, "" if they aren't known;
     shards, size_bytes: in it; kept: why it isn't to be deleted, "" if it is."""
 
@@ -191,7 +191,7 @@ class Leftover(Displayed):
     kept: str = ""
 
 
-async def find(manager: StreamManager, where: str, *, delete: bool = False) -> list[Leftover]:
+async def find(manager: StreamManager, where: str, *, delete: bool = False) -> list[OrphanedShards]:
     """What indexes have left in a store, a folder or a URL, and what of others is there; or, with `delete`, what of it
     is deleted now. NotFoundError: the folder has never been one for shards."""
     url = url_of(where)
@@ -213,7 +213,7 @@ async def find(manager: StreamManager, where: str, *, delete: bool = False) -> l
             sizes = await (shards.delete_all() if delete else shards.sizes())
             if sizes or folder in labels:
                 scope, stream = ("", "") if label is None else (label.scope, label.stream)
-                found.append(Leftover(folder, scope, stream, len(sizes), sum(sizes.values()), kept))
+                found.append(OrphanedShards(folder, scope, stream, len(sizes), sum(sizes.values()), kept))
     finally:
         await engine.close()
     return found

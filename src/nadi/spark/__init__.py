@@ -12,7 +12,7 @@ from nadi.spark.consumer_lag import QueryLag, lag
 from nadi.spark.executor_scaling import ExecutorFollowing, follow_segments
 from nadi.spark.ordering import in_order
 from nadi.spark.tuning import TUNED, tuned
-from nadi.spark.union import union
+from nadi.spark.union_frame import union
 from nadi.spark.views import register
 
 __all__ = ["TUNED", "ExecutorFollowing", "QueryLag", "follow_segments", "in_order", "lag", "register", "tuned", "union"]

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from nadi.client.aio import StreamManager
 from nadi.errors import ConflictError, NotFoundError
-from nadi.limits import SPARK_HANDOVER_EVERY_S
+from nadi.limits import SPARK_CUTOVER_EVERY_S
 from nadi.model.cutorder import CutOrder
 from nadi.model.streamcut import StreamCut
 from nadi.spark.ledger import ledger
@@ -41,7 +41,7 @@ class State(Enum):
     ABANDONED = "abandoned"
 
 
-class Handover(msgspec.Struct, frozen=True, kw_only=True):
+class Cutover(msgspec.Struct, frozen=True, kw_only=True):
     """output, trial: streams of the same scope. start: where the new query began, as the text of a stream cut;
     from_head: that was the head. cut: of the input, once it is fixed. is_old_done, is_new_done: that query's output is
     complete up to the cut."""
@@ -84,30 +84,30 @@ class NewPlace(msgspec.Struct, frozen=True):
     last: CutoverMark | None = None
 
 
-class HandoverRecord:
-    """What is known of the handover by the query `old` of a stream. Each place is told by its query alone."""
+class CutoverRecord:
+    """What is known of the cutover by the query `old` of a stream. Each place is told by its query alone."""
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, old: str) -> None:
         self.old, name = old, f"{stream}/{old}"
-        self.handover = ledger(manager, scope, "the handover by", "handover/", Handover).record(name)
-        self.old_place = ledger(manager, scope, "the place of", "handover-old/", OldPlace).record(name)
-        self.new_place = ledger(manager, scope, "the place of what follows", "handover-new/", NewPlace).record(name)
+        self.cutover = ledger(manager, scope, "the cutover by", "cutover/", Cutover).record(name)
+        self.old_place = ledger(manager, scope, "the place of", "cutover-old/", OldPlace).record(name)
+        self.new_place = ledger(manager, scope, "the place of what follows", "cutover-new/", NewPlace).record(name)
 
-    async def begin(self, wanted: Handover) -> Handover:
+    async def begin(self, wanted: Cutover) -> Cutover:
         """Make the record, in place of an abandoned one; what stands there now."""
 
-        def made(stored: Handover | None) -> Handover | None:
+        def made(stored: Cutover | None) -> Cutover | None:
             is_free = stored is None or (stored.state is State.ABANDONED and stored.new != wanted.new)
             return wanted if is_free else None
 
-        stored = await self.handover.put(made)
+        stored = await self.cutover.put(made)
         assert stored is not None, "there is one now"
         if stored is wanted:  # marks of an abandoned one would be of another trial stream
             await self.new_place.put(lambda _: NewPlace(wanted.start))
         return stored
 
 
-class HandedOverError(ConflictError):
+class QuerySupersededError(ConflictError):
     """Not a failure: the query's output is complete up to `cut`, from where `new` goes on."""
 
     def __init__(self, old: str, new: str, cut: str) -> None:
@@ -131,27 +131,27 @@ class BatchLimit:
 FREE, SETTLES, WAITS = BatchLimit(), BatchLimit(settles=True), BatchLimit(waits=True)
 
 
-class HandoverPlan:
+class CutoverPlan:
     def __init__(self, manager: StreamManager, scope: str, stream: str, old: str) -> None:
         self.name = old
         self._manager, self._scope, self._stream = manager, scope, stream
-        self._record = HandoverRecord(manager, scope, stream, old)
+        self._record = CutoverRecord(manager, scope, stream, old)
         self._looked_at: float | None = None
         self._step = FREE
 
     @staticmethod
-    def of(manager: StreamManager, options: ReadOptions) -> HandoverPlan | None:
-        """That of a query; None if it takes part in no handover."""
+    def of(manager: StreamManager, options: ReadOptions) -> CutoverPlan | None:
+        """That of a query; None if it takes part in no cutover."""
         if options.replay_of is not None:
             return NewQuery(manager, options.scope, options.stream, options.replay_of)
-        if options.handover is not None:
-            return OldQuery(manager, options.scope, options.stream, options.handover)
+        if options.cutover is not None:
+            return OldQuery(manager, options.scope, options.stream, options.cutover)
         return None
 
     async def step(self, start: StreamCut, settled: str | None) -> BatchLimit:
-        """What follows a batch that ended at `start`; settled: and at the cut of that handover."""
+        """What follows a batch that ended at `start`; settled: and at the cut of that cutover."""
         now = time.monotonic()
-        is_due = self._looked_at is None or now - self._looked_at >= SPARK_HANDOVER_EVERY_S
+        is_due = self._looked_at is None or now - self._looked_at >= SPARK_CUTOVER_EVERY_S
         if is_due or self._step.settles:
             self._step = await self._look(start, is_settled=settled == self.name)
             self._looked_at = now
@@ -170,7 +170,7 @@ class HandoverPlan:
         if order is CutOrder.BEFORE:
             return BatchLimit(end)
         raise ConflictError(
-            f"a query of {self._scope}/{self._stream} stands at {start}, past the cut of the handover by {self.name}, "
+            f"a query of {self._scope}/{self._stream} stands at {start}, past the cut of the cutover by {self.name}, "
             f"{end}: its checkpoint is another query's; give each query its own"
         )
 
@@ -186,24 +186,24 @@ class HandoverPlan:
             return None
 
 
-class OldQuery(HandoverPlan):
-    """The query that another may take over from: option `handover`."""
+class OldQuery(CutoverPlan):
+    """The query that another may take over from: option `cutover`."""
 
     _told: str | None = None
 
     async def _look(self, start: StreamCut, *, is_settled: bool) -> BatchLimit:
-        found = await self._record.handover.find()
+        found = await self._record.cutover.find()
         if found is None or found.state is State.ABANDONED:
             return FREE
         if found.state is State.SWITCHED or found.is_old_done:
-            raise HandedOverError(self.name, found.new, found.cut or "")
+            raise QuerySupersededError(self.name, found.new, found.cut or "")
         at = start.as_text()
         if found.state in (State.FOLLOWING, State.ASKED) and at != self._told:
             place = OldPlace(at, await self._tail(found.output))
             self._told = at
             await self._record.old_place.put(lambda _: place)
         if found.state is State.ASKED:
-            found = await self._record.handover.change(
+            found = await self._record.cutover.change(
                 lambda it: replace(it, state=State.FIXED, cut=at) if it.state is State.ASKED else None
             )
         if found.state is not State.FIXED:
@@ -211,31 +211,31 @@ class OldQuery(HandoverPlan):
         step = await self._to(found.cut, start, is_settled=is_settled)
         if not step.waits:
             return step
-        found = await self._record.handover.change(
+        found = await self._record.cutover.change(
             lambda it: replace(it, is_old_done=True) if it.state is State.FIXED else None
         )
         if found.state is State.ABANDONED:
             return FREE
-        raise HandedOverError(self.name, found.new, found.cut or "")
+        raise QuerySupersededError(self.name, found.new, found.cut or "")
 
 
-class NewQuery(HandoverPlan):
+class NewQuery(CutoverPlan):
     """The query that takes over: option `replay_of`. It doesn't overtake the old one."""
 
     _place: NewPlace | None = None
 
     async def _look(self, start: StreamCut, *, is_settled: bool) -> BatchLimit:
-        found = await self._record.handover.find()
+        found = await self._record.cutover.find()
         if found is None or found.state is State.ABANDONED:
             what = "there is none" if found is None else f"that to {found.new} was abandoned"
             raise ConflictError(
-                f"the option 'replay_of' names a handover by {self.name}, and {what}: nadi.spark.replay begins one"
+                f"the option 'replay_of' names a cutover by {self.name}, and {what}: nadi.spark.replay begins one"
             )
         if found.cut is not None:
             await self._tell(start, found, None)
             step = await self._to(found.cut, start, is_settled=is_settled)
             if step.waits and not found.is_new_done:
-                await self._record.handover.change(
+                await self._record.cutover.change(
                     lambda it: replace(it, is_new_done=True) if it.state is State.FIXED else None
                 )
             return step
@@ -247,7 +247,7 @@ class NewQuery(HandoverPlan):
         await self._tell(start, found, old if is_even else None)
         return BatchLimit(limit)
 
-    async def _tell(self, start: StreamCut, found: Handover, even: OldPlace | None) -> None:
+    async def _tell(self, start: StreamCut, found: Cutover, even: OldPlace | None) -> None:
         cut = start.as_text()
         place = self._place or await self._record.new_place.find() or NewPlace(cut)
         if even is not None and even.output is not None and (place.last is None or place.last.cut != even.cut):

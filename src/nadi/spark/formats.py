@@ -26,7 +26,7 @@ from nadi.spark.reading import plan
 from nadi.spark.reading.direct import read_pieces
 from nadi.spark.reading.plan import PiecesPartition, partitions_of
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.reading.union import UnionReader, is_union, schema_of_union
+from nadi.spark.reading.union_batch import UnionReader, is_union, schema_of_union
 from nadi.spark.sink import BatchWriter, SinkColumns, StreamWriter, check_overwrite, plan_of
 
 # the options that a schema follows from: a schema is asked for before it is known what is read with it

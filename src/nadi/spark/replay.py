@@ -31,10 +31,10 @@ from nadi.model.cutorder import CutOrder
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import client_of
-from nadi.spark.cutover import HandedOverError, Handover, HandoverRecord, State
+from nadi.spark.cutover import Cutover, CutoverRecord, QuerySupersededError, State
 from nadi.spark.options.parsed import GivenOptions
 
-__all__ = ["Comparison", "HandedOverError", "Replay", "ReplayLag"]
+__all__ = ["Comparison", "QuerySupersededError", "Replay", "ReplayLag"]
 KeyOf = Callable[[bytes], bytes | str]
 _TAKEN = 1000  # events of one, then of the other
 _TOLD_EVERY_S = 5.0
@@ -178,12 +178,12 @@ class Takeover:
     ) -> None:
         self._manager, self._scope, self._stream = manager, scope, stream
         self._new, self._output, self._trial = new, output, trial
-        self._record = HandoverRecord(manager, scope, stream, old)
+        self._record = CutoverRecord(manager, scope, stream, old)
         self._seen: tuple[float, int] | None = None
 
-    async def begin(self, start: str) -> Handover:
+    async def begin(self, start: str) -> Cutover:
         """Make trial stream and record, unless they are there. start: as `StreamCuts.named` takes it."""
-        found = await self._record.handover.find()
+        found = await self._record.cutover.find()
         if found is None or found.state is State.ABANDONED:
             if found is not None and found.new == self._new:
                 raise InvalidArgumentError(
@@ -196,7 +196,7 @@ class Takeover:
                 if await trial.bytes_between(await trial.head(), await trial.tail()):
                     raise NotEmptyError(f"the trial stream {self._trial} has events: delete it, or name another")
             is_head = start.lower() == HEAD
-            wanted = Handover(new=self._new, output=self._output, trial=self._trial, start=cut, from_head=is_head)
+            wanted = Cutover(new=self._new, output=self._output, trial=self._trial, start=cut, from_head=is_head)
             found = await self._record.begin(wanted)
         if (found.new, found.output, found.trial) != (self._new, self._output, self._trial):
             raise ConflictError(
@@ -243,10 +243,10 @@ class Takeover:
 
         return await compare(lambda: events(found.output, 0), lambda: events(found.trial, 1), key_of, examples)
 
-    async def ask(self) -> Handover:
+    async def ask(self) -> Cutover:
         return await self._change(State.ASKED, State.FOLLOWING)
 
-    async def wait_until_done(self, give_up_s: float) -> Handover:
+    async def wait_until_done(self, give_up_s: float) -> Cutover:
         """Wait until both outputs are complete up to the cut; ConflictError, saying who is late, if they aren't."""
         until = time.monotonic() + give_up_s
         while True:
@@ -260,11 +260,11 @@ class Takeover:
                 )
             await asyncio.sleep(0.1)
 
-    async def finish(self) -> Handover:
+    async def finish(self) -> Cutover:
         """From now on the new query writes the output."""
         return await self._change(State.SWITCHED, State.FIXED)
 
-    async def abandon(self) -> Handover:
+    async def abandon(self) -> Cutover:
         """Go on with the old query alone; ConflictError once the new one has taken over."""
         found = await self._change(State.ABANDONED, State.FOLLOWING, State.ASKED, State.FIXED)
         if found.state is State.SWITCHED:
@@ -279,31 +279,31 @@ class Takeover:
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _found(self) -> Handover:
-        found = await self._record.handover.find()
+    async def _found(self) -> Cutover:
+        found = await self._record.cutover.find()
         if found is None or found.new != self._new:
             other = "none was begun" if found is None else f"that is {found.new}"
             raise ConflictError(f"{self._new} is not the replay of {self._record.old}: {other}; start it first")
         return found
 
-    async def _change(self, to: State, *of: State) -> Handover:
+    async def _change(self, to: State, *of: State) -> Cutover:
         await self._found()
 
-        def changed(stored: Handover) -> Handover | None:
+        def changed(stored: Cutover) -> Cutover | None:
             if stored.new != self._new:
                 raise ConflictError(f"the replay {stored.new} has taken the place of {self._new}")
             if to is State.SWITCHED and not (stored.is_old_done and stored.is_new_done):
                 return None
             return replace(stored, state=to) if stored.state in of else None
 
-        return await self._record.handover.change(changed)
+        return await self._record.cutover.change(changed)
 
 
 class Replay:
     """A new version of a job, from the old one's past to its place.
 
     spark: the session that runs the new version. job: makes the rows to be written of the rows that are read. home: the
-    options `controller`, `scope` and those to log in. old: the option `handover` of the old version's query. new: the
+    options `controller`, `scope` and those to log in. old: the option `cutover` of the old version's query. new: the
     new version's, and this replay's name. start: where it starts, `head`, a bookmark, a time or a cut's text. trial:
     the stream it writes until it takes over; made and deleted by the replay. read, write: more options of its query.
     """
@@ -424,11 +424,11 @@ class Replay:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _run(self, found: Handover) -> Any:
+    def _run(self, found: Cutover) -> Any:
         if self.query is not None and self.query.isActive:
             return self.query
         has_it = found.state is State.SWITCHED
-        source = {"handover": self._new} if has_it else {"replay_of": self._old}
+        source = {"cutover": self._new} if has_it else {"replay_of": self._old}
         start = {"start_stream_cut": found.cut if has_it else found.start}
         rows = (
             self._spark.readStream.format("nadi")

@@ -14,7 +14,7 @@ from nadi.client.scan.connection import ConnectionSettings
 from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.spark import cutover
 from nadi.spark.connections import client_of
-from nadi.spark.cutover import HandedOverError, Handover, State
+from nadi.spark.cutover import Cutover, QuerySupersededError, State
 from nadi.spark.replay import Comparison, Takeover, compare
 from tests.spark.queries import Home
 from tests.spark.replay.versions import Version
@@ -32,7 +32,7 @@ class Scene:
         self.output, self.trial = f"{name}-out", f"{name}-trial"
         home.manager.create_stream("home", self.output, 2)
         self.old, self.new = Version(home, b":old", self.chance), Version(home, b":new", self.chance)
-        self.old.start(self.output, stream=name, handover="v1", max_bytes_per_trigger="2000")
+        self.old.start(self.output, stream=name, cutover="v1", max_bytes_per_trigger="2000")
         self.client = client_of(ConnectionSettings(home.uri))
 
     def run(self, work: Callable[[Takeover], Any], new: str = "v2") -> Any:
@@ -42,8 +42,8 @@ class Scene:
         )
         return self.client.run(work(takeover))
 
-    def begin(self, start: str = "head") -> Handover:
-        found: Handover = self.run(lambda takeover: takeover.begin(start))
+    def begin(self, start: str = "head") -> Cutover:
+        found: Cutover = self.run(lambda takeover: takeover.begin(start))
         self.new.start(self.trial, stream=self.name, replay_of="v1", start_stream_cut=found.start)
         return found
 
@@ -64,7 +64,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutover, "SPARK_HANDOVER_EVERY_S", 0.0)
+    monkeypatch.setattr(cutover, "SPARK_CUTOVER_EVERY_S", 0.0)
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))])
@@ -81,18 +81,18 @@ def test_the_output_has_each_event_once_whoever_dies_at_which_step(home: Home, s
                 scene.source.scale()
         if turn == 2:
             scene.begin()
-        with suppress(HandedOverError):
+        with suppress(QuerySupersededError):
             scene.old.trigger(0.25)
         if turn >= 2:
             scene.new.trigger(0.25)
         if turn < asked_at:
             continue
-        found: Handover = scene.run(lambda takeover: takeover.ask())
+        found: Cutover = scene.run(lambda takeover: takeover.ask())
         if found.is_old_done and found.is_new_done and not is_over:
             compared: Comparison = scene.run(lambda takeover: takeover.compare(lambda event: event.split(b":")[0]))
             assert compared.old_events == compared.new_events == compared.missing == compared.extra
             assert scene.run(lambda takeover: takeover.finish()).state is State.SWITCHED
-            scene.new.start(scene.output, stream=scene.name, handover="v2", start_stream_cut=found.cut or "")
+            scene.new.start(scene.output, stream=scene.name, cutover="v2", start_stream_cut=found.cut or "")
             is_over = True
             scene.source.write(50)
         if is_over and turn > 40 and not scene.new.trigger():
@@ -105,7 +105,7 @@ def test_the_output_has_each_event_once_whoever_dies_at_which_step(home: Home, s
 
 
 def end(scene: Scene, version: Version) -> None:
-    """A last batch, for what is held back to come out: that of another handover at the tail."""
+    """A last batch, for what is held back to come out: that of another cutover at the tail."""
     scene.go(version)
     name = "v2" if version is scene.new else "v1"
     last = Takeover(
@@ -113,7 +113,7 @@ def end(scene: Scene, version: Version) -> None:
     )
     scene.client.run(last.begin("tail"))
     scene.client.run(last.ask())
-    with pytest.raises(HandedOverError):
+    with pytest.raises(QuerySupersededError):
         scene.go(version)
 
 
@@ -124,9 +124,9 @@ def test_an_abandoned_replay_leaves_the_old_version_as_it_was(home: Home) -> Non
     scene.begin()
     scene.go(scene.new)
     scene.run(lambda takeover: takeover.ask())
-    with pytest.raises(HandedOverError, match="v2 goes on from"):
+    with pytest.raises(QuerySupersededError, match="v2 goes on from"):
         scene.go(scene.old)
-    with pytest.raises(HandedOverError):
+    with pytest.raises(QuerySupersededError):
         scene.old.trigger()
     scene.run(lambda takeover: takeover.abandon())
     with pytest.raises(ConflictError, match="v2 was abandoned"):
@@ -144,7 +144,7 @@ def test_an_abandoned_replay_leaves_the_old_version_as_it_was(home: Home) -> Non
     with pytest.raises(ConflictError, match="being replayed as v3"):
         scene.begin()
     scene.client.run(other.ask())
-    with pytest.raises(HandedOverError):
+    with pytest.raises(QuerySupersededError):
         scene.go(scene.old)
     assert {event.rpartition(b":")[2] for event in scene.check()} == {b"old"}
 
@@ -182,7 +182,7 @@ def test_who_goes_past_the_cut_is_told(home: Home) -> None:
     scene.begin()
     scene.go(scene.old)
     scene.run(lambda takeover: takeover.ask())
-    with pytest.raises(HandedOverError):
+    with pytest.raises(QuerySupersededError):
         scene.go(scene.old)
     scene.source.write(10)
     stray = Version(home, b"", scene.chance)

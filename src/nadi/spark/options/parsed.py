@@ -214,7 +214,7 @@ class ReadOptions(StreamAddress):
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. output: scope and name of the stream that it writes.
-    handover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
+    cutover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
     mirror: a name, and the checkpoint folder kept under it. delivery: at most once, the group's position is behind a
     batch before its events are handed out. skip_truncated: a streaming query continues after truncated
     events. on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is
@@ -237,7 +237,7 @@ class ReadOptions(StreamAddress):
     group_id: str | None = None
     starts_at_group: bool = False
     output: tuple[str, str] | None = None
-    handover: str | None = None
+    cutover: str | None = None
     replay_of: str | None = None
     mirror: tuple[str, str] | None = None
     delivery: Guarantee = EXACTLY_ONCE
@@ -291,7 +291,7 @@ class ReadOptions(StreamAddress):
             event_time_unit=event_time_unit(options, columns),
             value=options.value(),
             ordered=options.flag("ordered") if "ordered" in options else None,
-            handover=_name(options, "handover", "query"),
+            cutover=_name(options, "cutover", "query"),
             replay_of=_name(options, "replay_of", "query"),
             mirror=_mirror(options),
             delivery=_read_delivery(options),
@@ -369,7 +369,7 @@ def _read_delivery(options: GivenOptions) -> Guarantee:
             raise InvalidArgumentError(
                 "the option 'delivery' as at-most-once needs 'groupId': its position is kept there"
             )
-        for other in ("output", "handover", "replay_of"):
+        for other in ("output", "cutover", "replay_of"):
             if other in options:
                 raise InvalidArgumentError(f"the options 'delivery' as at-most-once and {other!r} exclude each other")
     return delivery

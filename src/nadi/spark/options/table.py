@@ -182,12 +182,12 @@ OPTIONS: tuple[SparkOption, ...] = (
     SparkOption("max_partitions", _READS, "tasks of a read, at most", "16"),
     SparkOption("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
     SparkOption(
-        "handover", _STREAMING, "a name by which a new version of the query can take over from it (`replay.md`)"
+        "cutover", _STREAMING, "a name by which a new version of the query can take over from it (`replay.md`)"
     ),
     SparkOption("mirror_checkpoint", _STREAMING, "the query's checkpoint folder: it is mirrored into the scope"),
     SparkOption("mirror_name", _STREAMING, "the name that `mirror_checkpoint` is kept under", "needed with it"),
     SparkOption(
-        "replay_of", _STREAMING, "the `handover` of a running query: this one follows it and never overtakes it"
+        "replay_of", _STREAMING, "the `cutover` of a running query: this one follows it and never overtakes it"
     ),
     # what is written
     SparkOption(
@@ -265,7 +265,7 @@ EXCLUDED = {  # beside an option
     "groupId": ("stream_pattern", "stream_tag"),
     "startAt": ("slice", *_START),
     "skip_truncated": ("failOnDataLoss",),
-    "handover": ("replay_of", *_SEVERAL),
+    "cutover": ("replay_of", *_SEVERAL),
     "replay_of": _SEVERAL,
     "delivery": ("exactly_once",),
     _BY_BYTES: (_BY_EVENTS,),

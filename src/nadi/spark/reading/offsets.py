@@ -13,7 +13,7 @@ from nadi.model.streamcut import StreamCut
 @dataclass(frozen=True, slots=True)
 class Offset:
     """Where a query stands in one stream; and skipped_to: where the batch before it began instead of at the
-    offset before it, because all between had been truncated. settled: the handover at whose cut this is."""
+    offset before it, because all between had been truncated. settled: the cutover at whose cut this is."""
 
     cut: StreamCut
     skipped_to: StreamCut | None = None

@@ -50,7 +50,7 @@ from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.consumer_lag import together
-from nadi.spark.cutover import HandoverPlan
+from nadi.spark.cutover import CutoverPlan
 from nadi.spark.options.parsed import NO_LIMITS, Admission, ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.admission import ROOM_FOR_ALL, Minimum, Room, dealt, ends_in_time, shares
@@ -150,8 +150,8 @@ class QueryStreams:
         self._group = QueryGroup(manager, options.scope, group_id, options.delivery) if group_id is not None else None
         self._notes = BatchNotes(manager, options) if options.output is not None else None
         self._lag = Lag(manager)
-        self._handover = HandoverPlan.of(manager, options)
-        self._handed_over_to: StreamCut | None = None
+        self._cutover = CutoverPlan.of(manager, options)
+        self._cut_over_to: StreamCut | None = None
         self._at: Offsets | None = None  # where the latest batch ends
         self._began: Offsets | None = None  # what Spark was told as the start of a new query
         self._handed: tuple[Offsets, Offsets, int] | None = None  # the latest batch's end, its start, and its number
@@ -192,8 +192,8 @@ class QueryStreams:
         self._check_same(start)
         if self._group is not None:
             await self._group.take(start)
-        if self._handover is not None:
-            fixed = await self._handed_over(self._handover, start)
+        if self._cutover is not None:
+            fixed = await self._at_cutover(self._cutover, start)
             if fixed is not None:
                 self._at = fixed
                 return fixed
@@ -337,14 +337,14 @@ class QueryStreams:
             self._names = sorted(set(self._options.several.names).intersection(known))
         self._looked_at = time.monotonic()
 
-    async def _handed_over(self, handover: HandoverPlan, start: Offsets) -> Offsets | None:
+    async def _at_cutover(self, cutover: CutoverPlan, start: Offsets) -> Offsets | None:
         (begin,) = start.streams.values()
-        step = await handover.step(begin.cut, begin.settled)
+        step = await cutover.step(begin.cut, begin.settled)
         if step.settles:
-            return Offsets({self._options.stream: Offset(begin.cut, settled=handover.name)})
-        if step.limit != self._handed_over_to:
-            await (await self._of(self._options.stream)).limit_to("handover", step.limit)
-            self._handed_over_to = step.limit
+            return Offsets({self._options.stream: Offset(begin.cut, settled=cutover.name)})
+        if step.limit != self._cut_over_to:
+            await (await self._of(self._options.stream)).limit_to("cutover", step.limit)
+            self._cut_over_to = step.limit
         return start if step.waits else None
 
     async def _of(self, name: str) -> QueryProgress:

@@ -18,7 +18,7 @@ from nadi.spark.options.parsed import GivenOptions, ReadOptions
 from nadi.spark.options.table import SparkFormat, Use
 
 if TYPE_CHECKING:
-    from nadi.lake.union import UnionSplit
+    from nadi.lake.union_scan import UnionSplit
 
 SOURCE, UNION, LAKE, COLUMNS = "source", "union", "lake", "columns"
 _WITH_UNION = {
@@ -58,7 +58,7 @@ class _UnionRequest:
 
 
 def schema_of_union(given: Mapping[str, str], format_: SparkFormat) -> StructType:
-    from nadi.lake.union import union_schema
+    from nadi.lake.union_scan import union_schema
 
     wanted = _UnionRequest(given, format_)
     return spark_schema(union_schema(*wanted.stream, columns=wanted.columns, name=wanted.lake))
@@ -75,7 +75,7 @@ class UnionReader(DataSourceReader):
         self._given, self._format, self._schema = dict(given), format_, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        from nadi.lake.union import union
+        from nadi.lake.union_scan import union
 
         wanted, names = _UnionRequest(self._given, self._format), self._schema.names
         if wanted.columns not in (None, names):

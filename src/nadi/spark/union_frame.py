@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from nadi.lake.definition import LakeDefinition
-    from nadi.lake.union import Union
+    from nadi.lake.union_scan import Union
 
 _MOST_CONDITIONS = 500
 
@@ -39,7 +39,7 @@ def union(
     """
     from nadi.client import StreamManager  # who asks for a schema does without the client
     from nadi.lake.definition import lake_name, record_of
-    from nadi.lake.union import union as united
+    from nadi.lake.union_scan import union as united
     from nadi.spark.columns import spark_schema
     from nadi.spark.options.parsed import ReadOptions
 
