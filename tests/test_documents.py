@@ -61,13 +61,13 @@ def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="an example is for curl")
 @pytest.mark.timeout(600)  # one of the commands starts Spark
-def test_the_examples_of_the_first_hour(tmp_path: Path) -> None:
+def test_tutorial_commands_print_what_is_printed(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    guide = (ROOT / "docs" / "first-hour.md").read_text()
+    guide = (ROOT / "docs" / "tutorial.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (tmp_path / "day.py").write_text(program)
     with nadi.embedded(tmp_path / "data", rest_port=0) as server:
-        for command, printed in _steps("first-hour.md"):
+        for command, printed in _steps("tutorial.md"):
             _, said = _run(command, tmp_path, NADI_CONTROLLER=server.controller_uri, NADI_REST=server.rest_uri)
             assert said == printed, command
 

@@ -112,7 +112,7 @@ def test_slices_are_exact_through_a_split_and_a_restart(spark: Any, places: Plac
 
 
 def test_the_operator_of_the_guide(spark: Any, places: Places) -> None:
-    (example,) = [code for code in python_of("spark.md") if "def rises" in code]
+    (example,) = [code for code in python_of("spark.md") if "def find_rises" in code]
     here = places("guide")
     for stream in ("meters", "rises"):
         here.manager.create_stream(here.scope, stream, 2)
@@ -127,7 +127,7 @@ def test_the_operator_of_the_guide(spark: Any, places: Places) -> None:
                 writer.write_event(json.dumps({"meter": meter, "wh": wh}).encode(), routing_key=meter)
                 expected += [(meter, wh)] if 0 < last[meter] < wh else []
                 last[meter] = wh
-        writing = names["found"].writeStream.format("nadi").options(**home, stream="rises")
+        writing = names["rises"].writeStream.format("nadi").options(**home, stream="rises")
         query = writing.option("checkpointLocation", str(here.folder / "checkpoint")).start()
         try:
             query.processAllAvailable()

@@ -12,7 +12,7 @@ import pytest
 from tests.spark.conftest import World
 
 pytestmark = pytest.mark.spark
-GUIDE = Path(__file__).parents[2] / "docs" / "spark-chains.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "spark-clusters.md"
 
 
 def test_the_guides_chain(world: World, tmp_path: Path) -> None:
@@ -32,7 +32,9 @@ def test_the_guides_chain(world: World, tmp_path: Path) -> None:
                 written.append(number)
 
     write()
-    (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (example,) = [
+        code for code in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "def link" in code
+    ]
     exec(example, names)
     first, second = names["clean"], names["by_sensor"]
     for query in (first, second):

@@ -244,7 +244,7 @@ def test_the_guides_example(spark: Any, home: Home, tmp_path: Path) -> None:
     manager = home.manager
     manager.create_stream("home", "meters", 2)
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    section = guide.partition("### Event time")[2].partition("\n### ")[0]
+    section = guide.partition("### Event time")[2].partition("\n## ")[0]
     names: dict[str, Any] = {"spark": spark, "home": {"controller": home.uri, "scope": "home"}}
     for example in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
         exec(compile(example, "docs/spark.md", "exec"), names)
