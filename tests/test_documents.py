@@ -53,7 +53,7 @@ def test_the_examples_of_cuts_and_times(guide: str, least: int, tmp_path: Path) 
 @pytest.mark.timeout(900)  # many commands are processes
 def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
-        for command, printed in _steps("cli.md"):
+        for command, printed in _steps("cli.md", 5):
             code, said = _run(command, tmp_path, NADI_CONTROLLER=server.controller_uri, COLUMNS="120")
             assert said == printed, command
             assert code == (1 if re.search("^error:", printed, re.M) else 0), command
@@ -116,6 +116,6 @@ def _steps(document: str, least: int = 10) -> list[tuple[str, str]]:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
 def test_the_examples_of_rest(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server:
-        for command, printed in _steps("rest.md"):
+        for command, printed in _steps("rest.md", 5):
             code, said = _run(command, tmp_path, NADI=server.rest_uri)
             assert (code, said.rstrip("\n")) == (0, printed.rstrip("\n")), command

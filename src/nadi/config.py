@@ -275,7 +275,7 @@ class ServerConfig:
         DEFAULT_LOG_FORMAT, "How: text, or json, one object a line (docs/operations.md).", choices=LOG_FORMATS
     )
     traces: str = _option(
-        DEFAULT_TRACES, "Where spans of writes and reads go: none, or otlp (docs/traces.md).", choices=TRACE_KINDS
+        DEFAULT_TRACES, "Where spans of writes and reads go: none, or otlp (docs/monitoring.md).", choices=TRACE_KINDS
     )
     advertised_host: str | None = _option(
         None, "Name or address that clients should connect to.", default_text="--host"

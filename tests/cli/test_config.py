@@ -18,7 +18,6 @@ from nadi.config import OPTIONS
 
 from .test_cluster import up as served
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {option.key: option for option in OPTIONS.values()}
 
 
@@ -225,18 +224,6 @@ def test_one_port_is_not_for_two_doors() -> None:
     )
     assert "--port and --rest-port are both 7" in run("--port", "7", "--rest-port", "7", "--print-config", code=2)
     run("--port", "0", "--rest-port", "0", "--print-config")
-
-
-def test_the_guide_has_a_table_for_each_group_in_the_order_of_the_help() -> None:
-    panels: dict[str, list[str]] = {}
-    for option in OPTIONS.values():
-        variable = f" From the environment: `{option.variable}`." if option.variable else ""
-        default = option.default_text or ("false" if option.default is False else str(option.default or "–"))
-        row = f"| `{option.key}` | {option.allowed} | {default} | {option.help}{variable} |"
-        panels.setdefault(option.panel or "In general", []).append(row)
-    head = "| setting | is | default | |\n|---|---|---|---|\n"
-    tables = [f"**{panel}**\n\n{head}" + "\n".join(rows) for panel, rows in panels.items()]
-    assert "\n\n".join(tables) + "\n" in (ROOT / "docs" / "configuration.md").read_text()
 
 
 def test_help_shows_what_holds_without_an_option() -> None:
