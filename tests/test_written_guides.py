@@ -26,18 +26,10 @@ def test_the_guide_to_serializers(
         exec(compile(example, "docs/serializers.md", "exec"), names)
     assert capsys.readouterr().out.splitlines() == [
         """12 b'{"meter":"kitchen","wh":12}'""",
-        """text: {"meter":"kitchen","wh":12}""",
-        r"set aside: b'\xff'",
-        "Reading(meter='kitchen', wh=12)",
-        "Reading(meter='hall', wh=3)",
-        "Reading2(meter='kitchen', wh=12, room='unknown')",
-        "Reading2(meter='hall', wh=3, room='hall')",
+        "unknown",
+        "hall",
         "reading old events: $.meter: integer is read where string was written",
-        "[(1, 'json-schema'), (2, 'json-schema')] FULL_TRANSITIVE",
-        "2",
-        "[{'wh': 12}]",
-        "[seconds: 12",
-        "]",
+        "[1, 2]",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Take the pictures of docs/page.md anew, into docs/images: `python -m tests.browser.pictures`, or of one example
+"""Take the pictures of docs/web-page.md, into docs/images: `python -m tests.browser.pictures`, or of one example
 alone, `camera`, `plays`, `event_time` or `smart_meters`.
 
 The examples run meanwhile, the demo with its server and Spark. It takes a few minutes. Look at each picture afterwards.

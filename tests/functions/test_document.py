@@ -26,11 +26,11 @@ async def test_the_guide_to_functions(
     text = text.replace("run(sums)", f'run(sums, "{nadi_server.controller_uri}")')
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     files = {block.partition("\n")[0].removeprefix("# "): block for block in blocks}
-    assert sorted(files) == ["again.py", "billing.py", "plain.py", "summing.py"]
+    assert sorted(files) == ["again.py", "billing.py", "summing.py"]
     for name, block in files.items():
         (tmp_path / name).write_text(block)
     shell = re.findall(r"```console\n(.*?)```", text.replace(" home", f" {nadi_scope}"), re.DOTALL)
-    [*create, _], [run_plain] = (re.findall(r"^\$ (.*)$", block, re.M) for block in shell[:2])
+    [*create, _] = re.findall(r"^\$ (.*)$", shell[0], re.M)
     environment = {
         **os.environ,
         "NADI_CONTROLLER": nadi_server.controller_uri,
@@ -52,14 +52,6 @@ async def test_the_guide_to_functions(
     finally:
         billing.terminate()
         assert await billing.wait() == 0
-
-    plain = await asyncio.create_subprocess_shell(f"exec {run_plain}", cwd=tmp_path, env=environment)
-    try:
-        expected = [b"hall: 36 cents", b"attic: 15 cents"] * 2
-        assert await read(manager, nadi_scope, "bills", 4) == expected
-    finally:
-        plain.terminate()
-        assert await plain.wait() == 0
 
     await manager.truncate_stream((await manager.stream_info(nadi_scope, "meters")).tail)
     await fill(manager, nadi_scope, [b"hall 12", b"attic 5"])

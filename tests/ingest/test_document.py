@@ -13,7 +13,6 @@ import pytest
 
 import nadi
 
-pytest.importorskip("tantivy", reason="an example searches")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ingest.md"
 
 
@@ -31,7 +30,6 @@ def test_the_examples_of_the_guide(tmp_path: Path) -> None:
             "NADI_CONTROLLER": server.controller_uri,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "COLUMNS": "120",
-            "NADI_SEARCH_CACHE": str(tmp_path / "cache"),
         }
         for command, _, printed in steps:
             if re.match(r"\w+\(\)", command):

@@ -1,4 +1,4 @@
-"""syslog-ng by the configurations of docs/ingest.md: nothing is lost, whatever is killed; some may come twice."""
+"""syslog-ng by the configurations in deploy/log-shippers: nothing is lost, whatever is killed; some may come twice."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from nadi.standalone.embedded import EmbeddedServer
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text()
-SYSLOG, FILES = re.findall(r"```syslog-ng\n(.*?)```", DOCUMENT, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "ingest.md").read_text()
+SYSLOG, FILES = (
+    (ROOT / "deploy" / "log-shippers" / f"syslog-ng-{kind}.conf").read_text() for kind in ("network", "files")
+)
 PROGRAM = shutil.which("syslog-ng", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
