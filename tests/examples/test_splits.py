@@ -19,7 +19,7 @@ from examples.splits.meters import SCHEMA, STREAM, produce, readings
 from examples.splits.processes import by_processes
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "object-stores.md").read_text()
+GUIDE = (ROOT / "docs" / "query-engines.md").read_text()
 READINGS = 3_000
 SCOPE = "home"  # as in the guide
 
