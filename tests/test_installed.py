@@ -55,7 +55,7 @@ MISSING = {
     "sql": "from nadi.cli.sql.command import check_installed; check_installed()",
     "traces": "import nadi; nadi.turn_on_traces()",
 }
-FOR_PROGRAMS = {"camera", "connect", "demo", "dev"}
+FOR_PROGRAMS = {"camera", "connect", "demo", "dev", "docs"}
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -195,6 +195,11 @@ def test_the_sdist_builds_the_same_wheel(built: Built, tmp_path: Path) -> None:
         assert again.namelist() == first.namelist()
         assert all(again.read(name) == first.read(name) for name in first.namelist())
     assert {"pyproject.toml", "LICENSE", "docs", "deploy", "tests"} <= {path.name for path in source.iterdir()}
+
+
+def test_sdist_holds_what_git_has(built: Built) -> None:
+    names = run("tar", "-tzf", built.sdist).split()
+    assert {name.partition("/")[2] for name in names} == {*built.tracked, "PKG-INFO"}
 
 
 def test_the_image_sees_all_that_the_package_is_built_from(built: Built, tmp_path: Path) -> None:

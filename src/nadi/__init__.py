@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nadi.observe.traces import turn_on_traces
     from nadi.standalone import ServerSecurity, embedded
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "Basic",
@@ -80,12 +80,14 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})  # completion offers what is not imported yet, too
+    return sorted({*globals(), *__all__, "__version__"})  # completion offers what is not imported yet, too
 
 
 if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":  # of pyproject.toml
+            return import_module("importlib.metadata").version("nadi")
         if name not in __all__:
             raise AttributeError(f"module 'nadi' has no attribute {name!r}")
         if name == "errors":

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nadi import __version__
+import nadi
 from nadi.cli.printing import INTERRUPTED, failure, say
 
 # Also what is empty by default.
@@ -125,7 +125,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        say(f"nadi {__version__}")
+        say(f"nadi {nadi.__version__}")
         raise typer.Exit
 
 
