@@ -173,7 +173,7 @@ def metrics() -> str:
 def description() -> dict[str, Any]:
     """The OpenAPI description that a server publishes."""
     from nadi.controller.rest.server import ENDPOINTS, describe
-    from nadi.own_clients import OwnClients
+    from nadi.loopback_clients import OwnClients
     from nadi.web.site import live_site
 
     return describe((*ENDPOINTS, *live_site(OwnClients(answer_s=1.0)).endpoints))
