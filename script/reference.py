@@ -49,6 +49,7 @@ MODULES = {  # of reference/python.md, in its order; a name that several modules
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, render in PAGES.items():
         files.append(File.generated(config, f"reference/{name}.md", content=render()))
+    files.append(File.generated(config, "decisions/index.md", content=decisions()))
     for source, name in INCLUDED.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text()))
     return files
@@ -252,6 +253,16 @@ def compatibility() -> str:
     from tests.compatibility import table as recorded
 
     return f"# Compatibility tables\n\n{recorded.render()}"
+
+
+def decisions() -> str:
+    """A table of the decision records, by number."""
+    titles = [
+        (path.name, path.read_text().partition("\n")[0]) for path in sorted((ROOT / "docs/decisions").glob("*.md"))
+    ]
+    rows = [(f"[{number}]({name})", title) for name, line in titles for number, title in [line[2:].split(": ", 1)]]
+    about = "Each record gives one decision with its context, alternatives and cost."
+    return f"# Decisions\n\n{about}\n\n{table(('number', 'decision'), rows)}"
 
 
 def public_names(module: str) -> Iterator[tuple[str, str]]:
