@@ -16,7 +16,7 @@ MODULES = {"time", "uuid", "random", "secrets", "threading", "concurrent"}
 CALLS = {"to_thread", "run_in_executor", "now", "utcnow", "today", "urandom"}
 MAY = {  # what stands behind a seam, or names things in a folder
     "segmentstore/tier1/files.py": "the log's own thread, its id, and how long its disk takes",
-    "segmentstore/tier1/runs.py": "its pools, which it hands to the runtime; a buffer and a lock for their threads",
+    "segmentstore/tier1/blob_files.py": "its pools, which it hands to the runtime; a buffer and a lock for their threads",
     "segmentstore/tier1/writer.py": "the thread that makes the log's files ready",
     "segmentstore/tier1/disk.py": "the time in the name of what is set aside in a folder",
     "controller/state/history.py": "its pool, which it hands to the runtime",
