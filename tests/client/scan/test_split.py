@@ -21,7 +21,7 @@ from nadi.client import Basic, Bearer, StreamManager
 from nadi.client.control.security import Encoded
 from nadi.client.scan import connection
 from nadi.client.scan.connection import ConnectionSettings
-from nadi.client.scan.pieces import ScanRange, parted
+from nadi.client.scan.pieces import ScanRange, split_at
 from nadi.client.scan.rows import ScanRows
 from nadi.client.scan.split import Split, data_of, text_of
 from nadi.errors import (
@@ -99,12 +99,12 @@ def column_of(split: Split) -> Callable[[str], list[Any]]:
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=20), places=st.sets(st.integers(1, 999), max_size=20))
-def test_what_is_parted_at_borders_is_all_there_in_order(sizes: list[int], places: set[int]) -> None:
+def test_what_is_parted_at_bounds_is_all_there_in_order(sizes: list[int], places: set[int]) -> None:
     pieces = [ScanRange("s", number, 7, 7 + size) for number, size in enumerate(sizes)]
-    borders = sorted(place for place in places if place < sum(sizes))
-    parts = parted(pieces, borders)
+    bounds = sorted(place for place in places if place < sum(sizes))
+    parts = split_at(pieces, bounds)
     lengths = [sum(piece.size_bytes for piece in part) for part in parts]
-    assert list(accumulate(lengths)) == [*borders, sum(sizes)]
+    assert list(accumulate(lengths)) == [*bounds, sum(sizes)]
     flat = [piece for part in parts for piece in part]
     assert all(piece.size_bytes for piece in flat)
     bytes_of = [(piece.segment_id, offset) for piece in flat for offset in range(piece.start, piece.end)]
