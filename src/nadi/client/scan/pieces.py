@@ -140,9 +140,10 @@ async def evenly(
 def split_at(pieces: Sequence[ScanRange], bounds: Iterable[int]) -> list[tuple[ScanRange, ...]]:
     """Split consecutive ranges at these bounds, offsets in the bytes of all ranges.
 
-    >>> [[r.size_bytes for r in part] for part in split_at([ScanRange("s", 0, 5, 9), ScanRange("s", 1, 0, 9)], [2, 4,
-    8])] [[2], [2], [4], [5]]
-    >>> [[r.size_bytes for r in part] for part in split_at([ScanRange("s", 0, 5, 9), ScanRange("s", 1, 0, 9)], [6])]
+    >>> ranges = [ScanRange("s", 0, 5, 9), ScanRange("s", 1, 0, 9)]
+    >>> [[piece.size_bytes for piece in part] for part in split_at(ranges, [2, 4, 8])]
+    [[2], [2], [4], [5]]
+    >>> [[piece.size_bytes for piece in part] for part in split_at(ranges, [6])]
     [[4, 2], [7]]
     """
     parts: list[list[ScanRange]] = [[]] if pieces else []

@@ -159,8 +159,7 @@ class EventTimes:
             raise InvalidArgumentError(
                 f"the writers of {self._scope}/{self._piece.stream} noted the time {number}, which as {self._unit} "
                 "since 1970 is outside the years 1 to 9999: set the option 'eventTimeUnit' to the writers' unit, one "
-                "of "
-                f"{', '.join(PER_SECOND)}, or to {NO_UNIT!r} for plain numbers"
+                f"of {', '.join(PER_SECOND)}, or to {NO_UNIT!r} for plain numbers"
             )
         times = numbers // (per_s // _PER_SECOND_US) if per_s > _PER_SECOND_US else numbers * (_PER_SECOND_US // per_s)
         return pa.array(times, pa.timestamp("us", "UTC"), mask=~known)

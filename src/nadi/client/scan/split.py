@@ -182,8 +182,8 @@ class Split(Readable):
         plain sight of anyone who sees the text.
 
         >>> from nadi.client.scan.rows import ScanRows
-        >>> split = Split(ConnectionSettings("tcp://127.0.0.1:9090"), ScanRows("home", ("event",), "ms", None, "raise",
-        False), ())
+        >>> rows = ScanRows("home", ("event",), "ms", None, "raise", False)
+        >>> split = Split(ConnectionSettings("tcp://127.0.0.1:9090"), rows, ())
         >>> Split.from_text(split.as_text()) == split
         True
         """

@@ -11,7 +11,7 @@ single branch of the reader.
 >>> old = {"type": "object", "properties": {"wh": {"type": "integer"}}, "required": ["wh"]}
 >>> new = {"type": "object", "properties": {"wh": {"type": "string"}, "at": {"type": "integer"}}, "required": ["at"]}
 >>> differences(new, old)
-['$.wh: string is read where integer was written', "$.at: is required but not always written"]
+['$.wh: string is read where integer was written', '$.at: is required but not always written']
 """
 
 from __future__ import annotations
