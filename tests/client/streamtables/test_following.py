@@ -18,7 +18,7 @@ import nadi
 from nadi.client import StreamManager
 from nadi.client.streamtables import change_writer, changes, latest_rows
 from nadi.client.streamtables import latest_rows as spill
-from nadi.client.streamtables.change_writer import Following, write_changes
+from nadi.client.streamtables.change_writer import ChangeWriter, write_changes
 from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, StreamNotFoundError
 from nadi.naming import STREAM_TABLES_TABLE
 from tests.support.waiting import until
@@ -130,7 +130,7 @@ def test_whoever_dies_at_which_step(
                 died.append(reached)
                 raise Killed(reached)
 
-        run = Following(manager, source, target, step)
+        run = ChangeWriter(manager, source, target, step)
         end = manager.cuts("sc", name).tail()
         if dies_at == "nowhere":
             run.run(end, threading.Event(), 1.0, None, "raise")
@@ -148,7 +148,7 @@ def test_a_transaction_that_timed_out_is_made_again(manager: StreamManager) -> N
 
     def run(step: Callable[[str], None] = lambda name: None) -> int:
         source, target = (nadi.stream_table(manager, "sc", one) for one in ("late", "late-changes"))
-        return Following(manager, source, target, step).run("tail", threading.Event(), 1.0, None, "raise")
+        return ChangeWriter(manager, source, target, step).run("tail", threading.Event(), 1.0, None, "raise")
 
     def abort(reached: str) -> None:
         if reached == "recorded":
