@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nadi.client.manager.streams import stores_of
-from nadi.client.scan.pieces import ScanRange, deal, together
+from nadi.client.scan.pieces import ScanRange, deal, groups_by_keys
 from nadi.client.scan.positions import PositionTexts
 from nadi.client.scan.rows import RowTimes
 from nadi.errors import InvalidArgumentError, ProtocolError
@@ -175,12 +175,12 @@ def test_pieces_whose_keys_overlap_stay_together() -> None:
         4: SegmentRange(4, 0.7, 1.0),
     }
     pieces = [ScanRange("s", number, 0, 10) for number in (4, 1, 3)]
-    assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [3], [4]]
+    assert [[one.segment_id for one in chain] for chain in groups_by_keys(pieces, ranges)] == [[1], [3], [4]]
     pieces.append(ScanRange("s", 2, 0, 10))
-    assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [2, 3, 4]]
+    assert [[one.segment_id for one in chain] for chain in groups_by_keys(pieces, ranges)] == [[1], [2, 3, 4]]
     pieces.append(ScanRange("s", 9, 0, 10))  # forgotten
-    assert len(together(pieces, ranges)) == 1
-    assert deal(pieces, 16, 1, together(pieces, ranges)) == [tuple(sorted(pieces))]
+    assert len(groups_by_keys(pieces, ranges)) == 1
+    assert deal(pieces, 16, 1, groups_by_keys(pieces, ranges)) == [tuple(sorted(pieces))]
 
 
 # --- as Spark has it ----------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.naming import segment_name
 from nadi.spark.connections import TaskClient
 from nadi.spark.options.parsed import ReadOptions
-from nadi.spark.reading import direct as reach
+from nadi.spark.reading import direct as direct_module
 from nadi.spark.reading import direct as source
-from nadi.spark.reading.direct import DirectOrNot
+from nadi.spark.reading.direct import DirectSource
 from nadi.wire.chunks import Located
 
 # 256 KiB go to tier 2 at once, less stays in the log
@@ -82,7 +82,7 @@ class World:
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
         connection = ConnectionSettings(self.server.controller_uri)
         options = ReadOptions(controller=connection, scope="home", stream=self.stream, direct=direct, **more)
-        blocks = DirectOrNot(options, self.client).blocks(ScanRange(self.stream, 0, start, self.end))
+        blocks = DirectSource(options, self.client).blocks(ScanRange(self.stream, 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 
@@ -172,17 +172,17 @@ def test_a_store_that_is_another_servers(
     mark = world.tier2 / "mark"
     own = mark.read_text()
     mark.write_text("0" * 32)
-    monkeypatch.setattr(reach, "_known", {})
+    monkeypatch.setattr(direct_module, "_known", {})
     with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):
         world.read()
     assert world.read("auto") == world.events
     assert sum(end - start for start, end in asked) == world.end
     mark.unlink()
-    monkeypatch.setattr(reach, "_known", {})
+    monkeypatch.setattr(direct_module, "_known", {})
     with pytest.raises(InvalidArgumentError, match="it has no mark"):
         world.read()
     mark.write_text(own)
-    monkeypatch.setattr(reach, "_known", {})
+    monkeypatch.setattr(direct_module, "_known", {})
     on_first_answer(monkeypatch, lambda located: replace(located, url="file:///not/here"))
     with pytest.raises(InvalidArgumentError, match="there is no file:///not/here here"):
         world.read()

@@ -65,7 +65,7 @@ class Room:
     def want(self, count: int) -> None:
         self.count = max(self.count, count)
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self.count = max(self.busy, self.count - count)
 
     def is_over(self) -> bool:

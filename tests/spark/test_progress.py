@@ -18,7 +18,7 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import Room
+from nadi.spark.reading.admission import Capacity
 from nadi.spark.reading.offsets import Offset
 from nadi.spark.reading.progress import QueryProgress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
@@ -122,7 +122,7 @@ class Query:
     def trigger(self, max_bytes: int | None) -> bool:
         """One batch; False if there is nothing to read."""
         start = self.offsets[-1]
-        end = run(self.progress.next(start, Room() if max_bytes is None else self.room(max_bytes)))
+        end = run(self.progress.next(start, Capacity() if max_bytes is None else self.capacity(max_bytes)))
         if end == start:
             return False
         assert end.cut != start.cut
@@ -138,10 +138,12 @@ class Query:
         self.batches.append(self.read(start, end))
         return True
 
-    def room(self, size: int) -> Room:
+    def capacity(self, size: int) -> Capacity:
         """By bytes, by events, or both."""
         few = max(1, size // 20)
-        return self.stream.chance.choice([Room(size), Room(None, few), Room(size, 5, 50), Room(None, None, size)])
+        return self.stream.chance.choice(
+            [Capacity(size), Capacity(None, few), Capacity(size, 5, 50), Capacity(None, None, size)]
+        )
 
     def read(self, start: Offset, end: Offset) -> list[Written]:
         """What the tasks give, whichever is first."""

@@ -233,7 +233,7 @@ class NewQuery(CutoverPlan):
     async def _update(self, start: StreamCut, *, is_settled: bool) -> BatchLimit:
         cutover = await self._record.cutover.find()
         if cutover is None or cutover.state is State.ABANDONED:
-            status = "it doesn't exist" if cutover is None else f"the one to {cutover.new} was abandoned"
+            status = "it doesn't exist" if cutover is None else f"its replacement by {cutover.new} was abandoned"
             raise ConflictError(
                 f"the option 'replay_of' names a cutover of {self.name}, but {status}: start one with nadi.spark.replay"
             )

@@ -1,6 +1,6 @@
 """Adjust executors to streams: as many as their segments need, more after splits, fewer after merges.
 
-A loop beside a program's queries polls nadi's controller for the number of segments and requests that many executors
+A loop in the program of the queries polls nadi's controller for the number of segments and requests that many executors
 from Spark. It releases only idle ones, and only after fewer have been sufficient for a while, so a stream that scales
 down and up again starts no executors.
 """
@@ -175,9 +175,7 @@ class SparkExecutors:
         while kind is not None:
             ancestors, kind = f"{ancestors} {kind.getName()}", kind.getSuperclass()
         if "CoarseGrained" not in ancestors:
-            raise InvalidArgumentError(
-                f"spark: master {self._context.master} has no executors to request: use a cluster"
-            )
+            raise InvalidArgumentError(f"spark: master {self._context.master} can't provide executors: use a cluster")
         if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
             raise InvalidArgumentError(
                 "spark: set spark.dynamicAllocation.enabled to false for executors to follow segments"

@@ -40,7 +40,7 @@ Row = tuple[str | None, ...]
 
 
 class MetadataReader(DataSourceReader):
-    """Reads all rows in one task, as of its execution."""
+    """Reads all rows in one task, when it runs."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
         names = await plan.streams_of(manager, options)
         if not names:
             raise InvalidArgumentError(
-                f"scope {options.scope} has no stream that matches {options.several}: check the option"
+                f"scope {options.scope} lacks a stream that matches {options.several}: check the option"
             )
         pieces = []
         for name in names:

@@ -6,7 +6,7 @@ there is one record per query (or application) and stream, changed only by compa
     batch 7, [transactions], pending  →  commit them together, idempotent  →  batch 7, done, and the cut after it
 
 If batch 7 is requested again, the recorded transactions are rolled forward and the new ones aborted. Invariant: a
-query's transaction is committed only while the record contains it. A closed record accepts no more batches: so another
+query's transaction is committed only while the record contains it. A closed record rejects further batches: so another
 query knows the last one, and continues after it.
 """
 
@@ -49,11 +49,11 @@ class Intent(msgspec.Struct, frozen=True):
     cut: str | None = None  # of the stream, after all of the batch's events, once known
     former: str | None = None  # the cut at which the stream is truncated after the commit
     is_closed: bool = False  # another query continues after this batch
-    segment: int | None = None  # a segment of the stream: tells it from a later stream of the same name
+    segment: int | None = None  # a segment of the stream: distinguishes it from a later stream of the same name
 
 
 class Claims:
-    """The claims of batches and tasks by runs of a query or application, none of which starts twice (at most once).
+    """The claims of batches and tasks by runs of a query or application, which never start twice (at most once).
 
     There is one key for batches and one per task number, so the table has as many keys as a batch has tasks.
     """
@@ -161,7 +161,7 @@ class SinkRecord:
         return -1 if intent is None else _last(await self._finished(intent))
 
     async def close(self) -> int:
-        """Close the record: complete a pending commit and accept no more batches. Return the last batch, -1 if there is
+        """Close the record: complete a pending commit and reject further batches. Return the last batch, -1 if there is
         none."""
 
         async def closed(stored: Intent | None) -> Intent | None:

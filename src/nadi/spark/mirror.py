@@ -1,7 +1,7 @@
 """Mirror the checkpoint folder of a query before each batch's tasks run, so that another machine can continue it.
 
-After a batch is in its offset log, Spark tells the source that the previous batch is committed. At this moment all data
-of the previous batch, state included, is on disk, and the sink has nothing of this batch. So the folder is a valid
+After a batch is in its offset log, Spark notifies the source that the previous batch is committed. At this moment all
+data of the previous batch, state included, is on disk, and the sink has nothing of this batch. So the folder is a valid
 checkpoint: the batch runs again with the same end, and the sink writes it once. Spark does this for batches without
 rows too, for which it requests no tasks. Only the first batch after a start, if it was already in the offset log, runs
 without it: it is mirrored when the query starts.
@@ -188,7 +188,7 @@ class CheckpointMirror:
             return str(json.loads((self._folder / "metadata").read_text())["id"])
         except (OSError, ValueError, KeyError) as error:
             raise InvalidArgumentError(
-                f"the option 'mirror_checkpoint' is {str(self._folder)!r}, which has no checkpoint of the query "
+                f"the option 'mirror_checkpoint' is {str(self._folder)!r}, which lacks a checkpoint of the query "
                 f"({error}): it must be its checkpointLocation, as a path on the driver's machine"
             ) from error
 

@@ -111,7 +111,7 @@ class SinkColumns:
         event = _position(names, options.event_column)
         if event is None:
             raise InvalidArgumentError(
-                f"the rows have no column {options.event_column!r} with the events, only {', '.join(names)}: "
+                f"the rows lack the column {options.event_column!r} with the events, and have {', '.join(names)}: "
                 f"add one{'' if options.value else ' (binary or string)'}, or set event_attribute_name"
             )
         kind = schema.fields[event].dataType
@@ -122,7 +122,7 @@ class SinkColumns:
         key_name = options.routing_key_column or "routing_key"
         key = _position(names, key_name)
         if key is None and options.routing_key_column is not None:
-            raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
+            raise InvalidArgumentError(f"the rows lack the column {key_name!r} for the routing key")
         if key is not None and not isinstance(schema.fields[key].dataType, StringType):
             raise InvalidArgumentError(f"the routing key column {key_name!r} must be a string: cast it")
         for index, name in enumerate(names):

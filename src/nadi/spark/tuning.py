@@ -67,7 +67,7 @@ def archive_options() -> str:
     """Return Java's options to use the archive; empty if it doesn't exist."""
     try:
         file = archive_file()
-    except (OSError, RuntimeError):  # there is no home folder, or pyspark lacks its jars
+    except (OSError, RuntimeError):  # the home folder, or pyspark's jars, are missing
         return ""
     return f"-XX:SharedArchiveFile={file} {QUIET}" if file is not None and file.is_file() else ""
 

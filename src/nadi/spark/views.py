@@ -52,7 +52,7 @@ def register(
     case-sensitive.
 
     streaming: create views of `readStream` for streaming queries, which continue; a table's event time then has a
-    `watermark`, and there are no latest rows. options: of `format("nadi")`: the controller's address, the credentials,
+    `watermark`, without latest rows. options: of `format("nadi")`: the controller's address, the credentials,
     and the range to read.
     """
     for name in options:
@@ -113,7 +113,7 @@ async def _sources_of(manager: StreamManager, scope: str, is_ended: bool) -> lis
     if len(plain) + len(tables) > SPARK_STREAMS:
         raise InvalidArgumentError(
             f"scope {scope} has {len(plain) + len(tables):,} streams and tables, more than {SPARK_STREAMS:,}, the "
-            "limit of views: read the ones you need with format('nadi')"
+            "limit of views: read those you need with format('nadi')"
         )
     slots = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
 

@@ -26,7 +26,7 @@ _KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # types without fields who
 
 
 def fields_of(kind: pa.DataType, subject: str) -> list[pa.Field]:
-    """Return the columns of values of that type; InvalidArgumentError if they have no fields."""
+    """Return the columns of values of that type; InvalidArgumentError if they lack fields."""
     struct = plain(kind)
     if not pa.types.is_struct(struct):
         raise InvalidArgumentError(f"{subject} has values of type {struct}: a table needs fields for its columns")
@@ -66,7 +66,7 @@ def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: st
         )
     if len(key) and types.keys() <= {*key, event_time, CHANGE}:
         raise InvalidArgumentError(
-            f"{subject} has no columns besides its key and its time: a row without values deletes its key, so the "
+            f"{subject} lacks columns besides its key and its time: a row without values deletes its key, so the "
             "table "
             "would stay empty"
         )

@@ -87,7 +87,7 @@ class StreamTables:
         in Spark's DDL, such as "meter string, wh double"; by default those of the stream's newest schema at each read.
         value_mode: the treatment of events that aren't such a row, as for `nadi.scan`.
 
-        key: the columns that identify a row, of which the latest counts. event_time: the column with the time of each
+        key: the columns that identify a row; the latest one counts. event_time: the column with the time of each
         row's event.
         """
         check_name("stream table", name)
@@ -206,8 +206,8 @@ async def planned(client: SchemaSource, table: TableDefinition) -> ReadTarget:
     value_format = table.value_format or await stored_format(client, table.scope, table.stream)
     if value_format is None:
         raise InvalidArgumentError(
-            f"{subject} has no columns: the store has no schema for stream {table.scope}/{table.stream}. Write to it "
-            "with a "
+            f"{subject} lacks columns: the store doesn't have a schema for stream {table.scope}/{table.stream}. Write "
+            "to it with a "
             "serializer that has one, or set the columns of JSON events: value_schema='meter string, wh double'"
         )
     value = value_options(value_format, table.value_schema, None, table.value_mode)

@@ -95,7 +95,7 @@ class EventTimes:
         self._page = _Page(_NONE, _NONE, False, None)
 
     def of(self, offsets: Numbers) -> pa.Array:
-        """Return the times of rows in offset order, or numbers if they have no unit."""
+        """Return the times of rows in offset order, or numbers without a unit."""
         times, known = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), bool)
         low = 0
         while low < len(offsets):
@@ -363,7 +363,7 @@ def _batch_ends(total: int, rows: _Numbers | None, events: pa.Array | None) -> I
 
 
 def unnested_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with the fields in place of the value. InvalidArgumentError if the value has no fields, or two
+    """Return the columns with the fields in place of the value. InvalidArgumentError if the value lacks fields, or two
     columns would have the same name.
 
     >>> unnested_schema(pa.schema({"value": pa.struct({"wh": pa.int64()}), "offset": pa.int64()})).names

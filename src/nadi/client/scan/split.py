@@ -151,7 +151,7 @@ def _credentials_of(login: _Login | None) -> Credentials | None:
 class Split(Readable):
     """A part of a scan that any process with access to the server can read: pickle it and send it there.
 
-    It contains the client's credentials, including those from its environment; whoever receives it can use them. Reads
+    It contains the client's credentials, including those from its environment; any recipient can use them. Reads
     like a `Scan`, with one client per server in each process.
     """
 
@@ -179,7 +179,7 @@ class Split(Readable):
         """Return the split as one line of letters, digits, `-` and `_`, for files, shells and other programs.
 
         The reader uses the credentials of its own environment. with_credentials: include this split's credentials, in
-        plain sight of anyone who sees the text.
+        plain text.
 
         >>> from nadi.client.scan.rows import ScanRows
         >>> rows = ScanRows("home", ("event",), "ms", None, "raise", False)

@@ -224,7 +224,7 @@ class Struct(Generic[T]):
         try:
             schema = precise_schema(type)
         except TypeError as error:
-            raise InvalidArgumentError(f"msgspec has no schema for {type}: {error}") from error
+            raise InvalidArgumentError(f"msgspec can't describe {type} by a schema: {error}") from error
         self.definition = json.dumps({"encoding": encoding, "schema": schema}, sort_keys=True).encode()
 
     def serialize(self, value: T) -> bytes:

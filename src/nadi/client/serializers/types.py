@@ -133,7 +133,7 @@ def _text(kind: pa.DataType) -> str:
         return "timestamp" if kind.tz is not None else "timestamp_ntz"
     name = next((name for name, known in _TYPES.items() if known == kind), None)
     if name is None:
-        raise InvalidArgumentError(f"a column of type {kind} has no DDL: use a type that JSON has")
+        raise InvalidArgumentError(f"a column of type {kind} can't be written as DDL: use a type that JSON has")
     return name
 
 

@@ -4,7 +4,7 @@ Up to a sixth of `STREAM_TABLE_MEMORY_BYTES` of latest rows are kept in memory, 
 copies and key codes while both are merged. If the latest rows exceed that, they and all later rows are partitioned by
 key over temporary files, which are then processed one by one in the same way.
 
-A `Spill` partitions rows over temporary files, each key's rows in one file in their order. The files have no names, so
+A `Spill` partitions rows over temporary files, each key's rows in one file in their order. The files are unnamed, so
 they vanish however the process ends. They are in `tempfile.gettempdir()`, which TMPDIR sets.
 """
 
@@ -28,7 +28,8 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Spill:
-    """STREAM_TABLE_PARTS temporary files. level: how often the rows were partitioned before; each level hashes anew."""
+    """STREAM_TABLE_PARTS temporary files. level: how often the rows were partitioned before; each level uses another
+    hash."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], level: int) -> None:
         self._schema, self._keys, self._level = schema, keys, level
@@ -111,7 +112,7 @@ class LatestByKey:
         self._new_bytes = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, none of which precedes an earlier row of its key."""
+        """Add rows that don't precede an earlier row of their key."""
         self._new.append(rows)
         self._new_bytes += rows.nbytes
         if self._new_bytes >= max(GATHERED_BYTES, min(self._latest.nbytes, self._most)):

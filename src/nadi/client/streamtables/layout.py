@@ -1,6 +1,6 @@
 """The internal form of rows: a table's columns under numbers as names, and each row's position in the stream.
 
-Of two rows of a key, the one with the greater position (segment id, then offset) is later. For rows of one routing key
+The row of a key with the greatest position (segment id, then offset) is the latest. For rows of one routing key
 this is the order of writing: offsets order a segment, and successors have greater segment ids. Rows of a key in
 parallel segments have an arbitrary but stable order.
 """

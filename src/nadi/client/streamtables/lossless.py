@@ -88,7 +88,7 @@ def _in_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         column = column.storage.cast(pa.bool_())
     elif isinstance(column.type, pa.BaseExtensionType):
         if types.is_string(target) and not _is_text(column.storage.type):
-            raise ValueError(f"an {column.type} has no text form")
+            raise ValueError(f"an {column.type} can't be written as text")
         column = column.storage
     elif types.is_float16(column.type):
         column = pc.cast(column, pa.float32())

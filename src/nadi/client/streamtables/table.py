@@ -109,7 +109,7 @@ class StreamTable:
         whose columns are null except for the key and the event time deletes its key.
 
         In a table of changes, with a column `_change_type`, `delete` deletes too, and `update_before` is ignored. A row
-        with a null in its key is ignored. InvalidArgumentError if the table has no key.
+        with a null in its key is ignored. InvalidArgumentError if the table lacks a key.
         """
         layout, target = self._layout_of("its latest rows are undefined")
         return LatestRows(layout, self._placed(target, None, at))
@@ -128,7 +128,7 @@ class StreamTable:
 
     @property
     def layout(self) -> Layout:
-        """The layout of its rows now; InvalidArgumentError if it has no key."""
+        """The layout of its rows now; InvalidArgumentError without a key."""
         return self._layout_of("its changes are undefined")[0]
 
     def placed_rows(self, layout: Layout, start: StreamCut | None, end: StreamCut) -> Iterator[pa.Table]:
@@ -144,7 +144,7 @@ class StreamTable:
     def _layout_of(self, why: str) -> tuple[Layout, ReadTarget]:
         target = self.target
         if not self.definition.key:
-            raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")
+            raise InvalidArgumentError(f"{self._name} lacks a key, so {why}: define it with key=[…]")
         fields = tuple(fields_of(target.kind, self._name))
         return Layout(fields, self.definition.key, self.definition.event_time or ""), target
 

@@ -39,8 +39,8 @@ class ArrowRows(Protocol):
 def write_rows(manager: StreamManager, scope: str, name: str, rows: ArrowRows, *, once: str | None = None) -> int:
     """Write rows into the stream of a stream table, each as an event with its key; return their number.
 
-    They are written in one transaction, so all or none. InvalidArgumentError for more than 256 MiB, of which nothing is
-    written.
+    They are written in one transaction, so all or none. InvalidArgumentError for more than 256 MiB; nothing is written
+    then.
 
     once: a name of these rows, under which the call may be repeated after any failure; each row is written exactly
     once. The rows have to be the same in the same order, or ConflictError is raised; rows after those already written

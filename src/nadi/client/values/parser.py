@@ -111,7 +111,7 @@ class ValueParser:
 
 
 def schema_ids(events: pa.Array) -> Numbers:
-    """Return the schema id of each event, _NONE where it has no id.
+    """Return the schema id of each event, _NONE for events without one.
 
     >>> schema_ids(pa.array([b"{}", MAGIC + bytes([0, 0, 1, 2]) + b"{}", MAGIC], pa.binary())).tolist()
     [-1, 258, -1]

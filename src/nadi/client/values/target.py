@@ -88,7 +88,7 @@ async def target_of(
 ) -> ReadTarget | None:
     """Return the schema to read or write with; None if `is_wanted` accepts none.
 
-    is_wanted: tests for the schema of a plan; None for a write. InvalidArgumentError if there is no schema, or it has
+    is_wanted: tests for the schema of a plan; None for a write. InvalidArgumentError if the schema is missing, or has
     another format; StreamNotFoundError if a stream doesn't exist.
     """
     format_ = format_of(value.format)
@@ -162,14 +162,14 @@ def _newest(
 ) -> Iterator[tuple[str, SchemaVersion]]:
     if not streams:
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream to take the schema from: "
+            f"the option 'value_format' is {value.format!r}, but scope {scope} lacks a stream to take the schema from: "
             "create a stream, or give 'value_schema' with json or msgpack"
         )
     if not versions:
         which = f"stream {scope}/{streams[0]}" if len(streams) == 1 else f"any of {len(streams)} streams"
         instead = ", or give 'value_schema'" if value.format in DOCUMENTS and not is_write else ""
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value.format!r}, but the store has no schema for {which}: write with a "
+            f"the option 'value_format' is {value.format!r}, but the store lacks a schema for {which}: write with a "
             f"serializer that has one{instead}"
         )
     for stream, known in versions.items():

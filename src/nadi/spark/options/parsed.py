@@ -75,7 +75,7 @@ class GivenOptions(dict[str, str]):
         return text == "true"
 
     def number(self, name: str) -> int | None:
-        """Return the option's number; None if it isn't given and has no default."""
+        """Return the option's number; None if neither it nor a default is given."""
         if name.lower() not in self and not is_number(self._text(name)):
             return None
         text, (low, high) = self._text(name), NUMBERS[name]
@@ -91,7 +91,7 @@ class GivenOptions(dict[str, str]):
         return number
 
     def choice(self, name: str) -> str:
-        """Return the chosen value of the option, or "" if it isn't given and has no default."""
+        """Return the chosen value of the option, or "" if neither it nor a default is given."""
         text, choices = self._text(name), CHOICES[name]
         for spelt in (text, text.lower()):
             if spelt in choices or not spelt:
@@ -509,7 +509,7 @@ class WriteOptions(StreamAddress):
             for name in options:
                 if name.startswith("default_"):
                     raise InvalidArgumentError(
-                        f"the option {name!r} has no effect on existing streams: add "
+                        f"the option {name!r} only affects new streams: add "
                         ".option('allow_create_stream', 'true') to create the stream"
                     )
         return cls(
