@@ -112,7 +112,7 @@ async def _divided(manager: StreamManager, scope: str, piece: ScanRange, size: i
     return [replace(piece, start=low, end=high) for low, high in pairwise(bounds)]
 
 
-async def evenly(
+async def split_evenly(
     manager: StreamManager, scope: str, pieces: Sequence[ScanRange], count: int
 ) -> list[tuple[ScanRange, ...]]:
     """Return the ranges in at most `count` parts of equal size: consecutive, divided at the event boundaries nearest to

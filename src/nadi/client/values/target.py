@@ -107,11 +107,11 @@ async def target_of(
         for stream in streams:
             await manager.stream_configuration(scope, stream)  # StreamNotFoundError explains a missing schema
     newest = []
-    known: dict[str, bytes] = {}  # streams often share a schema
+    definitions: dict[str, bytes] = {}  # streams often share a schema
     for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None):
-        if version.digest not in known:
-            known[version.digest] = await groups[stream].definition(version)
-        newest.append(_Candidate(stream, version, known[version.digest]))
+        if version.digest not in definitions:
+            definitions[version.digest] = await groups[stream].definition(version)
+        newest.append(_Candidate(stream, version, definitions[version.digest]))
     for candidate in (_reader_of_all(value, format_, newest), *newest):
         its_format = _format(candidate.version, candidate.definition)
         if its_format != value.format:
