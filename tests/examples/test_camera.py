@@ -27,7 +27,7 @@ def run(*options: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
-def test_pictures_are_small_jpegs_and_those_that_follow_each_other_differ() -> None:
+def test_consecutive_pictures_are_different_small_jpegs() -> None:
     made = [picture(number, 30, "12:00:00.0") for number in range(55, 140)]
     assert len(set(made)) == len(made)
     assert max(map(len, made)) < 40_000
@@ -36,7 +36,7 @@ def test_pictures_are_small_jpegs_and_those_that_follow_each_other_differ() -> N
     assert picture(55, 30, "12:00:00.0") == made[0]
 
 
-def test_a_car_that_is_still_seen_has_not_passed() -> None:
+def test_visible_car_has_not_passed() -> None:
     assert cars(135, 30) == []
     assert cars(136, 30) == [Car("car-1", 60, 135)]
 
@@ -57,7 +57,7 @@ def test_each_car_has_a_bookmark_and_a_slice_with_its_pictures_alone(tmp_path: P
         assert not check(here, taken, [Car("car-1", 1, 2)]), "what is wrong is found out"
 
 
-def test_a_short_recording_is_right_and_says_how_to_play_it() -> None:
+def test_short_recording_is_correct_and_prints_the_player_command() -> None:
     code, said = run("--seconds", "5", "--page", "0")
     assert code == 0, said
     assert "pictures: 150, slices of cars: 1; they are as they were taken" in said
@@ -74,7 +74,7 @@ def test_a_short_recording_is_right_and_says_how_to_play_it() -> None:
         (["--page", "0", "--controller", "tcp://h:1"], "--rest-port"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: list[str], word: str) -> None:
+def test_contradictory_options_are_rejected(options: list[str], word: str) -> None:
     code, said = run(*options)
     assert code == 1
     assert word in said

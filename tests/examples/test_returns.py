@@ -34,7 +34,7 @@ def test_lines_read_back_equal() -> None:
         assert read(line.event()) == line
 
 
-def test_no_line_comes_behind_the_watermark_wherever_a_batch_ends() -> None:
+def test_no_line_is_late_wherever_a_batch_ends() -> None:
     """Of a piece, any lines may be readable before any others."""
     lines = some_lines()
     latest = 0
@@ -66,7 +66,7 @@ def test_a_return_has_all_sales_of_thirty_days_or_none() -> None:
     assert joined(sales, [closing(sales)[1]]) == []
 
 
-def test_the_checker_sees_each_fault() -> None:
+def test_checker_detects_each_fault() -> None:
     lines = some_lines()
     sales = [line.event() for line in lines if not line.is_return]
     returns = [line.event() for line in lines if line.is_return]

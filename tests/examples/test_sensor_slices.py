@@ -15,7 +15,7 @@ def rows(values: list[int]) -> list[tuple[int, int, str, str]]:
 
 
 @given(st.lists(st.sampled_from([HIGH, LOW]), max_size=30), st.data())
-def test_stretches_are_the_same_for_any_batches(values: list[int], data: st.DataObject) -> None:
+def test_waves_are_the_same_for_any_batches(values: list[int], data: st.DataObject) -> None:
     _, whole = fold(NEW, rows(values))
     state, found = NEW, []
     cuts = sorted(data.draw(st.sets(st.integers(0, len(values)))))
@@ -33,7 +33,7 @@ def test_stretches_are_the_same_for_any_batches(values: list[int], data: st.Data
     assert len(found) + (state.open is not None) == sum(map(bool, stretches))
 
 
-def test_a_stretch_that_may_still_grow_is_kept() -> None:
+def test_unfinished_wave_is_kept_in_state() -> None:
     state, found = fold(NEW, rows([HIGH, HIGH]))
     assert found == []
     assert state == State(0, Stretch(1, 0, 1, "cut 0", "cut 2"))
@@ -54,7 +54,7 @@ def test_the_truth_of_a_wave() -> None:
     assert len(truth(sensors(), 3_000)) == 52
 
 
-def test_the_checker_sees_each_fault() -> None:
+def test_checker_detects_each_fault() -> None:
     expected = truth(sensors(3), 1_000)
     right = [msgspec.json.encode(one) for one in expected]
     assert compare(expected, right).is_right

@@ -84,12 +84,12 @@ def test_slices_are_the_same_for_any_batches(rule: Rule, readings: Positioned, d
 
 
 @given(rules, streams())
-def test_slices_are_those_of_a_plain_search(rule: Rule, readings: Positioned) -> None:
+def test_slices_match_a_plain_search(rule: Rule, readings: Positioned) -> None:
     assert all_slices(rule, readings) == searched(rule, readings)
 
 
 @given(rules, streams(), st.randoms(use_true_random=False))
-def test_a_replay_in_any_order_gives_equal_energy(rule: Rule, readings: Positioned, random: Random) -> None:
+def test_replay_in_any_order_has_equal_energy(rule: Rule, readings: Positioned, random: Random) -> None:
     for one in all_slices(rule, readings):
         inside = [r for r, position in readings if one.first_position <= position <= one.last_position]
         random.shuffle(inside)

@@ -115,7 +115,7 @@ def test_the_job_of_the_guide(server: nadi.standalone.EmbeddedServer, expected: 
     assert dict(line.split("\t") for line in lines) == {meter: str(count) for meter, count in counts.items()}
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tools_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(hadoop.MissingError, match="Maven"):

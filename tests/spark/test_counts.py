@@ -125,7 +125,7 @@ def error(home: Home, piece: ScanRange, columns: str) -> tuple[type[NadiError], 
     return type(caught.value), str(caught.value)
 
 
-def test_an_older_server_sends_the_events(home: Home, received: list[int]) -> None:
+def test_older_server_sends_events(home: Home, received: list[int]) -> None:
     home.manager.create_stream("home", "older")
     end = write(home, "older", [bytes(1000)] * 500)
     client = client_of(options_of(home, "older", "offset").controller)
@@ -143,7 +143,7 @@ def test_an_older_server_sends_the_events(home: Home, received: list[int]) -> No
     assert 0 < sum(received) < 2_000
 
 
-def test_a_batch_of_so_many_events_is_counted_without_them(home: Home, received: list[int]) -> None:
+def test_limited_batch_is_counted_without_event_bytes(home: Home, received: list[int]) -> None:
     home.manager.create_stream("home", "counted")
     size = write(home, "counted", [bytes(1000 + number % 7) for number in range(2000)])
     query = Query(home, "counted", maxOffsetsPerTrigger="300")
@@ -171,7 +171,7 @@ def in_tier2(client: TaskClient, stream: str, end: int, least: int) -> None:
         time.sleep(0.05)
 
 
-def test_chunks_that_can_be_read_are_looked_through_here(
+def test_accessible_chunks_are_scanned_by_tasks(
     home: Home, received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.manager.create_stream("home", "chunks")
@@ -211,7 +211,7 @@ def test_chunks_that_can_be_read_are_looked_through_here(
     assert sum(received) < 10_000, "the server has all"
 
 
-def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> None:
+def test_damage_is_reported_or_skipped_as_in_reads(tmp_path: Path) -> None:
     limits = {"NADI_LIMITS": SERVER_LIMITS.replace("262144", "4194304")}
     with (
         nadi.embedded(tmp_path / "data", environment=limits) as server,

@@ -94,7 +94,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 60))])
-def test_a_link_whoever_dies(home: Home, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_chain_link_is_exact_despite_kills(home: Home, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance, name = random.Random(seed), f"link-{seed}"
     for stream in (name, f"{name}-out"):
         home.manager.create_stream("home", stream, 2)

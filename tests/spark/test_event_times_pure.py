@@ -114,7 +114,7 @@ class OwnLoop:
 
 @given(st.integers(0, 1 << 32), st.integers(1, 5))
 @settings(max_examples=150)
-def test_a_row_has_the_lower_bound_of_a_reader_that_stands_there(seed: int, at_once: int) -> None:
+def test_row_has_lower_bound_of_a_reader_at_its_position(seed: int, at_once: int) -> None:
     life = Life(chance := random.Random(seed))
     with (
         asyncio.Runner() as runner,
@@ -141,7 +141,7 @@ def test_a_row_has_the_lower_bound_of_a_reader_that_stands_there(seed: int, at_o
 
 
 @given(st.integers(0, 1 << 32))
-def test_a_watermark_holds_from_the_first_place_at_or_after_it(seed: int) -> None:
+def test_watermark_applies_from_first_offset_at_or_after_it(seed: int) -> None:
     life = Life(random.Random(seed))
     ranges = {one: (piece.low, piece.high) for one, piece in life.segments.items()}
     for watermark in life.watermarks:

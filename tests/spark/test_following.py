@@ -25,7 +25,7 @@ def until(is_so: Callable[[], bool], what: str, limit_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_how_many_there_should_be() -> None:
+def test_target_size_follows_segments() -> None:
     size = Size(least=2, most=6, segments_per_executor=2, idle_s=60)
     # more at once; fewer only when more were last needed a minute ago
     assert [size.after(1, 0), size.after(7, 1), size.after(100, 2), size.after(9, 3)] == [2, 4, 6, 6]
@@ -34,7 +34,7 @@ def test_how_many_there_should_be() -> None:
     assert Size(1, 8, 1, idle_s=0).after(3, 0) == 3
 
 
-def test_a_short_rise_starts_the_wait_anew() -> None:
+def test_short_rise_restarts_the_wait() -> None:
     size = Size(1, 8, 1, idle_s=10)
     assert [size.after(4, 0), size.after(1, 1), size.after(3, 9), size.after(1, 10)] == [4, 4, 4, 3]
     assert [size.after(1, 18), size.after(1, 19)] == [3, 1]
@@ -76,7 +76,7 @@ def following(segments: Segments, room: Room) -> ExecutorFollowing:
     return ExecutorFollowing(cast("Any", segments), "home", ["a", "b"], cast("Any", room), Size(1, 8, 1, 0), 0.01)
 
 
-def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:
+def test_loop_requests_more_and_releases_idle_executors() -> None:
     segments, room = Segments(), Room()
     with following(segments, room):
         assert room.count == 4  # of two streams, when it returns
@@ -90,7 +90,7 @@ def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:
         until(lambda: room.count == 6, "it goes on once nadi answers")
 
 
-def test_what_ends_the_loop_is_told() -> None:
+def test_error_that_ends_the_loop_is_raised_by_close() -> None:
     segments, room = Segments(), Room()
     loop = following(segments, room)
     segments.error = StreamNotFoundError("home", "a")
@@ -128,7 +128,7 @@ def lose_the_stream_and_divide(room: Room) -> None:
         ({}, "Spark Connect"),
     ],
 )
-def test_what_it_refuses(options: dict[str, Any], named: str) -> None:
+def test_invalid_arguments_are_rejected(options: dict[str, Any], named: str) -> None:
     given = {"streams": "s", "max_executors": 4, **options}
     with pytest.raises(InvalidArgumentError, match=named):
         follow_segments(object(), cast("Any", Segments()), "home", **given)
@@ -153,7 +153,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_spark_s_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:
+def test_spark_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:
     known = cluster.sparkContext._jsc.sc()
 
     def executors() -> int:

@@ -75,7 +75,7 @@ def written(world: World, stream: str, rows: list[tuple[str, str]], **more: Any)
     frame.write.format("pravega").options(**options).mode("append").save()
 
 
-def test_a_batch_is_read_between_the_ends_that_metadata_tells(world: World) -> None:
+def test_batch_is_read_between_cuts_from_metadata(world: World) -> None:
     """As the samples that read a stream as a batch, and those that look at its ends first."""
     written(world, "batched", [(f"{n}", f"{n % 5}") for n in range(50)])
 
@@ -100,7 +100,7 @@ def test_a_batch_is_read_between_the_ends_that_metadata_tells(world: World) -> N
     assert read(end_stream_cut=cut.start_stream_cut).count() == 51
 
 
-def test_a_query_starts_at_the_present_end_or_the_earliest(world: World, tmp_path: Path) -> None:
+def test_query_starts_at_tail_or_earliest(world: World, tmp_path: Path) -> None:
     written(world, "followed", [("before", "a")])
 
     def follow(name: str, **more: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_query_starts_at_the_present_end_or_the_earliest(world: World, tmp_pat
     assert found == {"latest": ["after"], "earliest": ["before", "after"]}
 
 
-def test_without_transactions_rows_are_there_when_the_write_ends(world: World, tmp_path: Path) -> None:
+def test_rows_without_transactions_are_readable_after_the_write(world: World, tmp_path: Path) -> None:
     written(world, "direct", [(f"{n}", f"{n % 3}") for n in range(30)], exactly_once="false")
     assert len(events_of(world.manager, "home", "direct")) == 30
     rows = world.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()

@@ -82,7 +82,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
     assert (status.past_bytes, status.behind_bytes, status.indexed) == (0, 0, COUNT * 21 // 20)
 
 
-def test_as_the_guide_does(world: World, tmp_path: Path) -> None:
+def test_backfill_as_in_the_guide(world: World, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), re.DOTALL)
     (shown,) = (one for one in blocks if "parallelize" in one)
     world.manager.create_stream("home", "past", 2)

@@ -93,7 +93,7 @@ def moment_of(value: Any) -> datetime.datetime:
     return moment
 
 
-def test_times_that_are_written_are_the_same_instants_in_every_session(world: World, session: str) -> None:
+def test_written_times_are_the_same_instants_in_every_session(world: World, session: str) -> None:
     for format_, serializer, number in (
         ("json", Struct(Reading), "bigint"),
         ("msgpack", Struct(Reading, "msgpack"), "bigint"),
@@ -113,7 +113,7 @@ def test_times_that_are_written_are_the_same_instants_in_every_session(world: Wo
         ]
         assert sorted(found) == MOMENTS, format_
         wall = given.selectExpr("struct(cast(timestamp_micros(at) AS timestamp_ntz) AS at, n) AS value")
-        with pytest.raises(PySparkException, match=r"value.at is timestamp\[us\], and must be timestamp\[us, tz=UTC\]"):
+        with pytest.raises(PySparkException, match=r"value\.at is timestamp\[us\].*timestamp\[us, tz=UTC\]"):
             wall.write.format("nadi").options(**world.options(stream, value_format=format_)).mode("append").save()
 
 
@@ -135,11 +135,11 @@ def test_times_of_rows_are_the_same_instants_in_every_session(world: World, sess
         ("endingTimestamp", "2025-03-09T07:00Z", 0),
     ):
         assert world.read(stream, **{option: moment}).count() == count
-    with pytest.raises(PySparkException, match="'2025-11-02T01:30' has no time zone"):
+    with pytest.raises(PySparkException, match="2025-11-02T01:30"):
         world.read(stream, startingTimestamp="2025-11-02T01:30").count()
 
 
-def test_event_times_are_in_an_hour_of_their_own_in_every_session(home: Home, spark: Any, session: str) -> None:
+def test_event_times_in_repeated_hour_are_equal_in_every_session(home: Home, spark: Any, session: str) -> None:
     stream = f"noted-{session}"
     home.manager.create_stream("home", stream)
     cuts = home.manager.cuts("home", stream)

@@ -57,7 +57,7 @@ def batch(home: Home, **options: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> None:
+def test_batch_of_several_streams_names_the_stream_of_each_row(home: Home) -> None:
     for number, name in enumerate(("batch-a", "batch-b", "batch-c")):
         make(home, name, 10 * (number + 1), tags=["odd"] if number != 1 else [])
     make(home, "batch", 5)
@@ -77,13 +77,13 @@ def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> N
     for name in ("end", "end_stream_cut"):
         rows = batch(home, streams="batch-a,batch-b", **{name: json.dumps({"batch-b": cut.as_text()})})
         assert len(rows) == 10 + 8
-    with pytest.raises(InvalidArgumentError, match=r"has no stream that 'stream_pattern' = nothing-.* takes"):
+    with pytest.raises(InvalidArgumentError, match=r"'stream_pattern' = nothing-"):
         batch(home, stream_pattern="nothing-.*")
     with pytest.raises(StreamNotFoundError, match="home/batch-z"):
         batch(home, streams="batch-a,batch-z")
 
 
-def test_a_query_of_scaled_streams_gives_each_event_once_in_order(home: Home) -> None:
+def test_query_of_scaled_streams_reads_each_event_once_in_order(home: Home) -> None:
     streams = [ScaledStream(home.manager, f"many-{number}", number) for number in range(3)]
     for stream in streams:
         stream.live(2)
@@ -112,7 +112,7 @@ def rows_by_stream(query: Query) -> dict[str, list[bytes]]:
     return found
 
 
-def test_streams_that_appear_are_read_from_their_heads(home: Home) -> None:
+def test_new_streams_are_read_from_their_heads(home: Home) -> None:
     make(home, "new-a", 10, tags=["new"])
     query = Query(home, stream_tag="new", start="tail")
     assert query.run() == []
@@ -126,7 +126,7 @@ def test_streams_that_appear_are_read_from_their_heads(home: Home) -> None:
     assert len(query.run()) == 25
 
 
-def test_a_query_that_ends_at_once_takes_what_there_is_now(home: Home) -> None:
+def test_available_now_query_reads_current_streams(home: Home) -> None:
     for name in ("now-a", "now-b"):
         make(home, name, 10)
     query = Query(home, stream_pattern="now-.*")
@@ -140,7 +140,7 @@ def test_a_query_that_ends_at_once_takes_what_there_is_now(home: Home) -> None:
 
 
 @pytest.mark.parametrize("way", ["streams", "stream_pattern"])
-def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) -> None:
+def test_deleted_stream_fails_or_is_dropped(home: Home, way: str) -> None:
     names = [f"left-{len(way)}-{letter}" for letter in "ab"]
     for name in names:
         make(home, name, 10)
@@ -151,7 +151,7 @@ def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) 
     delete(home, names[1])
     write(home, names[0], 5)
     for _ in range(2):
-        with pytest.raises(StreamNotFoundError, match=rf'home/{names[1]}: .*option\("failOnDataLoss", "false"\)'):
+        with pytest.raises(StreamNotFoundError, match=f"home/{names[1]}: .*failOnDataLoss"):
             strict.trigger()
         strict.restart(len(strict.batches))
     assert len(lenient.run()) == 25
@@ -163,7 +163,7 @@ def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) 
     assert len(lenient.run()) == 28
 
 
-def test_one_stream_that_is_sealed_and_deleted_under_its_query(home: Home) -> None:
+def test_stream_sealed_and_deleted_during_query(home: Home) -> None:
     make(home, "gone-one", 10)
     query = Query(home, "gone-one", failOnDataLoss="false")
     query.trigger()
@@ -178,7 +178,7 @@ def test_one_stream_that_is_sealed_and_deleted_under_its_query(home: Home) -> No
         query.reader = StreamReader(query.options)
 
 
-def test_a_stream_made_anew_under_a_query_of_several_is_told(home: Home) -> None:
+def test_recreated_stream_of_several_raises_error(home: Home) -> None:
     for name in ("anew-a", "anew-b"):
         make(home, name, 10)
     query = Query(home, streams="anew-a,anew-b", failOnDataLoss="false")
@@ -222,7 +222,7 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     refused(one, several.offsets[-1], "checkpoint is of check-a, check-b, and the query reads home/check-a")
     refused(one, Query(home, "check-b").offsets[0], "is of check-b, and the query reads home/check-a")
     fewer = Query(home, streams="check-a,check-c")
-    with pytest.raises(StreamNotFoundError, match=r"home/check-b.*name it no more"):
+    with pytest.raises(StreamNotFoundError, match="home/check-b"):
         fewer.reader.latestOffset(several.offsets[-1], fewer.reader.getDefaultReadLimit())
     for wrong in ({"streams": 5}, {"streams": {"check-a": 5}}, {"streams": {}, "left": 5}):
         refused(several, wrong, "another query")
@@ -230,7 +230,7 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     refused(several, {"streams": {"check-a": {"cut": stranger.as_text()}}}, "is of work/check-a")
 
 
-def test_named_streams_must_be_there(home: Home) -> None:
+def test_missing_named_stream_is_rejected(home: Home) -> None:
     make(home, "there-a", 1)
     given = {"controller": home.uri, "scope": "home", "streams": "there-a,there-b"}
     with pytest.raises(StreamNotFoundError, match="home/there-b"):
@@ -241,7 +241,7 @@ def test_named_streams_must_be_there(home: Home) -> None:
     assert len(empty.run()) == 4
 
 
-def test_in_spark_a_query_of_several_streams(world: World, tmp_path: Any) -> None:
+def test_spark_query_of_several_streams(world: World, tmp_path: Any) -> None:
     manager = world.manager
     for name in ("spark-many-a", "spark-many-b"):
         manager.create_stream("home", name, 1)

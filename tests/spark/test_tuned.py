@@ -44,7 +44,7 @@ def program(tmp_path: Path) -> Path:
         ("", ""),
     ],
 )
-def test_an_installed_pyspark_takes_the_place_of_its_zip(program: Path, given: str, wanted: str) -> None:
+def test_installed_pyspark_replaces_its_zip(program: Path, given: str, wanted: str) -> None:
     here = program.parents[1] / "here"
     names = {"zip": here / ZIP, "here": here}
     done = subprocess.run(
@@ -62,9 +62,7 @@ class Settings(dict[str, str]):
         self[key] = value
 
 
-def test_sessions_use_the_program_and_the_archive_if_they_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_uses_existing_program_and_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is as it was afterwards
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -83,7 +81,7 @@ def test_sessions_use_the_program_and_the_archive_if_they_are_there(
     assert os.environ["PYSPARK_PYTHON"] == str(tmp_path / "nadi-spark-python")
 
 
-def test_the_programs_of_a_tuned_session_have_it(spark: Any) -> None:
+def test_tuned_session_programs_import_installed_pyspark(spark: Any) -> None:
     if os.environ["PYSPARK_PYTHON"] == sys.executable:
         pytest.skip("nadi-spark-python is not installed beside this Python")
 
@@ -96,7 +94,7 @@ def test_the_programs_of_a_tuned_session_have_it(spark: Any) -> None:
     assert ".zip" not in found
 
 
-def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+def test_unfit_archive_is_ignored(tmp_path: Path) -> None:
     """Java says nothing about it, and runs."""
     bad = tmp_path / "bad.jsa"
     bad.write_bytes(b"\0" * 10_000)
@@ -107,15 +105,15 @@ def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
     assert "cds" not in done.stdout
 
 
-def test_what_can_not_be_archived_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_without_java_or_with_failure_raises_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NadiError, match="there is no Java here"):
+    with pytest.raises(NadiError):
         write_archive()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\necho no such option >&2; exit 1\n")
     (tmp_path / "bin" / "java").chmod(0o755)
-    with pytest.raises(NadiError, match="Java wrote no archive"):
+    with pytest.raises(NadiError):
         write_archive()
     assert delete_archive().startswith("there is none")
     assert not [*tmp_path.rglob("*.jsa*")], "no draft is left"

@@ -101,7 +101,7 @@ def test_the_example_of_the_guide(
     assert run("-c", f"{example}\nprint(rows.count())") == ["100"]
 
 
-def test_a_program_that_is_a_client_of_spark_connect(
+def test_spark_connect_client_program(
     remote: str, server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path
 ) -> None:
     said = run(str(CLIENT), remote, server.controller_uri, str(tmp_path))

@@ -88,7 +88,7 @@ def test_a_job_on_a_cluster(network: Network, drivers: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ship", [py_files, installed, archives])
-def test_a_job_on_a_cluster_that_loses_a_node(
+def test_job_on_cluster_survives_loss_of_a_node(
     ship: Callable[[Path, Path], Shipped], network: Network, drivers: Path, tmp_path: Path
 ) -> None:
     shipped = ship(drivers, tmp_path)

@@ -39,7 +39,7 @@ def checkpoint(folder: Path, query: str = "q") -> Path:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
+def test_restored_folder_equals_mirrored_folder(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "MIB", 3000)
     chance, client = random.Random(seed), client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "checkpoint")
@@ -67,7 +67,7 @@ def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed:
             assert home.manager.cuts("home", f"checkpoint-m{seed}").head().positions == {0: found.start}
 
 
-def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Path) -> None:
+def test_second_query_and_older_checkpoint_are_rejected(home: Home, tmp_path: Path) -> None:
     client = client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "one")
     first, second = (CheckpointMirror(client.manager, "home", "both", str(folder)) for _ in range(2))
@@ -79,17 +79,17 @@ def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Pat
     client.run(second.keep())
     (folder / "offsets" / "1").unlink()
     for other in (folder, checkpoint(tmp_path / "two", "another")):
-        with pytest.raises(ConflictError, match="has batch 1 of query q"):
+        with pytest.raises(ConflictError, match="batch 1 of query q"):
             client.run(CheckpointMirror(client.manager, "home", "both", str(other)).keep())
-    with pytest.raises(InvalidArgumentError, match="must be its checkpointLocation"):
+    with pytest.raises(InvalidArgumentError):
         client.run(CheckpointMirror(client.manager, "home", "both", str(tmp_path / "none")).keep())
-    with pytest.raises(InvalidArgumentError, match="is there already"):
+    with pytest.raises(InvalidArgumentError):
         client.run(restore(client.manager, "home", "both", str(folder)))
     with pytest.raises(NotFoundError, match="home/nothing"):
         client.run(restore(client.manager, "home", "nothing", str(tmp_path / "x")))
 
 
-def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_path: Path) -> None:
+def test_group_moves_after_the_mirror(home: Home, tmp_path: Path) -> None:
     """A query that is restored runs the batch again that its mirror has last."""
     home.manager.create_stream("home", "grouped", 1)
     with home.manager.create_writer("home", "grouped") as writer:
@@ -113,11 +113,11 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
         query.offsets.append(end)
     home.manager.create_stream("home", "copied", 1)
     other = Query(home, "copied", mirror_checkpoint=str(folder), mirror_name="copied")
-    with pytest.raises(InvalidArgumentError, match="is another query's checkpoint: its batch 2 ends elsewhere"):
+    with pytest.raises(InvalidArgumentError, match="batch 2"):
         other.read(other.offsets[0], other.offsets[0])
 
 
-def test_a_folder_that_cant_be_written_is_told(home: Home, tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(home: Home, tmp_path: Path) -> None:
     client = client_of(ConnectionSettings(home.uri))
     client.run(CheckpointMirror(client.manager, "home", "kept", str(checkpoint(tmp_path / "one"))).keep())
     (tmp_path / "file").write_text("no folder")
@@ -130,12 +130,12 @@ def test_a_folder_that_cant_be_written_is_told(home: Home, tmp_path: Path) -> No
     assert "file" in told.output
 
 
-def test_damage_is_told() -> None:
+def test_damaged_mirror_raises_error() -> None:
     written = bytearray(encode({"a": b"abc"}, ()))
     written[-1] ^= 1
-    with pytest.raises(NadiError, match="file a is damaged"):
+    with pytest.raises(NadiError, match="file a"):
         apply(bytes(written), {})
-    with pytest.raises(NadiError, match="damaged at byte 0"):
+    with pytest.raises(NadiError):
         apply(b"\0\0", {})
 
 
@@ -146,7 +146,7 @@ def test_damage_is_told() -> None:
         pytest.param({"streaming.offsetLog.formatVersion": "2"}, [None, None], marks=pytest.mark.slow),
     ],
 )
-def test_a_query_with_named_sources_goes_on_from_its_mirror(
+def test_query_with_named_sources_continues_from_mirror(
     world: World, tmp_path: Path, settings: dict[str, str], names: list[str | None], request: Any
 ) -> None:
     """The last of the sources mirrors, and the next life has only what was mirrored and what came since."""
@@ -185,7 +185,7 @@ def test_a_query_with_named_sources_goes_on_from_its_mirror(
     )
 
 
-def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) -> None:
+def test_folder_older_than_mirror_is_rejected(home: Home, tmp_path: Path) -> None:
     """Its query went on elsewhere, and planned another batch with the same number."""
     client = client_of(ConnectionSettings(home.uri))
     left, other = checkpoint(tmp_path / "left"), checkpoint(tmp_path / "other")
@@ -193,12 +193,12 @@ def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) ->
     (other / "offsets" / "1").write_text("the batch that was run")
     client.run(CheckpointMirror(client.manager, "home", "left", str(other)).keep())
     for step in ("begin", "keep"):
-        with pytest.raises(ConflictError, match="has another batch 1 of query q"):
+        with pytest.raises(ConflictError, match="batch 1 of query q"):
             client.run(getattr(CheckpointMirror(client.manager, "home", "left", str(left)), step)())
     client.run(CheckpointMirror(client.manager, "home", "left", str(other)).begin())
 
 
-def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path) -> None:
+def test_checkpoint_without_state_is_rejected(home: Home, tmp_path: Path) -> None:
     client, folder = client_of(ConnectionSettings(home.uri)), checkpoint(tmp_path / "driver")
     (folder / "state" / "0" / "_metadata").mkdir(parents=True)
     (folder / "state" / "0" / "_metadata" / "metadata").touch()
@@ -207,7 +207,7 @@ def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path)
     (folder / "commits").mkdir()
     (folder / "commits" / "0").touch()
     (folder / "offsets" / "1").touch()
-    with pytest.raises(InvalidArgumentError, match="machines that don't share the folder"):
+    with pytest.raises(InvalidArgumentError, match="'mirror_checkpoint'"):
         client.run(kept.keep())
     (folder / "state" / "0" / "0").mkdir()
     (folder / "state" / "0" / "0" / "1.delta").touch()
@@ -309,7 +309,7 @@ def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: 
 @pytest.mark.slow  # a minute each
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
-def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, provider: str) -> None:
+def test_stateful_query_continues_elsewhere(world: World, tmp_path: Path, provider: str) -> None:
     name, written = f"known-{provider[:4].lower()}", 0
     world.manager.create_stream("home", name, 2)
     world.manager.create_stream("home", f"{name}-out", 1)
