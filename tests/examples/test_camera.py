@@ -54,7 +54,7 @@ def test_each_car_has_a_bookmark_and_a_slice_with_its_pictures_alone(tmp_path: P
             found = [digest(event) for _, block in reader for event in block.events()]
         assert found == taken[120 - 50 : 270 - 50]
         here = Place(manager, server.controller_uri, "road", tmp_path)
-        assert not check(here, taken, [Car("car-1", 1, 2)]), "what is wrong is found out"
+        assert not check(here, taken, [Car("car-1", 1, 2)]), "the mistake is detected"
 
 
 def test_short_recording_is_correct_and_prints_the_player_command() -> None:

@@ -1,4 +1,4 @@
-"""Log lines as they are made and read, and a checker that sees each kind of fault."""
+"""Generated and parsed log lines, and a checker that detects each kind of fault."""
 
 import json
 import random
@@ -111,4 +111,4 @@ def test_checker_detects_each_fault() -> None:
         verdict = compare(lines, wrong)
         assert (verdict.missing, verdict.wrong, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], []).is_right, "nothing found is no proof"
+    assert not compare([], []).is_right, "empty results prove nothing"

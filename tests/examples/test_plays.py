@@ -1,4 +1,4 @@
-"""The plays are read as they are printed, and what is found in them is what a plain scan finds."""
+"""The plays are parsed as printed, and searches match a plain scan."""
 
 from __future__ import annotations
 

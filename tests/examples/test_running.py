@@ -1,4 +1,4 @@
-"""How an example begins and ends, and how it has its programs killed."""
+"""The start and end of an example, and the killing of its programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sensors' fold, however it is cut into batches, and a checker that sees each kind of fault."""
+"""The sensors' fold for any division into batches, and a checker that detects each kind of fault."""
 
 import msgspec
 from hypothesis import given
@@ -50,7 +50,7 @@ def test_the_truth_of_a_wave() -> None:
     assert first.total == sum(values[first.first : first.last + 1])
     assert first.events == first.last - first.first + 1
     assert sum(one.events for one in whole) == sum(value > THRESHOLD for value in values)
-    assert len(truth(["sensor-1"], whole[-1].last + 1)) == len(whole) - 1, "what may still grow is no slice"
+    assert len(truth(["sensor-1"], whole[-1].last + 1)) == len(whole) - 1, "an unfinished wave is not a slice"
     assert len(truth(sensors(), 3_000)) == 52
 
 
@@ -67,4 +67,4 @@ def test_checker_detects_each_fault() -> None:
         verdict = compare(expected, wrong)
         assert (verdict.missing, verdict.wrong, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], []).is_right, "nothing found is no proof"
+    assert not compare([], []).is_right, "empty results prove nothing"

@@ -1,4 +1,4 @@
-"""The fold that finds slices: the same for any batches, and right where a plain search is right."""
+"""The fold that finds slices: the same for any batches, and equal to a plain search."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ rules = st.builds(
 
 @st.composite
 def streams(draw: st.DrawFn) -> Positioned:
-    """Readings of one meter with missing minutes and odd energies, each at its offset of some segment."""
+    """Readings of one meter with missing minutes and odd energies, each at an offset of some segment."""
     minute, readings = 0, []
     steps = st.tuples(st.sampled_from([1, 1, 1, 1, 2, 3, 6]), st.sampled_from([LOW, HIGH, 1 / 3, 200 / 3]))
     for offset, (step, wh) in enumerate(draw(st.lists(steps, max_size=60))):
@@ -49,7 +49,7 @@ def all_slices(rule: Rule, readings: Positioned) -> list[Slice]:
 
 
 def searched(rule: Rule, readings: Positioned) -> list[Slice]:
-    """The same, looking at the whole stream at once: group the high readings, sum what lies between."""
+    """Search the whole stream at once: group the high readings, sum the energy between."""
     high = [i for i, (reading, _) in enumerate(readings) if reading.wh * 60 > rule.threshold_w]
     groups: list[list[int]] = []
     for i in high:

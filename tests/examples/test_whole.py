@@ -1,4 +1,4 @@
-"""The commands of the examples' page, in a short form: each ends with 0, having found what it should."""
+"""The commands of the examples' page, in a short form: each exits with 0, having found the expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a batch of a query holds: by bytes, by events, of each segment; and how much must be there for one."""
+"""Limits of a query's batch: bytes, events, bytes per segment, and the minimum to start one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_batch_waits_for_min_events(home: Home, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(admission, "time", Clock)
     make(home, "enough", 3, segments=2)
     query = Query(home, "enough", minOffsetsPerTrigger="10", maxTriggerDelay="30s")
-    assert query.trigger(), "the first is for what is there"
+    assert query.trigger(), "the first batch doesn't wait"
     counted: list[int] = []
     take = StreamView.take
 
@@ -129,4 +129,4 @@ def test_batch_waits_for_min_events(home: Home, monkeypatch: pytest.MonkeyPatch)
     once = query.reader.latestOffset(query.offsets[-1], ReadAllAvailable())
     assert len(query.read(query.offsets[-1], once)) == 1, "a trigger of once waits for nothing"
     query.reader.prepareForTriggerAvailableNow()
-    assert query.trigger(), "nor does one of what is available now"
+    assert query.trigger(), "nor does an available-now query"

@@ -1,5 +1,5 @@
-"""Batches of a stream whose events have their own time end at one time in all segments: a watermark over loaded history
-leaves no row behind that its own segment did not have late."""
+"""Batches of a stream with event times end at the same time in all segments: loading history, a watermark drops no row
+that wasn't late in its own segment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ METERS = 12
 
 
 def readings(hours: Iterable[int], *, padding: bool = True) -> list[tuple[bytes, str]]:
-    """Of each hour one of each meter, and its key; those of low keys are large, so that segments differ in bytes per
-    hour."""
+    """Return hourly readings of each meter with their keys; those of low keys are large, so that segments differ in
+    bytes per hour."""
     made = []
     for hour in hours:
         for meter in range(METERS):
@@ -73,7 +73,7 @@ def time_of(event: bytes) -> datetime | None:
 
 
 def late_rows(batches: list[list[bytes]], delay: timedelta) -> list[bytes]:
-    """Those that Spark would drop: earlier than the latest row of any batch before, less the delay."""
+    """Return the rows that Spark would drop: earlier than the latest row of any batch before, minus the delay."""
     late, latest = list[bytes](), YEAR - 1000 * HOUR
     for batch in batches:
         times = [(time, event) for event in batch if (time := time_of(event)) is not None]
@@ -114,7 +114,7 @@ def test_watermark_drops_no_rows(home: Home, limit: dict[str, str]) -> None:
 
 
 def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
-    """Some rows come up to two days late, some clocks are ahead by a day, some rows have no time."""
+    """Make some rows up to two days late, some clocks fast by a day, and some rows without a time."""
     chance = random.Random(5)
     manager.create_stream("home", stream, 3, event_time="read_at")
     events = list[tuple[bytes, str]]()

@@ -1,4 +1,4 @@
-"""The columns of a read, the cuts around its rows, and what its tasks get."""
+"""The columns of a read, the cuts around its rows, and the ranges of its tasks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_columns_follow_the_option_in_order(home: Home) -> None:
 
 @pytest.fixture(scope="module")
 def large(home: Home) -> list[bytes]:
-    """Three thousand events in one segment of the stream `large`, of very different sizes."""
+    """Write three thousand events of very different sizes into one segment of the stream `large`."""
     home.manager.create_stream("home", "large")
     chance = random.Random(0)
     events = [b"%d:" % number + bytes(chance.choice([0, 10, 100, 5_000])) for number in range(3_000)]
@@ -200,7 +200,7 @@ def test_columns_in_spark(spark: Any, home: Home, large: list[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def exact_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A server that notes the time of each append, and tells three at a time."""
+    """A server that stores the time of each append, and returns three at a time."""
     with served(tmp_path_factory.mktemp("exact"), "time_index_ms=1,time_index_bytes=1,moments_at_once=3") as home:
         yield home
 
@@ -229,13 +229,13 @@ def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
         ended.append(time.time())
     rows = batch(home, "timed", columns="event, append_time, offset")
     assert [row["event"] for row in rows] == [b"%d" % number for number in range(21)]
-    told = [row["append_time"].timestamp() for row in rows]
-    assert told == sorted(told)
-    for one, (earliest, latest) in zip(told, zip(begun, ended, strict=True), strict=True):
+    times = [row["append_time"].timestamp() for row in rows]
+    assert times == sorted(times)
+    for one, (earliest, latest) in zip(times, zip(begun, ended, strict=True), strict=True):
         assert earliest - 0.0015 <= one <= latest + 0.0015, "clocks are read to the millisecond"
     cuts = home.manager.cuts("home", "timed")
     home.manager.truncate_stream(cuts.after(cuts.head(), 7))
-    assert [row["append_time"].timestamp() for row in batch(home, "timed", columns="append_time")] == told[7:]
+    assert [row["append_time"].timestamp() for row in batch(home, "timed", columns="append_time")] == times[7:]
     client, offsets = client_of(options_of(home, "timed").controller), np.array([row["offset"] for row in rows])
     assert RowTimes(client, "home", ScanRange("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
         "of what is truncated nothing is known"
@@ -247,13 +247,13 @@ def test_inconsistent_time_index_raises_protocol_error(home: Home, monkeypatch: 
     with home.manager.create_writer("home", "nowhere") as writer:
         writer.write_event(bytes(100), "key")
 
-    async def told(*_: Any) -> wire.MomentsListed:
+    async def times(*_: Any) -> wire.MomentsListed:
         return wire.MomentsListed(1, "home/nowhere/0.#epoch.0", packed_moments([(1000, 8)]), False, 2000, 0)
 
     client = client_of(
         ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
     )
-    monkeypatch.setattr(stores_of(client.manager), "ask", told)
+    monkeypatch.setattr(stores_of(client.manager), "ask", times)
     times = RowTimes(client, "home", ScanRange("nowhere", 0, 0, 108))
     with pytest.raises(ProtocolError):
         times.of(np.array([0, 50]))
@@ -269,8 +269,8 @@ def test_append_times_follow_a_stream_through_its_scalings(exact_home: Home) -> 
     rows = batch(exact_home, stream.stream, columns="event, segment_id, append_time")
     assert len(rows) == stream.written
     for segment in {row["segment_id"] for row in rows}:
-        told = [row["append_time"] for row in rows if row["segment_id"] == segment]
-        assert told == sorted(told)
+        times = [row["append_time"] for row in rows if row["segment_id"] == segment]
+        assert times == sorted(times)
     for row in rows:
         number, at = int(row["event"].split(b":")[1]), row["append_time"].timestamp()
         part = number * 3 // stream.written

@@ -1,4 +1,4 @@
-"""Reads of columns that need no event bytes: the same rows, the same errors, and none of the bytes are sent."""
+"""Reads of columns without event bytes: the same rows, the same errors, and no event bytes are sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLACES = "offset,segment_id,position_before,position,stream"
 
 @pytest.fixture(scope="module", autouse=True)
 def every() -> Iterator[list[int]]:
-    """How many bytes came over a connection to a segment store, each time: for connections made from now on."""
+    """Record the bytes received by each connection to a segment store made from now on."""
     sizes: list[int] = []
     handled = SegmentStoreConnection.buffer_updated
 
@@ -66,15 +66,15 @@ def rows(home: Home, stream: str, piece: ScanRange, columns: str, **given: str) 
 
 
 def same(home: Home, stream: str, piece: ScanRange, **given: str) -> int:
-    """How many rows there are, which are the same as beside their events."""
+    """Check that the rows equal those read with their events; return their number."""
     alone = rows(home, stream, piece, PLACES, **given)
-    beside = rows(home, stream, piece, f"event,{PLACES}", **given)
-    assert alone == [{name: row[name] for name in alone[0]} for row in beside] if alone else not beside
+    with_events = rows(home, stream, piece, f"event,{PLACES}", **given)
+    assert alone == [{name: row[name] for name in alone[0]} for row in with_events] if alone else not with_events
     return len(alone)
 
 
 def write(home: Home, stream: str, events: list[bytes]) -> int:
-    """Where the segment ends then."""
+    """Write the events; return the segment's end."""
     with home.manager.create_writer("home", stream) as writer:
         for event in events:
             writer.write_event(event, "key")
@@ -158,7 +158,7 @@ def test_limited_batch_is_counted_without_event_bytes(home: Home, received: list
 
 
 def located(client: TaskClient, stream: str, end: int) -> int:
-    """How many of the segment's bytes are in tier 2."""
+    """Return how many of the segment's bytes are in tier 2."""
     name = segment_name("home", stream, 0)
     found = client.run(locate_chunks(stores_of(client.manager), name, 0, end))
     return sum(part.length for part in found.parts)
@@ -232,13 +232,13 @@ def test_damage_is_reported_or_skipped_as_in_reads(tmp_path: Path) -> None:
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         home, piece = Home(server.controller_uri, manager), ScanRange("damaged", 0, 0, end)
-        told, left = [], []
+        errors, left = [], []
         for direct in ("never", "always"):
             for columns in ("offset", "event"):
                 with pytest.raises(DamagedDataError) as caught:
                     rows(home, "damaged", piece, columns, direct=direct)
-                told.append((caught.value.segment, caught.value.offset, caught.value.end_offset, caught.value.reason))
+                errors.append((caught.value.segment, caught.value.offset, caught.value.end_offset, caught.value.reason))
             assert 1000 < same(home, "damaged", piece, on_damage="skip", direct=direct) < 9000
             left.append(rows(home, "damaged", piece, "event", on_damage="skip", direct=direct))
-        assert told == told[:1] * 4
+        assert errors == errors[:1] * 4
         assert left[0] == left[1]

@@ -1,4 +1,4 @@
-"""At most once in Spark: no event is handed out, and no row written, twice, whoever dies at which step."""
+"""At most once in Spark: no event is handed out and no row written twice, despite kills at any step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(home: Home, stream: str, first: int, last: int) -> None:
 
 
 class Runs:
-    """A query that is killed between any two steps, with its offset log and commit log, and its former self alive."""
+    """A query killed between any two steps, with its offset log and commit log, while its former process still runs."""
 
     def __init__(self, home: Home, stream: str, **more: str) -> None:
         self.query = Query(home, stream, groupId=f"{stream}-group", delivery="at-most-once", **more)
@@ -49,7 +49,7 @@ class Runs:
         self.former: StreamReader | None = None
 
     def trigger(self, dies_at: str | None) -> bool:
-        """A batch, as Spark runs it; False if there is nothing to read."""
+        """Run a batch like Spark; return False if there is nothing to read."""
         reader = self.query.reader
         start = self.ends[self.done - 1] if self.done else reader.initialOffset()
         if len(self.ends) == self.done:

@@ -1,4 +1,4 @@
-"""Tasks read tier 2 without the server, give the same events, and meet the same errors; no Spark is needed for it."""
+"""Tasks read tier 2 without the server, with the same events and errors; tested without Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class World:
         self.events += events
 
     def located(self, start: int = 0) -> list[Located]:
-        """All answers."""
+        """Return all responses."""
         found: list[Located] = []
         while not found or not found[-1].is_last:
             found.append(self.client.run(locate_chunks(stores_of(self.client.manager), self.segment, start, self.end)))
@@ -68,7 +68,7 @@ class World:
         return found
 
     def settled(self) -> int:
-        """Wait until nothing more goes to tier 2; how much of the segment is there."""
+        """Wait until tiering has finished; return how much of the segment is in tier 2."""
         limit, before, since = time.monotonic() + 60, -1, time.monotonic()
         while time.monotonic() < limit:
             now = sum(part.length for located in self.located() for part in located.parts)
@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def world(server: Any, request: pytest.FixtureRequest) -> World:
-    """A stream and a client of its own."""
+    """A new stream and client."""
     stream = request.node.name.replace("_", "-")
     with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
@@ -104,7 +104,7 @@ def world(server: Any, request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The ranges that were read through the server."""
+    """The ranges read through the server."""
     ranges: list[tuple[int, int]] = []
 
     async def read_bytes(
@@ -123,7 +123,7 @@ Change = Callable[[Located], Located]
 
 
 def on_first_answer(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    """Have `change` called between planning and reading: with the first answer that names chunks."""
+    """Call `change` between planning and reading: at the first response that lists chunks."""
     left = [change]
 
     async def locate(*arguments: Any) -> Located:
@@ -134,7 +134,7 @@ def on_first_answer(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
 
 
 def replaced(located: Located) -> Located:
-    """The answer, if its first chunk was replaced meanwhile."""
+    """Return the response as if its first chunk had been replaced."""
     first, *others = located.parts
     return replace(located, parts=(replace(first, name=f"{first.name}-old"), *others))
 
@@ -231,14 +231,14 @@ def test_older_server_gets_no_unknown_request(world: World, asked: list[tuple[in
 
 
 def test_chunks_are_readable_after_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one, for all have that server."""
+    """The last test, as the others share that server."""
     world.write(2_000)
     world.settled()
     parts = [part for located in world.located() for part in located.parts]
     count, offset = 0, 0
     while count < len(world.events) and (after := offset + 8 + len(world.events[count])) <= parts[-1].end:
         count, offset = count + 1, after
-    world.end = offset  # without what is in the log
+    world.end = offset  # without the part in the log
 
     def kill(located: Located) -> Located:
         world.server.kill()

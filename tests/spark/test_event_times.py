@@ -1,4 +1,4 @@
-"""The column `event_time` on a server: as writers noted it, through scalings, truncations and restarts."""
+"""The column `event_time` with a server: as noted by writers, across scalings, truncations and restarts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Noted:
-    """A stream whose events are their own times, each counted on; times are noted after every STEP of them."""
+    """A stream of events that are their own times, counting up; times are noted after every STEP of them."""
 
     def __init__(self, home: Home) -> None:
         self.manager, self.stream = home.manager, f"noted-{next(_names)}"
@@ -58,7 +58,7 @@ class Noted:
 
 
 def add_watermark(home: Home, stream: str, noted: int, offset: int) -> None:
-    """As the controller does, in a stream of one segment."""
+    """Add a watermark like the controller, in a stream of one segment."""
     client = client_of(options_of(home, stream).controller)
 
     async def add() -> None:
@@ -70,7 +70,7 @@ def add_watermark(home: Home, stream: str, noted: int, offset: int) -> None:
 
 
 def known(number: int) -> int | None:
-    """The last time that was noted before an event."""
+    """Return the last time noted before an event."""
     return number // STEP * STEP or None
 
 
@@ -113,25 +113,25 @@ def test_query_adds_event_times_to_an_older_checkpoint(home: Home) -> None:
     offset = without.initialOffset()
     offset = without.latestOffset(offset, without.getDefaultReadLimit())
     reader = StreamReader(options_of(home, stream.stream, Use.READ_STREAM, **limited))
-    told = dict[int, Any]()
+    times = dict[int, Any]()
     batches = 0
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
-        told |= {int(row["event"]): row["event_time"] for row in rows_of(reader, reader.partitions(offset, end))}
+        times |= {int(row["event"]): row["event_time"] for row in rows_of(reader, reader.partitions(offset, end))}
         offset, batches = end, batches + 1
     assert batches > 3
-    assert STEP < len(told) < stream.written
-    assert told == {number: known(number) for number in told}
+    assert STEP < len(times) < stream.written
+    assert times == {number: known(number) for number in times}
 
 
 def test_later_read_may_have_later_event_time(home: Home) -> None:
     home.manager.create_stream("home", "late")
     with home.manager.create_writer("home", "late") as writer:
         writer.write_batch([b"0", b"1", b"2"], "k")
-    told = [[row["event_time"] for row in batch(home, "late")]]
+    times = [[row["event_time"] for row in batch(home, "late")]]
     for noted, offset in ((5, 9), (7, 18)):
         add_watermark(home, "late", noted, offset)
-        told.append([row["event_time"] for row in batch(home, "late")])
-    assert told == [[None, None, None], [None, 5, 5], [None, 5, 7]]
+        times.append([row["event_time"] for row in batch(home, "late")])
+    assert times == [[None, None, None], [None, 5, 5], [None, 5, 7]]
 
 
 def test_event_times_of_streams_with_and_without_notes(home: Home) -> None:
@@ -224,7 +224,7 @@ BEGIN = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
 
 
 def write_hours(manager: nadi.StreamManager, hours: range) -> None:
-    """Ten events behind the note of each hour, whose watermark is awaited."""
+    """Write ten events after the note of each hour, and await its watermark."""
     cuts = manager.cuts("home", "meters")
     with manager.create_writer("home", "meters", writer_id="kitchen") as writer:
         for hour in hours:
@@ -268,7 +268,7 @@ def test_the_guides_example(spark: Any, home: Home, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def loaded(home: Home) -> dict[str, str]:
-    """A stream with a year of two meters' hours, loaded at once; the options to read it."""
+    """Load a year of two meters' hours into a stream at once; return the options to read it."""
     manager = home.manager
     manager.create_stream("home", "year", 2, event_time="read_at")
     hours = [BEGIN + datetime.timedelta(hours=hour) for hour in range(24 * 365)]

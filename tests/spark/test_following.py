@@ -1,4 +1,4 @@
-"""Executors follow a stream's segments: how many there should be, the loop, and Spark's own executors."""
+"""Executors follow a stream's segments: their target number, the loop, and Spark's own executors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_short_rise_restarts_the_wait() -> None:
 
 
 class Segments:
-    """A manager that tells of so many segments, or fails."""
+    """A manager that reports that many segments, or fails."""
 
     def __init__(self) -> None:
         self.count = 2
@@ -54,7 +54,7 @@ class Segments:
 
 
 class Room:
-    """Executors that start at once; busy ones are not given back."""
+    """Executors that start at once; busy ones are not released."""
 
     def __init__(self) -> None:
         self.count, self.busy, self.stopped = 1, 0, False
@@ -87,7 +87,7 @@ def test_loop_requests_more_and_releases_idle_executors() -> None:
         segments.error = UnavailableError("away for a moment")
         time.sleep(0.05)
         segments.error, segments.count = None, 3
-        until(lambda: room.count == 6, "it goes on once nadi answers")
+        until(lambda: room.count == 6, "it resumes once nadi responds")
 
 
 def test_error_that_ends_the_loop_is_raised_by_close() -> None:
@@ -136,7 +136,7 @@ def test_invalid_arguments_are_rejected(options: dict[str, Any], named: str) -> 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A standalone master and two workers with a core each, in one machine's processes."""
+    """A standalone master and two workers with a core each, in processes of this machine."""
     from pyspark.sql import SparkSession
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -164,13 +164,13 @@ def test_spark_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:
         manager.create_stream("home", "meters", 1)
 
         class Query:
-            """What the guide's example waits for."""
+            """The query that the guide's example waits for."""
 
             def awaitTermination(self) -> None:
                 until(lambda: executors() == 1, "one segment, one executor", 120)
                 scale(manager, 3)
                 until(lambda: executors() == 2, "a segment more than executors", 120)
-                # work goes on while they go
+                # work continues while they are released
                 assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
                 scale(manager, 1)
                 until(lambda: executors() == 1, "one segment again", 120)

@@ -1,4 +1,4 @@
-"""What a query says about its lag: in the latest offset that it reports, and in Spark's progress."""
+"""The lag of a query, in the latest offset that it reports, and in Spark's progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(home: Home | World, name: str, events: int) -> None:
 
 
 def reported(query: Query) -> Any:
-    """After a trigger, as Spark asks."""
+    """Return the report after a trigger."""
     query.trigger()
     return query.reader.reportLatestOffset()
 

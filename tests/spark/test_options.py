@@ -1,4 +1,4 @@
-"""Each option: its values, its default in both formats, what it excludes, and the words for what is wrong."""
+"""Each option: its values, its default in both formats, conflicts, and rejection of invalid values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of(use: Use, format_: SparkFormat = SparkFormat.NADI, **given: Any) -> Any:
 
 
 def use_of(given: dict[str, Any]) -> Use:
-    """One in which all that is given has an effect."""
+    """Return a use in which all given options have an effect."""
     return next(use for use in Use if all(use in BY_KEY[name.lower()].uses for name in given))
 
 
@@ -128,7 +128,7 @@ BY_BYTES, BY_EVENTS = (f"default_segment_target_rate_{what}_per_sec" for what in
         {"metadata": "StreamInfo", "start": "head"},
         {"metadata": "StreamInfo", "endingTimestamp": "5"},
         {"metadata": "StreamInfo", "direct": "always"},
-        # what is written
+        # writing
         {"transaction_timeout_ms": "1"},
         {"transaction_status_poll_interval_ms": "0"},
         {"read_after_write_consistency": "yes"},
@@ -284,7 +284,7 @@ def test_defaults_of_both_formats() -> None:
 @pytest.mark.parametrize("option", PRAVEGAS, ids=lambda option: option.name)
 @pytest.mark.parametrize("use", Use)
 def test_pravega_option_is_accepted_in_any_use(option: Any, use: Use) -> None:
-    """For it ignores there what has no effect; nadi's own format refuses it."""
+    """That format ignores options without effect; nadi's own rejects them."""
     value = {"controller": "tcp://h:1", "metadata": "StreamInfo", "start_stream_cut": "latest"}
     value |= {"end_stream_cut": "latest", "scope": "home", "stream": "meters"}
     given: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Rows of a key are put in the order of their stream, in whatever frames they come."""
+"""Rows of a key are sorted in the order of their stream, in any frames."""
 
 import random
 

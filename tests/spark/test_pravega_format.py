@@ -1,5 +1,5 @@
-"""Programs in the shapes of those published for Pravega's connector, with real Spark: made for it, they run as they
-are. So they create what they write to, read on from the present end, and look at streams by `metadata`."""
+"""Programs like those published for Pravega's connector, with real Spark, run unchanged: they create their streams,
+read from the current tail, and inspect streams by `metadata`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENSORS = 3
 
 
 def test_a_query_writes_generated_rows_to_a_stream_that_it_creates(world: World, tmp_path: Path) -> None:
-    """As the sample that streams generated data: Spark's rate source, one sensor for each of a few keys."""
+    """Like the sample that streams generated data: Spark's rate source, one sensor for each of a few keys."""
     rows = world.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).load()
     sensors = rows.selectExpr(
         f"to_json(named_struct('sensor', value % {SENSORS}, 'n', value)) AS event",
@@ -51,13 +51,13 @@ def test_a_query_writes_generated_rows_to_a_stream_that_it_creates(world: World,
 
 
 def events_of(manager: StreamManager, scope: str, stream: str) -> list[bytes]:
-    """All that is there now."""
+    """Return the current events."""
     tail = manager.stream_info(scope, stream).tail
     return [bytes(event.data) for event in manager.read_events(scope, stream, end=tail)]
 
 
 def check_sensors(manager: StreamManager, least: int) -> None:
-    """Each number once. (A sensor's rows are in several of Spark's partitions, so in any order.)"""
+    """Check that each number occurs once. (A sensor's rows are in several Spark partitions, so in any order.)"""
     found: list[dict[str, int]] = []
 
     def are_whole() -> bool:
@@ -76,7 +76,7 @@ def written(world: World, stream: str, rows: list[tuple[str, str]], **more: Any)
 
 
 def test_batch_is_read_between_cuts_from_metadata(world: World) -> None:
-    """As the samples that read a stream as a batch, and those that look at its ends first."""
+    """Like the samples that read a stream as a batch, and those that inspect its ends first."""
     written(world, "batched", [(f"{n}", f"{n % 5}") for n in range(50)])
 
     def read(**more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A query with a `groupId`: retention waits for what it has committed, and the group's lag is its own."""
+"""A query with a `groupId`: retention waits for its commits, and the group's lag is the query's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_second_query_of_a_group_raises_conflict(home: Home) -> None:
     second.trigger()
     with pytest.raises(ConflictError, match="home/both"):
         first.trigger()
-    assert second.trigger(), "who came last has it"
+    assert second.trigger(), "the last query has the group"
 
 
 def test_group_of_others_is_rejected(home: Home) -> None:
@@ -104,20 +104,20 @@ def test_query_without_checkpoint_starts_at_last_commit(home: Home) -> None:
     again = Query(home, **options)
     assert again.offsets == [query.offsets[-1]]
     assert len(again.run()) == 20
-    earlier = Query(home, streams="lost-a,lost-b", groupId="lost")  # from the head: what was released stays released
+    earlier = Query(home, streams="lost-a,lost-b", groupId="lost")  # from the head: released events stay released
     assert len(earlier.run()) == 60
 
 
 @pytest.fixture
 def batch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The query and batch that tasks are of: the last in the list."""
+    """The current query and batch of tasks: the last in the list."""
     found: list[tuple[str, int]] = []
     monkeypatch.setattr("nadi.spark.reading.streaming.batch_of_task", lambda: found[-1])
     return found
 
 
 def copied(home: Home, target: str, events: list[bytes], query: str, batch: int) -> None:
-    """What the sink of a query does with a batch."""
+    """Write a batch like the sink of a query."""
     sink_of(home, target).commit([TaskCommit(begun(home, target, events), query)], batch)
 
 
@@ -151,7 +151,7 @@ def stream_of_numbers(home: Home, name: str) -> list[bytes]:
 
 
 def finish(home: Home, batch: list[tuple[str, int]], query: Query, target: str, name: str) -> list[bytes]:
-    """Run a query to the end; what is in its output then."""
+    """Run a query to the end; return its output."""
     for number in range(10):
         batch.append((name, number))
         if not query.trigger():
@@ -195,7 +195,7 @@ def test_query_without_checkpoint_continues_at_end_of_output(
 
 
 def test_repeated_first_batch_is_not_another_query(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Spark asks for the start again then."""
+    """Spark then requests the start again."""
     numbers = stream_of_numbers(home, "first-again")
     batch.append(("first", 0))
     first = Query(home, **exact("first-again"))
@@ -211,7 +211,7 @@ def test_repeated_first_batch_is_not_another_query(home: Home, batch: list[tuple
 
 
 def test_written_first_batch_is_read_again_completely(home: Home, batch: list[tuple[str, int]]) -> None:
-    """The sink passes it over, and operators need its rows for their state."""
+    """The sink skips it, but operators need its rows for their state."""
     stream_of_numbers(home, "state")
     batch.append(("first", 0))
     first = Query(home, **exact("state"))
@@ -277,7 +277,7 @@ def test_concurrently_started_queries_write_each_event_once(home: Home, batch: l
 
 
 def test_forgotten_commit_raises_transaction_failed(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Its transactions may be in the output or not: so the batch is neither read again nor passed over."""
+    """Its transactions may or may not be in the output: so the batch is neither repeated nor skipped."""
     stream_of_numbers(home, "forgotten")
     batch.append(("first", 0))
     first = Query(home, **exact("forgotten"))
@@ -313,17 +313,17 @@ def test_note_of_another_output_is_rejected(home: Home, batch: list[tuple[str, i
 
 
 def test_replanned_batch_is_noted_again(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Its offsets were taken out of the checkpoint by hand."""
-    numbers = stream_of_numbers(home, "anew")
+    """Its offsets were removed from the checkpoint by hand."""
+    numbers = stream_of_numbers(home, "replanned")
     batch.append(("first", 0))
-    Query(home, **exact("anew")).trigger()
-    again = Query(home, "anew", groupId="anew", output="anew-out", maxOffsetsPerTrigger="30")
+    Query(home, **exact("replanned")).trigger()
+    again = Query(home, "replanned", groupId="replanned", output="replanned-out", maxOffsetsPerTrigger="30")
     again.trigger()
-    copied(home, "anew-out", again.batches[-1], "first", 0)
-    assert finish(home, batch, Query(home, **exact("anew")), "anew-out", "second") == numbers
+    copied(home, "replanned-out", again.batches[-1], "first", 0)
+    assert finish(home, batch, Query(home, **exact("replanned")), "replanned-out", "second") == numbers
 
 
-# --- whose streams were deleted, made anew or truncated while it was down -----------------------------
+# --- streams deleted, recreated or truncated while the query was down -----------------------------
 
 
 def delete(home: Home, stream: str) -> None:

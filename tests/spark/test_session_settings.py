@@ -1,7 +1,7 @@
-"""What a session of Spark is set to changes neither a stream's instants nor its rows.
+"""Settings of a Spark session change neither a stream's instants nor its rows.
 
-The clocks of New York change on 2026-03-08 at 07:00 UTC, where 02:30 is left out, and on 2026-11-01 at 06:00 UTC, where
-01:30 comes twice.
+The clocks of New York change on 2026-03-08 at 07:00 UTC, skipping 02:30, and on 2026-11-01 at 06:00 UTC, repeating
+01:30.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {
 
 @pytest.fixture(params=SETTINGS)
 def session(request: pytest.FixtureRequest, world: World) -> Iterator[str]:
-    """The settings' name, in a session that has them."""
+    """The settings' name, in a session with those settings."""
     with with_settings(world.spark, {f"spark.sql.{name}": value for name, value in SETTINGS[request.param].items()}):
         yield request.param
 
@@ -85,7 +85,7 @@ _ARROW = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 
 
 def moment_of(value: Any) -> datetime.datetime:
-    """Of what a serializer reads."""
+    """Return the instant of a serializer's value."""
     if isinstance(value, Reading):
         return value.at
     row = value.to_pylist()[0] if isinstance(value, pa.RecordBatch) else value

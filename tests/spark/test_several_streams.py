@@ -1,4 +1,5 @@
-"""Several streams in one source: named, by pattern, by tag; in a batch and as a query, while they come and go."""
+"""Several streams in one source: by name, by pattern, by tag; in a batch and a query, while they are created and
+deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For streams that were created, each time."""
+    """Look for new streams each time."""
     monkeypatch.setattr(query_streams, "SPARK_LOOK_FOR_STREAMS_S", 0.0)
 
 
@@ -46,7 +47,7 @@ def delete(home: Home, name: str) -> None:
 
 
 def batch(home: Home, **options: str) -> list[tuple[str, str]]:
-    """The stream that each row names, and the one that its event does."""
+    """Return the stream named by each row, and the one named by its event."""
     reader = BatchReader(ReadOptions.from_spark({"controller": home.uri, "scope": "home", **options}))
     found = []
     for one in reader.partitions():
@@ -102,7 +103,7 @@ def test_query_of_scaled_streams_reads_each_event_once_in_order(home: Home) -> N
 
 
 def rows_by_stream(query: Query) -> dict[str, list[bytes]]:
-    """All that the query's batches read, planned anew."""
+    """Return all rows of the query's batches, planned again."""
     found: dict[str, list[bytes]] = {}
     for start, end in zip(query.offsets, query.offsets[1:], strict=False):
         for one in query.reader.partitions(start, end):
@@ -158,7 +159,7 @@ def test_deleted_stream_fails_or_is_dropped(home: Home, way: str) -> None:
     assert [offset["left"] for offset in lenient.offsets if "left" in offset] == [[names[1]]]
     lenient.restart(len(lenient.batches) - 1)
     assert len(lenient.run()) == 25
-    make(home, names[1], 3)  # anew, so it has a head
+    make(home, names[1], 3)  # recreated, so it has a head
     lenient.restart(len(lenient.batches))
     assert len(lenient.run()) == 28
 
@@ -179,13 +180,13 @@ def test_stream_sealed_and_deleted_during_query(home: Home) -> None:
 
 
 def test_recreated_stream_of_several_raises_error(home: Home) -> None:
-    for name in ("anew-a", "anew-b"):
+    for name in ("recreated-a", "recreated-b"):
         make(home, name, 10)
-    query = Query(home, streams="anew-a,anew-b", failOnDataLoss="false")
+    query = Query(home, streams="recreated-a,recreated-b", failOnDataLoss="false")
     query.run()
-    delete(home, "anew-b")
-    make(home, "anew-b", 3)
-    with pytest.raises(StreamRecreatedError, match="home/anew-b"):
+    delete(home, "recreated-b")
+    make(home, "recreated-b", 3)
+    with pytest.raises(StreamRecreatedError, match="home/recreated-b"):
         query.trigger()
 
 
@@ -211,12 +212,12 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     several.offsets = [one.offsets[-1]]  # the query of one stream got another
     assert len(several.run()) == 10
 
-    def refused(query: Query, offset: dict[str, Any], told: str) -> None:
+    def refused(query: Query, offset: dict[str, Any], named: str) -> None:
         for ask in (
             lambda: query.reader.latestOffset(offset, query.reader.getDefaultReadLimit()),
             lambda: query.reader.partitions(offset, offset),
         ):
-            with pytest.raises(InvalidStreamCutError, match=told):
+            with pytest.raises(InvalidStreamCutError, match=named):
                 ask()
 
     refused(one, several.offsets[-1], "checkpoint is of check-a, check-b, and the query reads home/check-a")

@@ -1,4 +1,4 @@
-"""The columns of rows that are written: found in upper and lower case, and refused where they mean nothing."""
+"""The columns of written rows: matched in any case, and rejected if they have no effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns_of(ddl: str, **options: str) -> SinkColumns:
         ("event binary, routing_key string", {}, SinkColumns(0, 1)),
         ("Routing_Key string, event string", {}, SinkColumns(1, 0)),
         ("EVENT binary, ROUTING_KEY string", {}, SinkColumns(0, 1)),
-        ("Event binary, Who string", {"routing_key_attribute_name": "WHO"}, SinkColumns(0, 1)),
+        ("Event binary, Owner string", {"routing_key_attribute_name": "OWNER"}, SinkColumns(0, 1)),
         ("w string, TEXT string", {"event_attribute_name": "text", "routing_key_attribute_name": "W"}, SinkColumns(1,
         0)), ("event binary, scope string, stream string, segment_id long, offset long", {}, SinkColumns(0, None)),
         ("position string, append_time timestamp, Event_Time timestamp, Position_Before string, event binary", {},
@@ -50,13 +50,13 @@ def test_columns_are_found_in_any_case(ddl: str, options: dict[str, str], expect
         ("event binary, routingkey string", {}, "'routingkey'.*'routing_key'"),
         ("event binary, key string", {}, "'key'"),
         ("event binary, partition integer", {}, "'partition'"),
-        ("event binary, who string, routing_key string", {"routing_key_attribute_name": "who"}, "'routing_key'"),
+        ("event binary, owner string, routing_key string", {"routing_key_attribute_name": "owner"}, "'routing_key'"),
         ("event binary, Event string", {}, "event, Event.*'event'"),
         ("event binary, routing_key string, Routing_Key string", {}, "routing_key, Routing_Key"),
         ("event binary, Key string, KEY string", {"routing_key_attribute_name": "key"}, "Key, KEY.*'key'"),
         ("event binary, event binary", {}, "event, event.*'event'"),
         ("text string", {}, "'event'"),
-        ("event binary", {"routing_key_attribute_name": "who"}, "'who'"),
+        ("event binary", {"routing_key_attribute_name": "owner"}, "'owner'"),
         ("Event integer", {}, "'event' is int"),
         ("event binary, Routing_Key long", {}, "'routing_key'"),
     ],
@@ -78,7 +78,7 @@ def segments(world: World, stream: str) -> dict[bytes, int]:
 
 
 def stream_of(world: World, folder: Path, rows: DataFrame) -> DataFrame:
-    """The rows as a stream, from a file."""
+    """Return the rows as a stream, from a file."""
     rows.write.parquet(str(folder / "rows"))
     streaming: DataFrame = world.spark.readStream.schema(rows.schema).parquet(str(folder / "rows"))
     return streaming

@@ -1,4 +1,4 @@
-"""Batch writes: all or nothing, once an application's version, and what they do with a stream that has events."""
+"""Batch writes: all or nothing, once per application version, and their effect on a stream with events."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Home:
         return SourceRequest(self.given(stream, **options), SparkFormat.NADI).writer(SCHEMA, overwrite)
 
     def write(self, stream: str, *tasks: str, overwrite: Any = False, **options: Any) -> None:
-        """What Spark does with `df.write`: each text is a task's rows."""
+        """Write like `df.write`: each text has a task's rows."""
         writer = self.writer(stream, overwrite=overwrite, **options)
         writer.commit([writer.write(iter([rows(task)])) for task in tasks])
 
     def written(self, stream: str, count: int) -> str:
-        """The events, once there are so many."""
+        """Return the events, once there are that many."""
         found = self.manager.read_events("home", stream)
         return "".join(sorted(event.data.decode() for event in islice(found, count)))
 
@@ -101,7 +101,7 @@ def test_application_version_is_written_once(home: Home) -> None:
 
 
 def test_interrupted_application_version_is_completed(home: Home) -> None:
-    """The driver died after the record, and before it had committed anything."""
+    """The driver died after writing the record, before committing anything."""
     stream = home.stream("cut-off")
     once = {"txnAppId": "job", "txnVersion": 1}
     home.write(stream, "z")
@@ -117,7 +117,7 @@ def test_interrupted_application_version_is_completed(home: Home) -> None:
 
     client.run(only_record())
     home.write(stream, "ab", overwrite=True, truncate="true", **once)
-    assert home.events(stream) == "ab", "once, and without what was there before the first try"
+    assert home.events(stream) == "ab", "once, without the events before the first attempt"
     last = client.run(record.last())
     assert last is not None
     assert last.done
@@ -127,8 +127,8 @@ def test_interrupted_application_version_is_completed(home: Home) -> None:
 
 
 def test_application_version_is_written_again_into_recreated_stream(home: Home) -> None:
-    stream, once = "anew", {"txnAppId": "job", "txnVersion": 7}
-    for waits in ("true", "false"):  # with false, nothing is noted of where the batch lies
+    stream, once = "recreated", {"txnAppId": "job", "txnVersion": 7}
+    for waits in ("true", "false"):  # with false, the batch's position is not recorded
         home.stream(stream)
         for _ in range(2):
             home.write(stream, "ab", **once, read_after_write_consistency=waits)
@@ -150,7 +150,7 @@ def test_version_is_skipped_after_further_truncation(home: Home) -> None:
     home.manager.scale_stream("home", stream, [0], [(0.0, 0.5), (0.5, 1.0)])
     home.write(stream, "gh", **overwrite)
     writer.commit(messages)
-    assert home.events(stream) == "efgh", "what came before both is gone"
+    assert home.events(stream) == "efgh", "events before both are gone"
 
 
 def test_save_modes(home: Home) -> None:

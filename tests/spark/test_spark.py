@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 
 def write(world: World, stream: str, numbers: range, keys: int = 10) -> None:
-    """Events `<key>:<number>`, each under its key."""
+    """Write events `<key>:<number>`, each under its key."""
     with world.manager.create_writer("home", stream) as writer:
         for number in numbers:
             writer.write_event(b"k%d:%d" % (number % keys, number), f"k{number % keys}")
@@ -48,7 +48,7 @@ def events_by_client(world: World, stream: str, **cuts: Any) -> list[tuple[bytes
 
 
 def copy(world: World, source: str, target: str, checkpoint: Path, change: str = "event", **options: Any) -> list[int]:
-    """Run a stream-to-stream job until it has caught up; the rows of each batch."""
+    """Run a stream-to-stream job until it has caught up; return the rows of each batch."""
     rows = world.read_stream(source, **options).selectExpr(
         f"{change} AS event", "split(CAST(event AS string), ':')[0] AS routing_key"
     )
@@ -139,7 +139,7 @@ def test_slice_between_times(world: World, tmp_path: Path) -> None:
 
 
 def a_moment_after() -> int:
-    """A millisecond that begins only now."""
+    """Return a millisecond that has just started."""
     now_ms = time.time_ns() // 1_000_000
     while time.time_ns() // 1_000_000 == now_ms:
         time.sleep(0.0002)
@@ -173,9 +173,9 @@ def test_streaming_error_is_raised_without_spark_errors(world: World, tmp_path: 
         write(world, "errors", range(3))
         with pytest.raises(Exception, match=text) as refused:
             copy(world, "errors", "errors", tmp_path / str(number), **options)
-        told = str(refused.value)
-        assert "UnboundLocalError" not in told, told
-        assert "During handling" not in told, told
+        message = str(refused.value)
+        assert "UnboundLocalError" not in message, message
+        assert "During handling" not in message, message
 
 
 def test_stream_to_stream_over_scales_and_restarts(world: World, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_batch_committed_twice_counts_once(world: World) -> None:
 
 
 def test_a_recorded_batch_is_rolled_forward(world: World) -> None:
-    """The driver died after its record, and before or between its commits."""
+    """The driver died after its record, before or between its commits."""
     world.manager.create_stream("home", "forward", 1)
     recorded = [begun(world, "forward", b"a"), begun(world, "forward", b"b")]
     table = world.manager.table("home", TABLE)

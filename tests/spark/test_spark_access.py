@@ -1,4 +1,4 @@
-"""Spark against a server that asks for credentials and speaks TLS."""
+"""Spark with a server that requires credentials and TLS."""
 
 from __future__ import annotations
 

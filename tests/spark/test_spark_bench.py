@@ -1,4 +1,4 @@
-"""The benchmark of Spark in its smallest form: every part gives its figures, with ratios where it has a mark."""
+"""The smallest form of Spark's benchmark: every part has figures, with ratios where it has a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming queries as Spark asks for them, and in Spark, over streams that a real server splits and merges."""
+"""Streaming queries driven like Spark, and in Spark, over streams that a real server splits and merges."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_idle_query_sends_few_requests(home: Home) -> None:
 
 
 def truncated(home: Home, name: str, **options: str) -> tuple[ScaledStream, Query, nadi.StreamCut]:
-    """A query that has read one batch of a stream that was scaled and truncated since, and the head."""
+    """Return a query that has read one batch of a stream that was then scaled and truncated, and the head."""
     stream = ScaledStream(home.manager, name, 5)
     stream.write(100)
     query = Query(home, name, **options)
@@ -104,7 +104,7 @@ def truncated(home: Home, name: str, **options: str) -> tuple[ScaledStream, Quer
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_truncation_after_checkpoint_raises_error_with_remedy(home: Home, is_new: bool) -> None:
-    _, query, _ = truncated(home, f"told-{is_new}")
+    _, query, _ = truncated(home, f"checked-{is_new}")
     if is_new:
         query.restart(1)
     for _ in range(2):
@@ -140,8 +140,8 @@ def test_truncation_between_planning_and_reading_raises_error(home: Home) -> Non
         home.manager.truncate_stream(
             home.manager.cuts("home", stream.stream).after(nadi.StreamCut.from_text(start["cut"]), 40)
         )
-        told = "restart it" if skips == "true" else "skip_truncated"
-        with pytest.raises(QueryTruncatedError, match=told):
+        remedy = "restart it" if skips == "true" else "skip_truncated"
+        with pytest.raises(QueryTruncatedError, match=remedy):
             [list(query.reader.read(one)) for one in planned]
         if skips == "true":
             assert len(query.read(start, end)) == 60
@@ -151,7 +151,7 @@ def test_truncation_between_planning_and_reading_raises_error(home: Home) -> Non
 
 
 def test_offsets_of_earlier_nadi_are_accepted_at_boundaries(home: Home) -> None:
-    """Segments to come at -1, as they were written then too; one that was begun too early is refused."""
+    """Future segments are at -1, as in earlier versions; one that started too early is rejected."""
     home.manager.create_stream("home", "old", 2)
     with home.manager.create_writer("home", "old") as writer:
         for number in range(100):

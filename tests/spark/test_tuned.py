@@ -1,4 +1,5 @@
-"""A session of `nadi.spark.tuned`: its Python programs have pyspark compiled, its Java has Spark's classes archived."""
+"""A session of `nadi.spark.tuned`: its Python programs use a compiled pyspark, its Java an archive of Spark's
+classes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ZIP = "pyspark/python/lib/pyspark.zip"
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The program, beside a Python that tells its path and arguments; and an installed pyspark, "here"."""
+    """The program, next to a Python that prints its path and arguments; and an installed pyspark, "here"."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "here" / "pyspark").mkdir(parents=True)
     (tmp_path / "here" / "pyspark" / "__init__.py").touch()
@@ -83,7 +84,7 @@ def test_session_uses_existing_program_and_archive(tmp_path: Path, monkeypatch: 
 
 def test_tuned_session_programs_import_installed_pyspark(spark: Any) -> None:
     if os.environ["PYSPARK_PYTHON"] == sys.executable:
-        pytest.skip("nadi-spark-python is not installed beside this Python")
+        pytest.skip("nadi-spark-python is not installed next to this Python")
 
     def where(_: Any) -> list[str]:  # within the test, so that it is sent by value
         import pyspark
@@ -95,7 +96,7 @@ def test_tuned_session_programs_import_installed_pyspark(spark: Any) -> None:
 
 
 def test_unfit_archive_is_ignored(tmp_path: Path) -> None:
-    """Java says nothing about it, and runs."""
+    """Java ignores it silently, and runs."""
     bad = tmp_path / "bad.jsa"
     bad.write_bytes(b"\0" * 10_000)
     java = tuning.java_program()

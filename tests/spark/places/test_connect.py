@@ -1,4 +1,4 @@
-"""A Spark Connect server, and a program that is its client and nothing else."""
+"""A Spark Connect server, and a program that is only its client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    """The address of a Connect server, started by the guide's command."""
+    """The address of a Connect server started by the guide's command."""
     port = free_port()
     binding = "spark.connect.grpc.binding"
     (tmp_path / "spark-defaults.conf").write_text(f"{binding}.address 127.0.0.1\n{binding}.port {port}\n")

@@ -1,4 +1,4 @@
-"""A query's checkpoint in a byte stream: what is mirrored is restored, and a query goes on from it elsewhere."""
+"""A query's checkpoint mirrored in a byte stream: it is restored, and the query continues elsewhere."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_second_query_and_older_checkpoint_are_rejected(home: Home, tmp_path: Pa
 
 
 def test_group_moves_after_the_mirror(home: Home, tmp_path: Path) -> None:
-    """A query that is restored runs the batch again that its mirror has last."""
+    """A restored query repeats the last batch in its mirror."""
     home.manager.create_stream("home", "grouped", 1)
     with home.manager.create_writer("home", "grouped") as writer:
         for _ in range(30):
@@ -123,11 +123,11 @@ def test_unwritable_folder_is_reported(home: Home, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     folder = str(tmp_path / "file" / "restored")
     command = ["spark", "checkpoint", "restore", "home", "kept", folder, "--controller", home.uri]
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 1
-    assert isinstance(told.exception, SystemExit)
-    assert "error: " in told.output
-    assert "file" in told.output
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "error: " in result.output
+    assert "file" in result.output
 
 
 def test_damaged_mirror_raises_error() -> None:
@@ -149,7 +149,7 @@ def test_damaged_mirror_raises_error() -> None:
 def test_query_with_named_sources_continues_from_mirror(
     world: World, tmp_path: Path, settings: dict[str, str], names: list[str | None], request: Any
 ) -> None:
-    """The last of the sources mirrors, and the next life has only what was mirrored and what came since."""
+    """The last of the sources mirrors, and the next run has only the mirror and new events."""
     mirror = f"named-{request.node.callspec.id.split('-')[0]}"
     inputs = [f"{mirror}-{number}" for number in range(len(names))]
     for stream in (*inputs, f"{mirror}-out"):
@@ -186,7 +186,7 @@ def test_query_with_named_sources_continues_from_mirror(
 
 
 def test_folder_older_than_mirror_is_rejected(home: Home, tmp_path: Path) -> None:
-    """Its query went on elsewhere, and planned another batch with the same number."""
+    """The query continued elsewhere, and planned another batch of the same number."""
     client = client_of(ConnectionSettings(home.uri))
     left, other = checkpoint(tmp_path / "left"), checkpoint(tmp_path / "other")
     (left / "offsets" / "1").write_text("the batch of a driver that was cut off")
@@ -215,7 +215,8 @@ def test_checkpoint_without_state_is_rejected(home: Home, tmp_path: Path) -> Non
 
 
 class Lives:
-    """A query that is run to what there is, loses its checkpoint, and is restored, under Spark's default settings."""
+    """A query that repeatedly runs to the tail, loses its checkpoint, and is restored, under Spark's default
+    settings."""
 
     def __init__(self, world: World, name: str, folder: Path) -> None:
         self.world, self.name, self.mirror, self.folder = world, name, name, folder
@@ -238,7 +239,7 @@ class Lives:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def lose(self) -> int:
-        """The last batch that was mirrored."""
+        """Delete the checkpoint; return the last mirrored batch."""
         shutil.rmtree(self.folder)
         client = client_of(ConnectionSettings(self.world.uri))
         return client.run(restore(client.manager, "home", self.mirror, str(self.folder))).batch
@@ -258,7 +259,7 @@ def in_sessions(rows: DataFrame) -> DataFrame:
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    """Each hour with what comes within a minute after it: nothing, which is known once the watermark has passed it."""
+    """Join each hour with events up to a minute later: none, which is known once the watermark has passed it."""
     others = rows.selectExpr("hour AS other")
     on = F.expr("DATE(other) = DATE(hour) AND other > hour AND other < hour + INTERVAL 1 MINUTE")
     return rows.join(others, on, "left_outer").selectExpr("CONCAT(UNIX_TIMESTAMP(hour) DIV 3600, ':1') AS event")
@@ -290,7 +291,7 @@ def test_a_batch_without_rows_after_the_mirror_is_restored(
 
 
 def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:
-    """Spark runs it at the next start and asks the source for nothing: neither tasks, nor a commit."""
+    """Spark runs it at the next start and calls the source for nothing: neither tasks, nor a commit."""
     lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(ConnectionSettings(world.uri))
     lives.write(1, 3)
     lives.run(counted(lives.hours()))
@@ -327,21 +328,21 @@ def test_stateful_query_continues_elsewhere(world: World, tmp_path: Path, provid
     for life in range(3):
         written += 150
         with world.manager.create_writer("home", name) as into:
-            for number in range(written):  # again what came in the lives before: only the state knows
+            for number in range(written):  # events of earlier runs again: only the state knows
                 into.write_event(b"%d" % number, str(number))
         with with_settings(world.spark, state):
             query = started(tmp_path / str(life))
             query.processAllAvailable()
             query.stop()
         shutil.rmtree(tmp_path / str(life))  # with all that was not mirrored
-        told = CliRunner().invoke(
+        result = CliRunner().invoke(
             app,
             ["spark", "checkpoint", "restore", "home", name, str(tmp_path / str(life + 1)), "--controller", world.uri],
         )
-        assert told.exit_code == 0, told.output
-        assert "files" in told.output
-    told = CliRunner().invoke(app, ["spark", "checkpoint", "list", "home", "--json", "--controller", world.uri])
-    assert [one["name"] for one in json.loads(told.output) if one["name"] == name]
+        assert result.exit_code == 0, result.output
+        assert "files" in result.output
+    result = CliRunner().invoke(app, ["spark", "checkpoint", "list", "home", "--json", "--controller", world.uri])
+    assert [one["name"] for one in json.loads(result.output) if one["name"] == name]
     end = world.manager.stream_info("home", f"{name}-out").tail
     events = [int(event.data) for event in world.manager.read_events("home", f"{name}-out", end=end)]
     assert sorted(events) == list(range(written)), "a batch came twice, or its state was lost"

@@ -1,4 +1,4 @@
-"""The guide's replay in Spark, as it is printed there; and what is asked for at the wrong time."""
+"""The guide's replay in Spark, as printed; and calls at the wrong time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "replay.md"
 
 @contextmanager
 def fed(source: ScaledStream) -> Iterator[None]:
-    """Events while the block runs, over a stream that is scaled now and then."""
+    """Write events while the block runs, into a stream that is scaled at times."""
     stop, errors = threading.Event(), []
 
     def feed() -> None:

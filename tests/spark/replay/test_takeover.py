@@ -1,4 +1,4 @@
-"""A new version takes over, whoever dies at which step: the output has each event once, and each key's in order."""
+"""A new version takes over despite kills at any step: the output has each event once, in order per key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 
 class Scene:
-    """Both versions, the streams and who replays; all may be killed."""
+    """Both versions, the streams and the replaying process, all of which may be killed."""
 
     def __init__(self, home: Home, name: str, seed: int) -> None:
         self.home, self.name, self.chance = home, name, random.Random(seed)
@@ -36,7 +36,7 @@ class Scene:
         self.client = client_of(ConnectionSettings(home.uri))
 
     def run(self, work: Callable[[Takeover], Any], new: str = "v2") -> Any:
-        """A step, taken by somebody who knows nothing of the steps before."""
+        """Run a step in a process that knows nothing of earlier steps."""
         takeover = Takeover(
             self.client.manager, "home", self.name, old="v1", new=new, output=self.output, trial=self.trial
         )
@@ -56,7 +56,7 @@ class Scene:
         return [event.data for event in self.home.events(stream)]
 
     def check(self) -> list[bytes]:
-        """All is there once, in order; the last batches' events are still held back, so nothing may be in any."""
+        """Check that each event is there once, in order; the last batches' events are held back, so may be missing."""
         events = self.outputs(self.output)
         check_once_in_order((event.rpartition(b":")[0] for event in events), self.source.written)
         return events
@@ -105,7 +105,7 @@ def test_output_has_each_event_once_despite_kills_at_any_step(home: Home, seed: 
 
 
 def end(scene: Scene, version: Version) -> None:
-    """A last batch, for what is held back to come out: that of another cutover at the tail."""
+    """Run a last batch that emits events held back: that of another cutover at the tail."""
     scene.go(version)
     name = "v2" if version is scene.new else "v1"
     last = Takeover(

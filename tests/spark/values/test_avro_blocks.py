@@ -1,4 +1,4 @@
-"""Avro read a batch at once: the same as event by event, whatever the bytes are."""
+"""Avro read in whole batches equals reading event by event, for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events to columns, with each format's own module and no server."""
+"""Decode events to columns with each format's module, without a server."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_avro_nanoseconds_are_rounded_towards_the_past(local: str, is_block: boo
 
 
 def as_column(kind: pa.DataType, value: Any) -> Any:
-    """What a column has for a value that the serializer reads."""
+    """Return the column's value for a value of the serializer."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -495,7 +495,7 @@ def test_invalid_arrow_events_fail_alone() -> None:
 
 
 def compressed(batch: pa.RecordBatch, codec: str) -> bytes:
-    """As an event, of a writer that may compress."""
+    """Encode a batch as an event with optional compression."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec or None)) as writer:
         writer.write_batch(batch)

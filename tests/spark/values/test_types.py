@@ -1,4 +1,4 @@
-"""What becomes of the types of schemas, in Arrow and in Spark."""
+"""Conversion of schemas' types to Arrow and Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of values from a real server: planned with the schema that the store has, parsed in the tasks."""
+"""Read values from a real server: planned with the stored schema, parsed in tasks."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_arrow_events_have_any_number_of_rows(home: Home) -> None:
 
 def test_value_modes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
-    monkeypatch.setattr(parser, "_warn", lambda *told: logged.append(" ".join(told)))
+    monkeypatch.setattr(parser, "_warn", lambda *args: logged.append(" ".join(args)))
     write(home, "mixed", Struct(Reading), Reading("hall", 1))
     with home.manager.create_writer("home", "mixed") as writer:
         writer.write_batch(

@@ -1,4 +1,4 @@
-"""Rows written as events under a schema that the store has: what the stream's own readers find."""
+"""Write rows as events of a stored schema, and read them with the stream's serializers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
 def written(home: Home, stream: str, serializer: Any, kind: pa.DataType, *rows: Any, **given: Any) -> list[Any]:
-    """Write the rows as Spark's tasks and driver do; return what is read of the stream with the serializer."""
+    """Write the rows like Spark's tasks and driver; return the values that the serializer reads."""
     home.manager.create_stream("home", stream)
     home.manager.create_writer("home", stream, serializer=serializer).close()
     write(home, stream, kind, *rows, **given)

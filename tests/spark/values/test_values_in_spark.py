@@ -1,4 +1,4 @@
-"""Values in Spark itself: every type of column there is, a query over several versions, and the guide's example."""
+"""Values in Spark itself: all column types, a query over several versions, and the guide's example."""
 
 from __future__ import annotations
 
