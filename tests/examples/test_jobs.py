@@ -13,7 +13,7 @@ import pytest
 import nadi
 from examples.log_patterns import job as log_job
 from examples.log_patterns.checker import PATTERNS, read_and_compare
-from examples.log_patterns.lines import made
+from examples.log_patterns.lines import generated
 from examples.log_patterns.producer import LINES, write
 from examples.programs import ROOT, spark_session
 from examples.returns import checker as returns_checker
@@ -55,7 +55,7 @@ def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> Non
     here = places("log-patterns")
     here.manager.create_stream(here.scope, LINES, 2)
     here.manager.create_stream(here.scope, PATTERNS, 2)
-    lines = list(made(40, 50))
+    lines = list(generated(40, 50))
     count = 0
     for some in (lines[: len(lines) // 2], lines[len(lines) // 2 :]):
         with here.manager.create_writer(here.scope, LINES) as writer:

@@ -15,14 +15,14 @@ from examples.log_patterns.lines import (
     WRITTEN_MS,
     Line,
     counted,
-    made,
+    generated,
     pattern,
     read,
 )
 
 
 def test_lines_read_back_equal() -> None:
-    for line in made(20, 50):
+    for line in generated(20, 50):
         assert read(line.event()) == line
     for other in (
         b"",
@@ -36,11 +36,11 @@ def test_lines_read_back_equal() -> None:
 def test_variable_parts_are_not_in_the_pattern() -> None:
     assert pattern("order 0f3a9c01: stock of item 17 is negative") == "order #: stock of item # is negative"
     assert pattern("decade of faded cafe") == "decade of faded cafe"
-    assert len({pattern(line.message) for line in made(30, 200) if line.level == "ERROR"}) == 10
+    assert len({pattern(line.message) for line in generated(30, 200) if line.level == "ERROR"}) == 10
 
 
 def test_lines_come_late_and_out_of_order_within_bounds() -> None:
-    lines = list(made(60, 200))
+    lines = list(generated(60, 200))
     received = [line.received for line in lines]
     assert received != sorted(received)
     latest = START
@@ -85,13 +85,13 @@ def test_late_line_counts_in_window_of_receipt() -> None:
 
 
 def test_order_of_lines_is_irrelevant() -> None:
-    events = [line.event() for line in made(30, 100)]
+    events = [line.event() for line in generated(30, 100)]
     shuffled = random.Random(1).sample(events, len(events))
     assert counted(shuffled) == counted(events)
 
 
 def test_checker_detects_each_fault() -> None:
-    lines = [line.event() for line in made(30, 100)]
+    lines = [line.event() for line in generated(30, 100)]
     over, growing = counted(lines)
     right = [
         json.dumps({"window": window, "service": service, "pattern": what, "count": count}).encode()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.sensor_slices.checker import compare
-from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, State, Stretch, fold, sensors, truth, value_of
+from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, State, Run, fold, sensors, truth, value_of
 
 HIGH, LOW = THRESHOLD + 1, THRESHOLD
 
@@ -29,14 +29,14 @@ def test_waves_are_the_same_for_any_batches(values: list[int], data: st.DataObje
         assert values[one.last + 1] == LOW
         assert one.first == 0 or values[one.first - 1] == LOW
         assert (one.start, one.end) == (f"cut {one.first}", f"cut {one.last + 1}")
-    stretches = "".join("h" if value == HIGH else " " for value in values).split(" ")
-    assert len(found) + (state.open is not None) == sum(map(bool, stretches))
+    runs = "".join("h" if value == HIGH else " " for value in values).split(" ")
+    assert len(found) + (state.open is not None) == sum(map(bool, runs))
 
 
 def test_unfinished_wave_is_kept_in_state() -> None:
     state, found = fold(NEW, rows([HIGH, HIGH]))
     assert found == []
-    assert state == State(0, Stretch(1, 0, 1, "cut 0", "cut 2"))
+    assert state == State(0, Run(1, 0, 1, "cut 0", "cut 2"))
 
 
 def test_the_truth_of_a_wave() -> None:
