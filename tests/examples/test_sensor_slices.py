@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.sensor_slices.checker import compare
-from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, State, Run, fold, sensors, truth, value_of
+from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, Run, State, fold, sensors, truth, value_of
 
 HIGH, LOW = THRESHOLD + 1, THRESHOLD
 
