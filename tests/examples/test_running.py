@@ -43,21 +43,21 @@ def test_each_run_has_its_own_scope_on_a_given_server(tmp_path: Path) -> None:
             with place(options, "logs", QUIET) as here:
                 scopes.append(here.scope)
                 folder = here.folder
-            assert not folder.exists(), "the temporary folder goes"
+            assert not folder.exists(), "the temporary folder is removed"
         assert scopes == ["logs", "logs-2", "logs-3"]
         options = argparse.Namespace(controller=server.controller_uri, data=tmp_path, page=None)
-        with pytest.raises(ExampleError, match="is not empty: give --data a new folder"), place(options, "logs", QUIET):
+        with pytest.raises(ExampleError, match="--data"), place(options, "logs", QUIET):
             pass
 
 
 def test_failed_program_raises_error_with_its_output(tmp_path: Path) -> None:
     with Program(tmp_path, "examples.log_patterns.producer", "--scope", "s") as program:
-        with pytest.raises(ExampleError, match=r"(?s)producer ended with code 2:.*--controller"):
+        with pytest.raises(ExampleError, match=r"(?s)producer.* 2.*--controller"):
             wait_for("nothing", lambda: False, [program])
-        with pytest.raises(ExampleError, match="ended with code 2"):
+        with pytest.raises(ExampleError, match="producer.* 2"):
             program.finish()
-    with pytest.raises(ExampleError, match="no wonder happens: not within 0 s"):
-        wait_for("no wonder happens", lambda: False, [], limit_s=0)
+    with pytest.raises(ExampleError, match="no condition"):
+        wait_for("no condition", lambda: False, [], limit_s=0)
 
 
 @pytest.mark.parametrize("example", ["log_patterns", "returns", "sensor_slices"])

@@ -118,7 +118,7 @@ def test_the_job_of_the_guide(server: nadi.standalone.EmbeddedServer, expected: 
 def test_missing_tools_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(hadoop.MissingError, match="Maven"):
+    with pytest.raises(hadoop.MissingError):
         hadoop.streaming_jar()
-    with pytest.raises(hadoop.MissingError, match="needs Java"):
+    with pytest.raises(hadoop.MissingError):
         hadoop.hadoop(tmp_path)

@@ -14,7 +14,7 @@ from tests.support.spark import spark_session
 
 from .queries import Home, served
 
-# moments are told exactly
+# append times are exact
 _LIMITS = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
 
 

@@ -238,7 +238,7 @@ def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
     assert [row["append_time"].timestamp() for row in batch(home, "timed", columns="append_time")] == times[7:]
     client, offsets = client_of(options_of(home, "timed").controller), np.array([row["offset"] for row in rows])
     assert RowTimes(client, "home", ScanRange("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
-        "of what is truncated nothing is known"
+        "truncated rows have no times"
     )
 
 

@@ -47,7 +47,7 @@ class Chain:
         self._start_driver()
         self._wait_for_more(self._through())
 
-    # --- who works beside -----------------------------------------------------------------------------
+    # --- background threads ---------------------------------------------------------------------------
 
     def _feed(self) -> None:
         try:
@@ -90,7 +90,7 @@ class Chain:
                 give_up = time.monotonic() + 60
                 while not kill(victim, self._folder):
                     self._go_on()
-                    assert time.monotonic() < give_up, f"there is no {victim}"
+                    assert time.monotonic() < give_up, f"{victim} does not run"
                     time.sleep(0.05)
             self._go_on()
             scaling.join(120)
@@ -110,7 +110,7 @@ class Chain:
             assert time.monotonic() < give_up, f"no batch of link {link} comes to the step {step}"
             time.sleep(0.05)
 
-    # --- who is alive -------------------------------------------------------------------------------------
+    # --- processes ----------------------------------------------------------------------------------------
 
     def _start_driver(self) -> None:
         arguments = [self._server.controller_uri, str(self._folder), self._master, *self._streams]

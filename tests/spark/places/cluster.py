@@ -48,7 +48,7 @@ class Cluster:
         self.manager = nadi.StreamManager(self.controller)
 
     def _start_server(self) -> None:
-        # on every address of its node, and clients are state the one that they reach it by
+        # on every address of its node, and clients are given the one at which they reach it
         main = f"'{sys.executable}' -c 'from nadi.cli.app import main; main()'"
         folder = f"--data '{self._folder / 'data'}' --insecure-public"
         up = command(
