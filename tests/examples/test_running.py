@@ -54,7 +54,7 @@ def test_failed_program_raises_error_with_its_output(tmp_path: Path) -> None:
     with Program(tmp_path, "examples.log_patterns.producer", "--scope", "s") as program:
         with pytest.raises(ExampleError, match=r"(?s)producer.* 2.*--controller"):
             wait_for("nothing", lambda: False, [program])
-        with pytest.raises(ExampleError, match="producer.* 2"):
+        with pytest.raises(ExampleError, match=r"producer.* 2"):
             program.finish()
     with pytest.raises(ExampleError, match="no condition"):
         wait_for("no condition", lambda: False, [], limit_s=0)
