@@ -71,10 +71,10 @@ class Mirrored(msgspec.Struct, frozen=True):
     end: int
 
 
-def encode(came: Mapping[str, bytes], went: Iterable[str]) -> bytes:
-    files = [_CheckpointFile(path, len(data), sha256(data).digest()) for path, data in came.items()]
-    header = msgspec.msgpack.encode(_MirrorHeader(files, list(went)))
-    return b"".join((_LENGTH.pack(len(header)), header, *came.values()))
+def encode(changed: Mapping[str, bytes], removed: Iterable[str]) -> bytes:
+    files = [_CheckpointFile(path, len(data), sha256(data).digest()) for path, data in changed.items()]
+    header = msgspec.msgpack.encode(_MirrorHeader(files, list(removed)))
+    return b"".join((_LENGTH.pack(len(header)), header, *changed.values()))
 
 
 def apply(records: bytes, files: MutableMapping[str, bytes]) -> None:
@@ -139,13 +139,13 @@ class CheckpointMirror:
         is_full = not self._known or writer.tell() - self._start > 2 * size + MIB
         if is_full:
             self._known, self._start = {}, writer.tell()
-        came = {}
+        changed = {}
         for path in (path for path, status in now.items() if self._known.get(path) != status):
             with suppress(FileNotFoundError):  # Spark deletes old files
-                came[path] = (self._folder / path).read_bytes()
-        went = [path for path in self._known if path not in now]
-        if came or went:
-            await writer.write(encode(came, went))
+                changed[path] = (self._folder / path).read_bytes()
+        removed = [path for path in self._known if path not in now]
+        if changed or removed:
+            await writer.write(encode(changed, removed))
             await writer.flush()
             time_ms = round(time.time() * 1000)
             planned = self._planned(batch)
