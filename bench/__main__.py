@@ -1,8 +1,8 @@
-"""nadi's benchmarks: `script/bench` runs all that take less than two minutes, and prints a table beside the targets.
+"""nadi's benchmarks: `script/bench` runs all that take less than two minutes, and prints a table with the targets.
 
-Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
-fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
-puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`);
+All figures come from a real server in a separate process, on a real disk with fsync; the machine's own fsync is
+measured first, as no figure means anything without it. Medians of several runs. `script/bench peers` compares nadi
+with other systems at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`);
 `script/bench spark` measures nadi in Spark (`bench/spark`).
 """
 
@@ -131,9 +131,9 @@ def main() -> None:
             peers.chosen(only)
         except ValueError as error:
             parser.error(f"--only: {error}")
-        beside = peers.run(console, options.runs, options.data, only)
+        results = peers.run(console, options.runs, options.data, only)
         if options.json is not None:
-            options.json.write_text(json.dumps(beside, indent=2) + "\n")
+            options.json.write_text(json.dumps(results, indent=2) + "\n")
         return
     benches: dict[str, Callable[[Path], list[Figure]]] = BENCHES | BY_NAME
     benches["epochs"] = partial(epochs.epochs, count=options.epochs or EPOCHS)
@@ -143,7 +143,7 @@ def main() -> None:
     benches["long"] = partial(long.long, minutes=options.minutes or long.MINUTES)
     unknown = set(options.names) - set(benches)
     if unknown:
-        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(benches)}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}: choose from {', '.join(benches)}")
     table = Table(title=f"nadi benchmarks, median of {options.runs}")
     for column in ("figure", "measured", "target", "reached"):
         table.add_column(column, justify="left" if column == "figure" else "right")
@@ -189,7 +189,7 @@ def _natural(text: str) -> int:
 
 
 def _refuse_without_effect(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """An option that none of the named benches heeds is a mistake of who gave it."""
+    """Reject an option that none of the named benches uses."""
     heeded = {
         "streams": {"streams", "busy-streams", "cluster-million"},
         "epochs": {"epochs"},
@@ -198,7 +198,7 @@ def _refuse_without_effect(parser: argparse.ArgumentParser, options: argparse.Na
     }
     for option, names in heeded.items():
         if getattr(options, option) is not None and not names & set(options.names or BENCHES):
-            parser.error(f"--{option} has no effect without {' or '.join(sorted(names))}")
+            parser.error(f"--{option} needs {' or '.join(sorted(names))}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How many bytes a server writes to its disk for each byte that is stored, once all of it is in tier 2.
+"""Bytes that a server writes to its disk for each stored byte, once all data is in tier 2.
 
-The log, the chunks, their compaction, the state and snapshots of it all count; zeros in new files of the log are told
-apart, for a server that goes on uses its files again.
+Includes the log, chunks, their compaction, the state and its snapshots; zeros in new files of the log are counted
+separately, as a running server reuses its files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Write = Callable[[nadi.EventWriter, int, int], None]
 
 
 def _measure(folder: Path, size: int, stored_bytes: int, write: Write) -> tuple[int, int]:
-    """Bytes written, and those of them that are zeros in new files of the log."""
+    """Return the bytes written, and those of them that are zeros in new files of the log."""
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)
         before = disk_bytes(server.pid)

@@ -1,7 +1,7 @@
-"""1,000 busy streams among 100,000: what it costs them that the others exist.
+"""1,000 busy streams among 100,000: the cost of the idle ones.
 
-The same work on a server that has the 1,000 alone, and on one that has all of them. Each busy stream has a writer of
-its own, in one client; together they write 5,000 events/s, to a stream drawn by chance each time.
+The same work on a server with only the 1,000, and on one with all streams. Each busy stream has its own writer, in one
+client; together they write 5,000 events/s, each to a random stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_ALONE = 1.5  # times the slowest of them alone
 def busy_streams(
     folder: Path, count: int, busy: int = BUSY, seconds: float = SECONDS, warm_s: float = WARM_S
 ) -> list[Figure]:
-    """count: of all streams, `busy` of them busy."""
+    """Measure with `count` streams in total, `busy` of them busy."""
     alone, alone_mb = _run(folder / "alone", busy, busy, seconds, warm_s)
     among, among_mb = _run(folder / "among", count, busy, seconds, warm_s)
     figures: list[Figure] = []
@@ -44,7 +44,7 @@ def busy_streams(
 
 
 def _run(folder: Path, count: int, busy: int, seconds: float, warm_s: float) -> tuple[Waits, float]:
-    """The waits, and the server's memory in MB."""
+    """Return the waits, and the server's memory in MB."""
     event, chance = os.urandom(SIZE), random.Random(1)
     with nadi.embedded(folder) as server:
         asyncio.run(create(server.controller_uri, count, PARALLEL))

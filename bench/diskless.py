@@ -1,9 +1,9 @@
-"""A server without a disk, over an object store with S3's latencies: what acknowledgements take in each profile of its
-log, how many requests that makes, and what S3's list price of them is.
+"""A server without a disk, over an object store with S3's latencies: acknowledgements with each profile of its log, the
+number of requests, and their list price at S3.
 
-The store is the tests' fake, in a process of its own; each request waits as long as one to S3 does (30 ms a put at the
-median, 150 at p99), without a network's limits. Prices are of S3 standard in us-east-1: puts and lists 5 $, gets 0.4 $
-a million.
+The store is the tests' fake, in a separate process; each request waits as long as one to S3 (30 ms for a put at the
+median, 150 at p99), without network limits. Prices are of S3 standard in us-east-1: puts and lists 5 $, gets 0.4 $ per
+million.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def store() -> Iterator[Store]:
 
 
 def diskless(folder: Path) -> list[Figure]:
-    """A steady 500 events of 1 KB a second; then nothing, as most clusters do at night."""
+    """Measure a steady 500 events of 1 KB per second; then an idle server, like most clusters at night."""
     figures: list[Figure] = []
     for profile in WAL_PROFILES_S:
         figures += _profile(f"profile {profile}", profile, STANDARD)

@@ -1,7 +1,7 @@
-"""A stream that was scaled very often: what its past costs whoever uses it, before and after it is truncated away.
+"""A stream that was scaled very often: the cost of its past, before and after it is truncated.
 
 Random neighbours are split and merged, over the controller's gRPC interface, one scaling after another; events are
-written at both ends. Then the stream is asked about and read as clients do, from its head to its tail.
+written at both ends. Then the stream is queried and read like a client does, from head to tail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nadi.standalone import EmbeddedServer
 
 LEAST, MOST = 4, 16  # segments
 LOOKS = 50
-SETTLE_S = 4.0  # two checkpoints: what was made is written and may leave memory
+SETTLE_S = 4.0  # two checkpoints: new data is written and may leave memory
 
 
 def epochs(folder: Path, count: int) -> list[Figure]:
@@ -82,7 +82,7 @@ def _settled_mb(server: EmbeddedServer) -> float:
 
 
 async def _scale(uri: str, count: int) -> tuple[list[float], list[int]]:
-    """Seconds of each scaling, and a time, in ms since 1970, after some of them."""
+    """Return the seconds of each scaling, and the time, in ms since 1970, after some of them."""
     chance = random.Random(1)
     waits: list[float] = []
     moments: list[int] = []
@@ -105,7 +105,7 @@ async def _scale(uri: str, count: int) -> tuple[list[float], list[int]]:
 def _next(
     chance: random.Random, segments: Sequence[SegmentRange]
 ) -> tuple[Sequence[SegmentRange], list[tuple[float, float]]]:
-    """A segment to be split in two, or two neighbours to be merged."""
+    """Return a segment to split in two, or two neighbours to merge."""
     widest = max(segments, key=lambda piece: piece.high - piece.low)
     chosen = widest if len(segments) == LEAST else chance.choice(segments)
     low, high = chosen.low, chosen.high
@@ -116,7 +116,7 @@ def _next(
 
 
 def _first_uses(server: EmbeddedServer, when: str) -> list[Figure]:
-    """What whoever comes first waits for."""
+    """Measure the waits of the first user."""
 
     async def look() -> tuple[float, float]:
         controller = ControllerClient(server.controller_uri.removeprefix("tcp://"))

@@ -1,7 +1,7 @@
-"""The client at its work: batches, Arrow arrays, single round trips, the tail, and history as bytes objects.
+"""The client's work: batches, Arrow arrays, single round trips, the tail, and history as bytes objects.
 
-The reader of the tail is a process of its own, as it would be; times are those of the machine's monotonic clock,
-which all its processes share.
+The reader of the tail is a separate process, as in practice; times are those of the machine's monotonic clock, which is
+common to all processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BATCH = 10_000  # events given to one write_batch
 
 
 def percentile(waits: Sequence[float], part: int) -> float:
-    """Of sorted seconds, in milliseconds."""
+    """Return a percentile of sorted seconds, in milliseconds."""
     return waits[min(len(waits) * part // 100, len(waits) - 1)] * 1e3
 
 
 def write_batch(folder: Path) -> list[Figure]:
-    """100-byte events in lists, each with a routing key of its own."""
+    """Write 100-byte events in lists, each with its own routing key."""
     events = [os.urandom(SMALL) for _ in range(BATCH)]
     keys = [KEYS[number % len(KEYS)] for number in range(BATCH)]
     rate, client_ns, server_ns = _in_batches(folder, [(events, keys)] * 600)
@@ -43,7 +43,7 @@ def write_batch(folder: Path) -> list[Figure]:
 
 
 def write_arrow(folder: Path) -> list[Figure]:
-    """The same as Arrow arrays."""
+    """Write the same as Arrow arrays."""
     events = pa.array([os.urandom(SMALL) for _ in range(BATCH)], pa.binary())
     keys = pa.array([KEYS[number % len(KEYS)] for number in range(BATCH)])
     rate, client_ns, _ = _in_batches(folder, [(events, keys)] * 600)
@@ -54,7 +54,7 @@ def write_arrow(folder: Path) -> list[Figure]:
 
 
 def write_large_batch(folder: Path) -> list[Figure]:
-    """1 KB events in lists."""
+    """Write 1 KB events in lists."""
     events = [os.urandom(LARGE) for _ in range(BATCH)]
     keys = [KEYS[number % len(KEYS)] for number in range(BATCH)]
     rate, _, _ = _in_batches(folder, [(events, keys)] * 100)
@@ -64,8 +64,8 @@ def write_large_batch(folder: Path) -> list[Figure]:
 def _in_batches(
     folder: Path, batches: Sequence[tuple[Sequence[bytes] | pa.Array, Sequence[str] | pa.Array]]
 ) -> tuple[float, float, float]:
-    """Acknowledged events per second; nanoseconds of a core that client and server spent on each, which tell more
-    than the former on a machine that is not all theirs."""
+    """Return acknowledged events per second, and nanoseconds of CPU per event that client and server spent, which mean
+    more on a shared machine."""
     count = sum(len(events) for events, _ in batches)
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)
@@ -99,7 +99,7 @@ def round_trip(folder: Path) -> list[Figure]:
 
 
 def tail(folder: Path) -> list[Figure]:
-    """From write to read by another process, at 10,000 events/s."""
+    """Measure from write to read by another process, at 10,000 events/s."""
     p50, p99 = _tail(folder, "slice")
     return [
         Figure("written to read by another process, 10,000 events/s, p50", p50, "ms", 2, at_most=True),
@@ -108,7 +108,7 @@ def tail(folder: Path) -> list[Figure]:
 
 
 def tail_group(folder: Path) -> list[Figure]:
-    """The same, read by the one reader of a group."""
+    """Measure the same with the only reader of a group."""
     p50, p99 = _tail(folder, "group")
     return [
         Figure("written to read by a group's reader, 10,000 events/s, p50", p50, "ms"),
@@ -117,7 +117,7 @@ def tail_group(folder: Path) -> list[Figure]:
 
 
 def _tail(folder: Path, kind: str) -> tuple[float, float]:
-    """p50 and p99."""
+    """Return p50 and p99."""
     rate, count = 10_000, 60_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)
@@ -132,8 +132,8 @@ def _tail(folder: Path, kind: str) -> tuple[float, float]:
 
 
 def at_rate(rate: int, count: int, write: Callable[[int, bytes], object]) -> None:
-    """Write `count` events of 100 bytes, each with the time at which it was written; a thread sleeps no less than
-    a millisecond, so some come together."""
+    """Write `count` events of 100 bytes, each with its time of writing; a thread sleeps at least a millisecond, so some
+    are written together."""
     padding = bytes(SMALL - 8)
     began = time.monotonic()
     for number in range(count):
@@ -159,7 +159,7 @@ def read_tail(uri: str, count: int, kind: str) -> None:
 
 @contextlib.contextmanager
 def _blocks(manager: nadi.StreamManager, kind: str) -> Iterator[Iterator[EventBlock]]:
-    """What comes from now on."""
+    """Yield events from now on."""
     end = manager.stream_info(SCOPE, STREAM).tail
     if kind == "slice":
         with manager.create_reader(SCOPE, STREAM, start=end) as reader:
@@ -172,7 +172,7 @@ def _blocks(manager: nadi.StreamManager, kind: str) -> Iterator[Iterator[EventBl
 
 
 def read_bytes(folder: Path) -> list[Figure]:
-    """History as bytes objects, in lists and one by one, and as Arrow arrays; all by one client."""
+    """Read history as bytes objects, in lists and one by one, and as Arrow arrays; all with one client."""
     count = 4_000_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)

@@ -1,8 +1,8 @@
-"""Frames found by their time: as the player finds events, by the time index of the store, and by an index stream.
+"""Frames found by their time: as the player finds events, by the store's time index, and by an index stream.
 
-A camera's frames come in real time, as events, and as a byte stream with an index stream beside it. Random times are
-then looked for, by both; a frame says its own time, and so how far off the found one is. Further an index of two hours
-is searched, and its records are read.
+A camera's frames are written in real time, as events, and as a byte stream with an index stream. Random times are then
+looked up with both; a frame contains its time, which shows the error. In addition an index of two hours is searched,
+and its records are read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def _frames(uri: str) -> list[Figure]:
 
 
 async def _film(manager: aio.StreamManager) -> list[int]:
-    """Frames in real time; their times in ms."""
+    """Write frames in real time; return their times in ms."""
     writer = await manager.create_writer(SCOPE, "events")
     film = await manager.create_byte_writer(SCOPE, "film")
     index = await manager.create_index_writer(SCOPE, "index", ["time_ms", "offset"], record_size=RECORD_SIZE)

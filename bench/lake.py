@@ -1,5 +1,5 @@
-"""`python -m bench.lake [EVENTS]`: how fast a lake is written and joined, and how fast table and stream are read as
-one, in Arrow and in Spark, beside plain Parquet."""
+"""`python -m bench.lake [EVENTS]`: the speed of writing and joining a lake, and of reading table and stream as one, in
+Arrow and in Spark, compared with plain Parquet."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _measure(manager: nadi.StreamManager, uri: str, folder: Path, events: int) -
 
 
 def _ready(folder: Path, manager: nadi.StreamManager, columns: list[str] | None) -> Path:
-    """The union's batches as the tasks of a source in Python have them ready."""
+    """A source in Python with the union's batches in memory."""
     from bench.spark.ready import make
 
     union = nadi.lake.union(manager, "home", "meters", columns=columns)
@@ -115,7 +115,7 @@ def _call(total: Callable[[Any], Any], load: Callable[[], Any]) -> Any:
 
 
 def _compare(name: str, ours: Callable[[], Any], other: str, theirs: Callable[[], Any]) -> None:
-    """Of pairs of runs, one after the other: so a machine that is busy with other work is so for both."""
+    """Compare pairs of consecutive runs, so that other load on the machine affects both."""
     for _ in range(_WARM):
         ours(), theirs()
     pairs = [(_timed(ours), _timed(theirs)) for _ in range(_RUNS)]

@@ -1,4 +1,4 @@
-"""Servers of others, in processes of their own: free ports, waiting until one listens, and its end."""
+"""Servers of other systems in separate processes: free ports, waiting for a listener, and their end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _END_S = 60.0
 
 
 def free_port() -> int:
-    """One that nobody listens on at this moment."""
+    """Return a port without a listener at this moment."""
     with socket.socket() as one:
         one.bind((HOST, 0))
         return int(one.getsockname()[1])
 
 
 def await_listening(process: subprocess.Popen[bytes], port: int, timeout_s: float = 60.0) -> None:
-    """Return once somebody takes connections. Raises TimeoutError, or ChildProcessError if the process ends before."""
+    """Wait for a listener. Raises TimeoutError, or ChildProcessError if the process ends before."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -37,8 +37,7 @@ def await_listening(process: subprocess.Popen[bytes], port: int, timeout_s: floa
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Has the process end at the end; one that takes more than a minute is killed, and subprocess.TimeoutExpired tells
-    so."""
+    """End the process with the block; after a minute it is killed, and subprocess.TimeoutExpired raised."""
     try:
         yield
     finally:

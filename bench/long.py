@@ -1,8 +1,8 @@
-"""Ten minutes of a steady load with a reader of history beside it: whether anything drifts.
+"""Ten minutes of a steady load with a reader of history: whether anything drifts.
 
-5,000 events/s of 1 KB are written, while another process reads the stream from its head to its tail again and again,
-at 20 MB/s. A line a minute tells how long acknowledgements took in it, and how large the server, its log and tier 2
-are; the verdict compares the last third of the minutes with the first.
+5,000 events/s of 1 KB are written, while another process repeatedly reads the stream from head to tail at 20 MB/s. A
+line per minute has the times of acknowledgements, and the sizes of the server, its log and tier 2; the verdict compares
+the last third of the minutes with the first.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DRIFT = 1.5  # times the first third's
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """A minute of the run. memory_mb: of the server, at its end; log_mb, tier2_mb: files of the log, spare ones
-    included, and of tier 2."""
+    """A minute of the run. memory_mb: of the server, at the end; log_mb, tier2_mb: files of the log, including spare
+    ones, and of tier 2."""
 
     waits: Waits
     memory_mb: float
@@ -80,7 +80,7 @@ def long(
 
 
 def drift(values: Sequence[float]) -> float:
-    """The median of the last third by that of the first, of at least two.
+    """Return the ratio of the medians of the last and the first third, of at least two values.
 
     >>> drift([1.0, 1.0, 9.0, 2.0, 2.0, 3.0])
     2.5
@@ -90,7 +90,7 @@ def drift(values: Sequence[float]) -> float:
 
 
 def verdict(minutes: Sequence[Minute]) -> str:
-    """What drifts, in words."""
+    """Describe what drifts."""
     figures = {
         "p99": [minute.waits.ms(99) for minute in minutes],
         "memory": [minute.memory_mb for minute in minutes],
@@ -113,7 +113,7 @@ def _minute(writer: nadi.EventWriter, server: EmbeddedServer, folder: Path, seco
 
 @contextlib.contextmanager
 def _history_read(uri: str) -> Iterator[None]:
-    """A process that reads all history again and again, until the end; it must not have failed by then."""
+    """Run a process that repeatedly reads all history until the end; it must not have failed by then."""
     reader = subprocess.Popen([sys.executable, "-m", "bench.long", uri], cwd=ROOT, stdin=subprocess.PIPE)
     try:
         yield
@@ -126,7 +126,7 @@ def _history_read(uri: str) -> Iterator[None]:
 
 
 def read_again_and_again(uri: str) -> None:
-    """In the reader's process, which is killed at the end. What comes is compared with where it stands."""
+    """Read in the reader's process, which is killed at the end. Compare the events with their positions."""
     with nadi.StreamManager(uri) as manager:
         while True:
             began, read = time.monotonic(), 0

@@ -1,4 +1,4 @@
-"""The measurements: each takes an empty folder and gives its figures."""
+"""The measurements: each takes an empty folder and returns its figures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MEMORY_MB = 1000
 
 
 class LeftOutError(Exception):
-    """What a bench needs isn't to be had here, and the text says what: it is left out, and the others go on."""
+    """A bench's requirements are missing, named in the message: it is skipped, and the others continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure; `target` None is for information."""
+    """One measured figure; without a `target` it is for information."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Figure:
 
 
 def disk(folder: Path) -> list[Figure]:
-    """The machine's own fdatasync after a 4 KB write, and sequential writes of 1 MB each with one."""
+    """Measure the machine's fdatasync after a 4 KB write, and sequential writes of 1 MB each with one."""
     times = []
     with (folder / "probe").open("wb", buffering=0) as file:
         for _ in range(300):
@@ -65,7 +65,7 @@ def open_stream(manager: nadi.StreamManager, segments: int = SEGMENTS) -> None:
 
 
 def fill(manager: nadi.StreamManager, size: int, count: int) -> float:
-    """Write events one by one and wait for all acknowledgements; seconds it took."""
+    """Write events one by one and wait for all acknowledgements; return the seconds."""
     events = [os.urandom(size) for _ in range(100)]
     with manager.create_writer(SCOPE, STREAM) as writer:
         write = writer.write_event
@@ -94,7 +94,7 @@ def _note(waits: list[float], sent: float, _: object) -> None:
 
 
 def latency(folder: Path) -> list[Figure]:
-    """Acknowledgement latency at 5,000 events/s of 100 bytes, each waited for on its own."""
+    """Measure acknowledgement latency at 5,000 events/s of 100 bytes, each waited for individually."""
     rate, seconds = 5_000, 5
     waits: list[float] = []
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -121,7 +121,7 @@ def latency(folder: Path) -> list[Figure]:
 
 
 def read(folder: Path) -> list[Figure]:
-    """History read back by one client, as blocks and as Arrow arrays; the server was restarted before."""
+    """Read history with one client, as blocks and as Arrow arrays, after a restart of the server."""
     size, count = 100, 5_000_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)

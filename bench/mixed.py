@@ -1,8 +1,8 @@
 """Mixed work on one stream: events of very different lengths, one key each, ten writers, fifty readers, a slow one.
 
-First all ten writers at full speed with nobody reading; once that is in tier 2, at a steady rate, with 49 readers of
-the tail (`bench/mixed_readers.py`), and once more with a fiftieth that reads all history and is stopped for most of the
-time: what it asked for waits in the server. It must slow nobody.
+First all ten writers at full speed without readers; once that is in tier 2, at a steady rate, with 49 readers of the
+tail (`bench/mixed_readers.py`), and again with a fiftieth that reads all history and is suspended most of the time: its
+responses wait in the server. It must not slow the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OF_WITHOUT = 1.25  # times the fast readers' p99 without the slow one
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much: of a bench, and of a test."""
+    """The amount of work, of a bench and of a test."""
 
     readers: int = FAST_READERS
     processes: int = PROCESSES
@@ -52,7 +52,7 @@ class Load:
 
 
 class Events:
-    """Events of chance bytes whose lengths were drawn once; the first eight bytes are for the time of writing."""
+    """Random events with fixed random lengths; the first eight bytes are the time of writing."""
 
     def __init__(self) -> None:
         chance = random.Random(1)
@@ -107,7 +107,7 @@ def mixed(folder: Path, load: Load | None = None) -> list[Figure]:
 
 
 def _full_speed(writers: list[nadi.EventWriter], events: Events, seconds: float) -> float:
-    """Events/s that are acknowledged, of all writers together, each in a thread of its own."""
+    """Return acknowledged events/s of all writers together, each in a separate thread."""
     end = time.perf_counter() + seconds
 
     def write(at: int) -> int:
@@ -125,7 +125,7 @@ def _full_speed(writers: list[nadi.EventWriter], events: Events, seconds: float)
 
 
 def _steady(uri: str, writers: list[nadi.EventWriter], events: Events, load: Load) -> tuple[Waits, Waits]:
-    """Of acknowledgements, and of the fast readers."""
+    """Return the times of acknowledgements, and of the fast readers."""
     count = int(load.rate * load.seconds)
     total = sum(events.lengths[number % LENGTHS] for number in range(count))
 
@@ -153,7 +153,7 @@ def _steady(uri: str, writers: list[nadi.EventWriter], events: Events, load: Loa
 
 @contextlib.contextmanager
 def _reading(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of readers that are at their start."""
+    """Run a process of readers that are at their start."""
     command = [sys.executable, "-m", "bench.mixed_readers", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -168,7 +168,7 @@ def _reading(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def _slow_reader(uri: str) -> Iterator[None]:
-    """One that has much to read, and hardly runs."""
+    """Run a reader with much to read, mostly suspended."""
     over = threading.Event()
     with _reading("history", uri) as process:
 

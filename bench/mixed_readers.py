@@ -1,7 +1,7 @@
-"""Readers of the tail in one process, each with all events, and the slow one that reads all history.
+"""Readers of the tail in one process, each reading all events, and the slow one that reads all history.
 
-`tail URI READERS COUNT BYTES FILE`: each reads COUNT events of BYTES in all, and the seconds from their writing go
-into FILE. `history URI`: reads on from the head until it is killed. Both print `reading` once they are at their start.
+`tail URI READERS COUNT BYTES FILE`: each reads COUNT events of BYTES in total, and the seconds since their writing go
+to FILE. `history URI`: reads from the head until it is killed. Both print `reading` once they are at their start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def _read(reader: aio.SliceReader, count: int, size_bytes: int) -> np.ndar
     read = 0
     while len(waits) < count:
         found = await reader.next_block(60.0)
-        assert found is not None, "a stream at its tail has no end"
+        assert found is not None, "a stream doesn't end at its tail"
         now = time.monotonic_ns()
         for event in found[1]:
             waits.append((now - int.from_bytes(event[:8])) / 1e9)

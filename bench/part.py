@@ -1,4 +1,4 @@
-"""A process of a bench: it says when it is ready, writes its complaints into a file, and is ended with the bench."""
+"""A process of a bench: it reports when it is ready, logs errors to a file, and ends with the bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READY = "ready"
 
 
 class PartFailedError(Exception):
-    """A process of the bench ended too early, or not at all; the text is the end of what it wrote."""
+    """A process of the bench ended too early, or not at all; the message has the end of its output."""
 
 
 def say_ready() -> None:
@@ -22,9 +22,9 @@ def say_ready() -> None:
 
 
 class Part:
-    """`command` in a process of its own, killed if it still runs when it is left.
+    """`command` in a separate process, killed at the end of the block if it still runs.
 
-    name: for messages, and for the file in `logs` that has what it writes to its standard error.
+    name: for messages, and for the file in `logs` with its standard error.
     """
 
     def __init__(self, name: str, command: list[str], logs: Path) -> None:
@@ -51,14 +51,14 @@ class Part:
         self._process.wait()
         raise PartFailedError(self._said(f"was not ready within {READY_S:.0f} s, or ended before"))
 
-    def tell(self) -> None:
-        """An empty line to its standard input: for those that begin when they are told, or go on until then."""
+    def notify(self) -> None:
+        """Write an empty line to its standard input: for processes that wait for it to start or to stop."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
     def check(self) -> None:
-        """PartFailedError if it has ended with an error."""
+        """Raise PartFailedError if it has ended with an error."""
         if self._process.poll():
             raise PartFailedError(self._said(f"ended with {self._process.returncode}"))
 
@@ -70,8 +70,8 @@ class Part:
         self.check()
 
     def await_answer(self, timeout_s: float) -> str:
-        """What it writes to its standard output once it was ready, until it ends, without being told anything more;
-        PartFailedError if it fails."""
+        """Return its standard output from when it was ready until it ends, without sending anything; PartFailedError if
+        it fails."""
         try:
             answer, _ = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Environments with the packages of `script/bench peers`: one a peer, made once, under a cache folder."""
+"""Environments with the packages of `script/bench peers`: one per peer, created once, in a cache folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nadi
 
 
 class NotInstallableError(Exception):
-    """A peer's packages can't be had here; the text says why."""
+    """A peer's packages are unavailable here; the message has the reason."""
 
 
 def python_of(name: str, packages: Sequence[str]) -> Path:
-    """The interpreter of the environment `name`, with the packages in it; this one if there are none."""
+    """Return the interpreter of the environment `name`, with the packages; this one if there are none."""
     if not packages:
         return Path(sys.executable)
     folder = CACHE / name

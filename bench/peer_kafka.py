@@ -1,4 +1,4 @@
-"""Kafka with Confluent's Python client, whose core is librdkafka, at the peers' work: a topic on one broker.
+"""Kafka with Confluent's Python client, whose core is librdkafka, doing the peers' work: a topic on one broker.
 
 Each event is acknowledged by the broker, and written once even if it is sent again. Written as fast as it goes with a
 linger and large batches, at a steady rate without a linger. Read in lists, from all partitions, without a consumer
@@ -106,7 +106,7 @@ Delivered = Callable[[Any, Any], None]
 
 
 def _produce(producer: Any, event: bytes, key: str, done: Delivered | None = None) -> None:
-    """Waits for room, if there is none; done: told by a later poll, instead of the producer's own."""
+    """Wait for capacity if needed; done: called by a later poll, instead of the producer's own callback."""
     while True:
         try:
             producer.produce(STREAM, event, key, on_delivery=done)
@@ -117,7 +117,7 @@ def _produce(producer: Any, event: bytes, key: str, done: Delivered | None = Non
 
 
 def _serve(producer: Any, seconds: float) -> None:
-    """Sleep, and tell of deliveries as they come."""
+    """Sleep, processing deliveries meanwhile."""
     end = time.perf_counter() + seconds
     producer.poll(0)
     while (left := end - time.perf_counter()) > 0:
@@ -132,7 +132,7 @@ def _values(messages: Sequence[Any]) -> list[bytes]:
 
 
 class _Failures:
-    """An event that is not delivered makes the end fail."""
+    """Makes the end fail if an event wasn't delivered."""
 
     def __init__(self) -> None:
         self._first: Any = None

@@ -1,4 +1,4 @@
-"""nadi's client at the peers' work. `write_event` one by one, or `write_batch`."""
+"""nadi's client doing the peers' work, with `write_event` one by one, or `write_batch`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""NATS JetStream with its Python client at the peers' work: streams in files, on one server.
+"""NATS JetStream with its Python client doing the peers' work: streams in files, on one server.
 
-JetStream has no partitions: a stream is one order. So there are as many streams as the others have segments, each with
-a subject of its own, and a key always goes to the same. Published asynchronously with a window of 4,000 (the client's
-own default), and awaited; read by ordered consumers with a callback, which is five times as fast as its fetches and as
+JetStream lacks partitions: a stream is one order. So there are as many streams as the others have segments, each with
+its own subject, and a key always maps to the same one. Published asynchronously with a window of 4,000 (the client's
+default), and awaited; read by ordered consumers with a callback, which is five times as fast as its fetches and as
 `next_msg`.
 """
 
@@ -142,14 +142,14 @@ class Nats:
 
 
 class _Publisher:
-    """Publishes with a window. An event that is refused makes the end fail."""
+    """Publishes with a window. A rejected event makes the end fail."""
 
     def __init__(self, connection: Any) -> None:
         self._stream = connection.jetstream(publish_async_max_pending=IN_FLIGHT)
         self._failure: BaseException | None = None
 
     async def publish(self, subject: str, event: bytes, acked: Acked | None = None) -> None:
-        """The time of writing is that before the window has room."""
+        """Publish an event; its time of writing is before the window has capacity."""
         sent = time.perf_counter()
         future = await self._stream.publish_async(subject, event)
         future.add_done_callback(partial(self._done, acked, sent))

@@ -1,8 +1,8 @@
-"""Pravega's official Python package at the peers' work, against a server of nadi.
+"""Pravega's official Python package doing the peers' work, with a nadi server.
 
-Written with the most events in flight that the package takes well (its writer waits for each event unless told
-otherwise), and flushed at the end; read by one reader of a reader group, slice by slice. Nothing tells when one of many
-events is acknowledged: works that ask for that are none for it.
+Written with as many events in flight as the package handles well (by default its writer waits for each event), and
+flushed at the end; read by one reader of a reader group, slice by slice. The package doesn't report the acknowledgement
+of one of many events: works that need that are omitted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pravega:
         self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
     ) -> None:
         if acked is not None:
-            raise NotImplementedError("nothing tells when one of many events is acknowledged")
+            raise NotImplementedError("the package doesn't report the acknowledgement of one of many events")
         writer = self._manager.create_writer(SCOPE, STREAM, IN_FLIGHT)
         for key in keys:
             writer.write_event_bytes(WARM, key)
@@ -83,7 +83,7 @@ class Pravega:
 
     async def _read_tail(self, reader: Any, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         waiting = asyncio.ensure_future(reader.get_segment_slice_async())
-        await asyncio.sleep(3)  # the package doesn't tell when its reader has begun to wait
+        await asyncio.sleep(3)  # the package doesn't report when its reader has started to wait
         begin()
         while True:
             events = await waiting

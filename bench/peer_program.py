@@ -1,8 +1,7 @@
-"""A peer's program: does one work of `script/bench peers` against a server that runs, and prints what it measured.
+"""A peer's program: does one work of `script/bench peers` with a running server, and prints its measurements.
 
-The figures are its last line, as JSON. Before it, `reading` is printed by the reader of the tail, once new events can't
-be missed, and by the program of `start`, which runs before there is a server and is told its address on its standard
-input.
+The figures are its last line, as JSON. Before it, the reader of the tail prints `reading` once it can't miss new
+events, and so does the program of `start`, which runs before the server and receives its address on standard input.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from bench.peer_work import (
     Setting,
 )
 
-_LONGEST = 2.0  # times the seconds of a steady rate, for who can't keep it
+_LONGEST = 2.0  # times the seconds of a steady rate, if the peer can't keep it
 _LEAST_SLEEP_S = 0.001
 
 
 def percentile_ms(waits: Sequence[float], part: int) -> float:
-    """Of sorted seconds, in milliseconds."""
+    """Return a percentile of sorted seconds, in milliseconds."""
     return waits[min(len(waits) * part // 100, len(waits) - 1)] * 1e3
 
 
 class Pace:
-    """Waits before each event at a steady rate. A thread sleeps no less than a millisecond, so some come together; who
-    can't keep the rate writes fewer, for no longer than twice the time."""
+    """Waits before each event at a steady rate. A thread sleeps at least a millisecond, so some are written together;
+    if the peer can't keep the rate, it writes fewer, for at most twice the time."""
 
     def __init__(self, rate: int, seconds: float) -> None:
         self._rate, self._seconds = rate, seconds
@@ -66,7 +65,7 @@ class Pace:
             yield max(wait, _LEAST_SLEEP_S) if wait > 0 else 0.0
 
     def share(self) -> float:
-        """Of the rate that was asked for: what was written, and acknowledged by now."""
+        """The share of the requested rate that was written and acknowledged by now."""
         return self.count / (time.perf_counter() - self.began) / self._rate
 
 
@@ -103,7 +102,7 @@ def _read(peer: Peer, count: int) -> Figures:
 
 
 def _acknowledged(peer: Peer, keys: Sequence[str], size: int, pace: Pace, warm_s: float) -> Figures:
-    """Acknowledgements at a steady rate, without those of events in the first `warm_s`; share: of the rate, kept."""
+    """Return acknowledgements at a steady rate, without events of the first `warm_s`; share: of the rate, kept."""
     event, noted = os.urandom(size), list[tuple[float, float]]()
     peer.write_steadily(keys, pace, lambda: event, lambda sent: noted.append((sent, time.perf_counter())))
     share = pace.share()
@@ -131,7 +130,7 @@ def _write_tail(peer: Peer, scale: float) -> Figures:
 
 
 def _read_tail(peer: Peer, scale: float) -> Figures:
-    """Of events written after the first seconds. A writer who can't keep the rate ends before all are written."""
+    """Read events written after the first seconds. A writer that can't keep the rate ends before all are written."""
     noted: list[tuple[int, int]] = []
     count = int(TAIL_RATE * TAIL_S * scale)
 
@@ -165,7 +164,7 @@ def _start(make: Callable[[Setting], Peer], setting: Setting) -> Figures:
 
 
 def main(make: Callable[[Setting], Peer]) -> None:
-    """PROGRAM WORK SETTING, the latter as JSON."""
+    """Run PROGRAM WORK SETTING, the latter as JSON."""
     work, setting = sys.argv[1], Setting(**json.loads(sys.argv[2]))
     scale = setting.scale
     writes = {f"write-{size}": partial(_write_warm, size=size, scale=scale) for size in (100, 1_000, 10_000)}

@@ -1,4 +1,4 @@
-"""One work of one peer, on a new server in a new folder: starts the peer's programs, and gives what they measured."""
+"""One work of one peer, on a new server in a new folder: starts the peer's programs, and returns their measurements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MADE_BY_NADI = "peer_nadi"
 
 
 class WorkFailed(Exception):
-    """A program of a peer failed, or took too long; the text says which, and what it said at last."""
+    """A program of a peer failed, or took too long; the message has its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerUnderTest:
-    """short: its name in options. packages: to be installed, none for what is here already. works: that it can do.
-    made_by: the module that makes the stream, and fills in history. needs: raises Missing if the server can't be had
-    here. count: of events of history. batched: writes lists of events."""
+    """A peer. short: its name in options. packages: to install. works: those it can do. made_by: the module that
+    creates the stream, and fills in history. needs: raises Missing if the server is unavailable. count: of events of
+    history. batched: writes lists of events."""
 
     short: str
     name: str
@@ -49,7 +49,7 @@ class PeerUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """A peer's programs beside one server."""
+    """A peer's programs with one server."""
 
     peer: PeerUnderTest
     python: Path
@@ -62,7 +62,7 @@ class Programs:
             return self.finish(program)
 
     def make(self, work: str, setting: Setting | None = None) -> Figures:
-        """By the module that makes the stream, in lists if it is nadi's."""
+        """Create the stream with its module, in lists if that is nadi's."""
         made = setting or self.setting
         if self.peer.made_by != MADE_BY_NADI:
             return self.run(work, made)
@@ -84,7 +84,7 @@ class Programs:
                 program.kill()
 
     def await_reading(self, program: subprocess.Popen[str]) -> None:
-        """Return once it reads, or is ready to start. Raises WorkFailed."""
+        """Wait until it reads, or is ready to start. Raises WorkFailed."""
         assert program.stdout is not None
         ready, _, _ = select.select([program.stdout], [], [], self.timeout_s)
         if not ready or program.stdout.readline() != "reading\n":
@@ -92,7 +92,7 @@ class Programs:
             raise WorkFailed("its program ended before it read")
 
     def finish(self, program: subprocess.Popen[str], said: str | None = None) -> Figures:
-        """What it measured, once it ends. said: a line for its standard input. Raises WorkFailed."""
+        """Return its measurements once it ends. said: a line for its standard input. Raises WorkFailed."""
         try:
             printed, _ = program.communicate(said, timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
@@ -114,9 +114,9 @@ def measure(
     scale: float = 1.0,
     timeout_s: float = WORK_TIMEOUT_S,
 ) -> Figures:
-    """Its figures by name, and `memory`, the server's at its peak, in MB. data: where the folder is made, the
-    system's folder for temporary files if None. scale: less than 1 for a small form. timeout_s: of each program.
-    Raises WorkFailed, or what the server's start raises."""
+    """Return its figures by name, and `memory`, the server's peak in MB. data: the parent folder, by default the
+    system's folder for temporary files. scale: less than 1 for a small form. timeout_s: of each program. Raises
+    WorkFailed, or the error of the server's start."""
     kind, _, segments = work.partition("-on-")
     count = max(int(peer.count * scale) // CHUNK, 1) * CHUNK
     setting = Setting("", int(segments or SEGMENTS), count, scale, peer.batched)
@@ -137,7 +137,7 @@ def measure(
 
 
 def _start(programs: Programs, folder: Path) -> Figures:
-    """The client's program runs before the server is started; making the stream is in the time."""
+    """Measure a start: the client's program runs before the server; the time includes creating the stream."""
     with programs.start("start") as program:
         programs.await_reading(program)
         with programs.peer.server(folder) as served:
@@ -157,7 +157,8 @@ def _read(programs: Programs, _: Served) -> Figures:
 
 
 def _disk(programs: Programs, served: Served) -> Figures:
-    """Bytes that the server's process wrote for each byte of events, and those of them that are zeros in new files."""
+    """Return bytes written by the server's process per byte of events, and those of them that are zeros in new
+    files."""
     stored = programs.setting.count * LARGE
     before = disk_bytes(served.pid)
     with ExitStack() as stack:

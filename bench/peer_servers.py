@@ -1,7 +1,7 @@
-"""The servers of `script/bench peers`: nadi's, NATS's and Kafka's, each in a folder and a process of its own.
+"""The servers of `script/bench peers`: nadi's, NATS's and Kafka's, each in its own folder and process.
 
-Each syncs what it acknowledges. All give the same: an address, the process, when it was started, and a way to wait
-until it has nothing left to write.
+Each syncs before it acknowledges. All provide an address, the process, its start time, and a way to wait until it has
+nothing left to write.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log.flush.interval.messages=1
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that takes clients. started_s: when its process was started, as time.monotonic tells it. settle: returns
-    once what was written is where it stays, or raises TimeoutError. filled: where its log's files are filled with
-    zeros before they are used, if they are."""
+    """A server that accepts clients. started_s: the start time of its process by time.monotonic. settle: returns once
+    all data is at its final location, or raises TimeoutError. filled: the folder in which its log's files are filled
+    with zeros before use, if any."""
 
     address: str
     pid: int
@@ -56,7 +56,7 @@ def nadi_server(folder: Path) -> Iterator[Served]:
 
 
 def _settle_nadi(server: EmbeddedServer) -> None:
-    """All of it in tier 2, and compacted."""
+    """Wait until everything is in tier 2, and compacted."""
     with nadi.StreamManager(server.controller_uri) as manager:
         stored = sum(manager.stream_info(SCOPE, STREAM).tail.positions.values())
     settle(server.pid, server.folder / TIER2, stored)
@@ -79,6 +79,6 @@ def nats_server(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def kafka_server(folder: Path) -> Iterator[Served]:
-    """Formatting its folder is a start of Java of its own, and not in the time of its start. Raises Missing."""
+    """Run Kafka's server. Formatting its folder starts Java separately, and isn't in the start time. Raises Missing."""
     with running(folder / "kafka", 1, _KAFKA, HEAP) as broker:
         yield Served(broker.address, broker.pid, broker.started_s, partial(settle, broker.pid, folder, 0))

@@ -1,7 +1,7 @@
-"""The table of `script/bench peers`: its rows, and what a cell says of a peer's runs.
+"""The table of `script/bench peers`: its rows, and the cells of a peer's runs.
 
-A cell is empty if the peer can't do the work, `overloaded` if it kept less than 0.9 of the rate that was asked for (its
-queues only grow, so its latencies tell nothing), and `failed` if one of its runs did.
+A cell is empty if the peer can't do the work, `overloaded` if it kept less than 0.9 of the requested rate (its queues
+only grow, so its latencies mean nothing), and `failed` if one of its runs failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL = "*"  # a row over all works of a peer: the highest
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Of a work, in one of its runs."""
+    """A failure of a work, in one of its runs."""
 
     text: str
 
@@ -71,7 +71,7 @@ WORKS = tuple(dict.fromkeys(row.work for row in ROWS if row.work != ALL))
 
 
 def value_of(row: Row, column: Column) -> float | str | None:
-    """The median of a peer's runs, or a word; None if there is nothing to tell."""
+    """Return the median of a peer's runs, or a word; None without a result."""
     if row.work == ALL:
         figures = [each[row.part] for runs in column.values() for each in _of(runs) if row.part in each]
         return max(figures, default=None)
@@ -90,7 +90,8 @@ def _of(runs: Runs) -> Sequence[Figures]:
 
 
 def cell(value: float | str | None) -> str:
-    """
+    """Format a cell.
+
     >>> cell(None), cell("overloaded"), cell(0.41327), cell(585_123.4)
     ('', 'overloaded', '0.413', '585,123')
     """
@@ -100,7 +101,7 @@ def cell(value: float | str | None) -> str:
 
 
 def table_of(title: str, columns: Mapping[str, Column]) -> Table:
-    """columns: by the peers' names. Rows that say nothing of any are left out."""
+    """Return the table. columns: by the peers' names. Rows without any value are omitted."""
     table = Table(title=title)
     table.add_column("figure", no_wrap=True)
     for name in columns:
@@ -113,7 +114,8 @@ def table_of(title: str, columns: Mapping[str, Column]) -> Table:
 
 
 def found_in(columns: Mapping[str, Column]) -> list[dict[str, object]]:
-    """Each figure with `peer`, `name`, `value` and `unit`; a cell that is a word has a `value` of None, and `word`."""
+    """Return each figure as `peer`, `name`, `value` and `unit`; a cell with a word has a `value` of None, and
+    `word`."""
     found: list[dict[str, object]] = []
     for row in ROWS:
         for peer, column in columns.items():

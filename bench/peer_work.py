@@ -1,6 +1,6 @@
-"""What each system is asked to do in `script/bench peers`, and how much of it: the face that every peer has.
+"""The works of `script/bench peers` and their size: the interface of every peer.
 
-Each peer's program runs in an environment of its own, which has that peer's client and not nadi: this module and
+Each peer's program runs in its own environment, which has that peer's client but not nadi: this module and
 `peer_program` need nothing but Python.
 """
 
@@ -15,7 +15,7 @@ SCOPE, STREAM = "bench", "stream"
 KEYS = [f"key-{number}" for number in range(1_000)]
 MANY_KEYS = [f"key-{number}" for number in range(10_000)]  # of events on up to 1,000 segments
 WARM = b"warm"  # the event that each key has before a steady rate begins
-END = bytes(8)  # and the one after it
+END = bytes(8)  # and the event after it
 CHUNK = 2_000  # events written between two looks at the clock
 SMALL, LARGE = 100, 1_000  # bytes of an event
 WRITE_S, LOAD_S = 4.0, 6.0
@@ -32,8 +32,8 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Of one work. segments: of the stream, or partitions. count: of events to fill in or to read. scale: of the
-    seconds that a work takes and of events one by one, less than 1 for a small form. batched: write lists of events."""
+    """The setting of a work. segments: of the stream, or partitions. count: of events to fill in or to read. scale: of
+    the seconds of a work and of single events, less than 1 for a small form. batched: write lists of events."""
 
     address: str
     segments: int
@@ -47,23 +47,24 @@ class Setting:
 
 class Peer(Protocol):
     def prepare(self) -> None:
-        """Make the stream, on a new server."""
+        """Create the stream, on a new server."""
 
     def write(self, size: int, go_on: Callable[[int], bool]) -> None:
-        """Write CHUNK events of `size` bytes while `go_on` of their number says so; all acknowledged at the end."""
+        """Write CHUNK events of `size` bytes while `go_on` of their number is true; all are acknowledged at the end."""
 
     def round_trips(self, size: int, count: int) -> list[float]:
-        """Write one event, wait for its acknowledgement, write the next; seconds of each."""
+        """Write one event, wait for its acknowledgement, write the next; return the seconds of each."""
 
     def read(self, count: int) -> None:
-        """Read `count` events from the first on, each as a bytes object."""
+        """Read the first `count` events, each as a bytes object."""
 
     def write_steadily(
         self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
     ) -> None:
         """Write WARM with each of the keys, and have that acknowledged; then sleep for each of the waits, in seconds,
-        and write what `event` gives, with the keys in turn. All are acknowledged at the end. acked: told when each
-        event was written, as time.perf_counter tells it, once it is acknowledged."""
+        and write the result of `event`, with the keys in turn. All are acknowledged at the end. acked: called after an
+        acknowledgement with the event's time of writing, by time.perf_counter."""
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
-        """Call `begin` once new events can't be missed, and `take` with each that comes until it says that's all."""
+        """Call `begin` once new events can't be missed, and `take` with each event until it returns that it was the
+        last."""

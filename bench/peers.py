@@ -1,9 +1,9 @@
 """`script/bench peers`: nadi, Pravega's Python package on nadi, NATS JetStream and Kafka at the same work.
 
-Every acknowledgement comes after a sync, with all of them; the disk's own figures come first. Server and clients run on
-this machine, each work on a new server. All peers do a work before the next one, so that they share the machine's
-good and bad minutes. The packages of others are installed into environments of their own under a cache folder, and
-Kafka's jars come by Maven; what can't be had is left out, and said, and so is a work that fails.
+All peers acknowledge after a sync; the disk's own figures come first. Server and clients run on this machine, each work
+on a new server. All peers do a work before the next one, so that they share the machine's good and bad minutes. The
+peers' packages are installed into separate environments in a cache folder, Kafka's jars come from Maven; unavailable
+peers are skipped with a message, as are failed works.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PEERS = (
     PeerUnderTest(
         short="pravega",
         name="pravega 0.3.8 on nadi",
-        idiom="10,000 events in flight, then flush; slices of a reader group. The package doesn't tell when one of "
+        idiom="10,000 events in flight, then flush; slices of a reader group. The package doesn't report when one of "
         "many events is acknowledged: cells about that are empty",
         module="peer_pravega",
         packages=("pravega==0.3.8",),
@@ -89,12 +89,12 @@ CHOICES = tuple(peer.short for peer in PEERS) + WORKS
 
 
 def chosen(only: Collection[str]) -> tuple[list[PeerUnderTest], list[str]]:
-    """The peers and works among CHOICES; all peers if there is none, and all works likewise.
+    """Return the peers and works among CHOICES; all peers or all works if none are given.
 
-    Raises ValueError, which says what is wrong: unknown names, and works that none of the peers does.
+    Raises ValueError for unknown names, and for works that none of the peers does.
     """
     if unknown := set(only) - set(CHOICES):
-        raise ValueError(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(CHOICES)}")
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CHOICES)}")
     peers = [peer for peer in PEERS if peer.short in only] or list(PEERS)
     works = [work for work in WORKS if work in only] or list(WORKS)
     if idle := [work for work in works if work in only and not any(work in peer.works for peer in peers)]:
@@ -103,7 +103,7 @@ def chosen(only: Collection[str]) -> tuple[list[PeerUnderTest], list[str]]:
 
 
 def run(console: Console, runs: int, data: Path | None, only: Collection[str] = ()) -> list[dict[str, object]]:
-    """Print the disk's figures, the table and its legend; all figures. only: of CHOICES, see `chosen`."""
+    """Print the disk's figures, the table and its legend; return all figures. only: of CHOICES, see `chosen`."""
     peers, works = chosen(only)
     pythons: dict[str, Path] = {}
     for peer in peers:
@@ -129,7 +129,7 @@ def run(console: Console, runs: int, data: Path | None, only: Collection[str] = 
     the_disk = _medians(disks)
     console.print("the disk: " + "; ".join(f"{figure.name} {cell(figure.value)} {figure.unit}" for figure in the_disk))
     columns: dict[str, Column] = dict(measured)
-    table = table_of(f"nadi beside others, each synced before it is acknowledged, median of {runs}", columns)
+    table = table_of(f"nadi and other systems, each synced before acknowledgement, median of {runs}", columns)
     (console if console.is_terminal else Console(file=console.file, width=_WIDTH)).print(table)
     for peer in here:
         console.print(f"{peer.name}: {peer.idiom}")
@@ -144,7 +144,7 @@ def run(console: Console, runs: int, data: Path | None, only: Collection[str] = 
 
 
 def _one_more(before: Sequence[Figures], peer: PeerUnderTest, python: Path, work: str, data: Path | None) -> Runs:
-    """Whatever fails is told in the peer's cell: the others' figures are worth having."""
+    """Run a work once more; a failure is shown in the peer's cell, as the others' figures remain useful."""
     try:
         return [*before, measure(peer, python, work, data)]
     except Exception as error:

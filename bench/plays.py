@@ -1,4 +1,4 @@
-"""Full-text search in Shakespeare's plays: how fast speeches are indexed, and queries for their words."""
+"""Full-text search in Shakespeare's plays: the speed of indexing speeches, and of queries for their words."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ EDITIONS = 10
 
 
 def plays(folder: Path) -> list[Figure]:
-    """Of Shakespeare's speeches, `EDITIONS` times over, in a stream of four segments with the play as routing key, and
-    of queries for words of theirs."""
+    """Index Shakespeare's speeches, `EDITIONS` times, in a stream of four segments with the play as routing key, and
+    query for their words."""
     return asyncio.run(_plays(folder, [(play, one) for play, some in speeches().items() for one in some]))
 
 
@@ -50,7 +50,7 @@ async def _plays(folder: Path, known: list[tuple[str, Speech]]) -> list[Figure]:
 
 
 def _about(known: list[tuple[str, Speech]], seed: int = 1) -> list[str]:
-    """Queries, each for words that one of the speeches has."""
+    """Return queries, each for words of one of the speeches."""
     chance, made = random.Random(seed), list[str]()
     while len(made) < QUERIES:
         _, speech = chance.choice(known)

@@ -1,4 +1,4 @@
-"""What a server's process has used: processor time, memory, and bytes that went to the disk; any process of Linux's."""
+"""Resources used by a process on Linux, such as a server: processor time, memory, and bytes written to disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_LOOK_S = 0.02  # between two looks at the files of a log; one takes much longer to be filled
+_POLL_S = 0.02  # between two polls of the files of a log; filling one takes much longer
 QUIET_BYTES = 1 << 20  # written by a server that has nothing to do: its state, now and then
 
 
@@ -19,21 +19,21 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_memory_bytes(pid: int) -> int:
-    """The most that the process had in memory at any time."""
+    """Return the maximum memory that the process had at any time."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def disk_bytes(pid: int) -> int:
-    """Bytes that the process had written to disk: whole pages, each time one is written, without those of files that
-    were deleted or truncated before they got there. What the file system writes for itself isn't in it."""
+    """Return the bytes that the process has written to disk: whole pages, each time one is written, without those of
+    files deleted or truncated before. The file system's own writes aren't included."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     figures = {name: int(value) for name, value in (line.split(": ") for line in lines)}
     return figures["write_bytes"] - figures["cancelled_write_bytes"]
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder and those in it; 0 if it isn't there. Files come and go meanwhile."""
+    """Return the bytes of the files in a folder, recursively; 0 if it doesn't exist. Files may change meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -44,8 +44,8 @@ def folder_bytes(folder: Path) -> int:
 
 
 def settle(pid: int, tier2: Path, least_bytes: int, *, quiet_s: float = 3.0, timeout_s: float = 180.0) -> None:
-    """Wait until tier 2 holds as many bytes as were stored, and the server has hardly written any more for a while:
-    all is moved and compacted. TimeoutError if that doesn't come."""
+    """Wait until tier 2 has all stored bytes, and the server has hardly written for a while: all data is tiered and
+    compacted. TimeoutError otherwise."""
     end = time.monotonic() + timeout_s
     before, since = disk_bytes(pid), time.monotonic()
     while time.monotonic() < end:
@@ -59,16 +59,16 @@ def settle(pid: int, tier2: Path, least_bytes: int, *, quiet_s: float = 3.0, tim
 
 
 class FilledFiles:
-    """Bytes of new files in a folder of a log, which are filled with zeros before they are used.
+    """Counts bytes of new files in a log's folder, which are filled with zeros before use.
 
-    Files that are used again were filled before, and keep their number in the file system under their new name.
+    Reused files were filled before, and keep their inode under their new name.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sizes: dict[int, int] = {}
         self._replaced_bytes = 0
-        self._look()
+        self._poll()
         self._before = self._sum()
 
     def _look(self) -> None:
@@ -87,19 +87,19 @@ class FilledFiles:
 
     @property
     def bytes(self) -> int:
-        """Since the start."""
-        self._look()
+        """The bytes since the start."""
+        self._poll()
         return self._sum() - self._before
 
     @classmethod
     @contextmanager
     def watched(cls, folder: Path) -> Iterator[FilledFiles]:
-        """Looks again and again, in a thread: a file may come and go."""
+        """Poll in a thread, as a file may come and go."""
         found, over = cls(folder), threading.Event()
 
         def watch() -> None:
-            while not over.wait(_LOOK_S):
-                found._look()
+            while not over.wait(_POLL_S):
+                found._poll()
 
         thread = threading.Thread(target=watch)
         thread.start()

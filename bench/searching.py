@@ -1,6 +1,6 @@
-"""Full-text search: how fast a log is indexed, beside tantivy alone; queries; how soon an event is found; and standing
-queries. The log is made up: some words are frequent and most are rare, as in a language. Rates "of a core" are of what
-the process spent, whatever else the machine did meanwhile."""
+"""Full-text search: the speed of indexing a log, compared with tantivy alone; queries; freshness; and standing queries.
+The log is generated: some words are frequent and most are rare, as in a language. Rates "of a core" refer to the CPU
+time of the process, regardless of other load on the machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VOCABULARY = 50_000
 
 
 class Log:
-    """Lines, always the same."""
+    """Generated lines, always the same."""
 
     def __init__(self, seed: int = 1) -> None:
         self._chance = random.Random(seed)
@@ -77,7 +77,7 @@ class Log:
         )[number % 5]
 
     def standing(self, number: int) -> str:
-        """A query for words that are rare, or for a few that aren't."""
+        """Return a query for words that are rare, or for a few that aren't."""
         first, second = (f"w{self._chance.randrange(_VOCABULARY)}" for _ in range(2))
         return (
             f"{first} level:error",
@@ -88,12 +88,12 @@ class Log:
 
 
 def search(folder: Path) -> list[Figure]:
-    """Of `EVENTS` events, in a stream of two segments, with one indexer in a process of its own."""
+    """Index `EVENTS` events, in a stream of two segments, with one indexer in a separate process."""
     return [*_alone(), *asyncio.run(_search(folder))]
 
 
 def standing(folder: Path) -> list[Figure]:
-    """Of `STANDING` queries, most of them for words that are rare."""
+    """Match `STANDING` queries, most of them for rare words."""
     return [*_matched(), *asyncio.run(_caught_up(folder / "past")), *asyncio.run(_standing(folder))]
 
 
@@ -147,7 +147,7 @@ async def _search(folder: Path) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class IndexedStream:
-    """What an index of a whole stream took, in seconds and of the indexer's core, and queries of it, sorted."""
+    """The indexing of a whole stream, in seconds of time and of the indexer's CPU, and its queries, sorted."""
 
     search: Search
     took_s: float
@@ -166,7 +166,7 @@ class IndexedStream:
 async def indexed(
     manager: StreamManager, uri: str, folder: Path, stream: str, fields: str, queries: Sequence[str]
 ) -> AsyncIterator[IndexedStream]:
-    """Index a stream, then ask each query, with an indexer that goes on until the block's end."""
+    """Index a stream, then run each query, with an indexer that continues until the block's end."""
     indexes = Indexes(manager, SCOPE)
     await indexes.create(stream, fields, where=str(folder / "shards"))
     with running(uri, "search", "run", SCOPE, stream) as process:
@@ -199,7 +199,8 @@ async def _filled(manager: StreamManager, log: Log, count: int) -> int:
 
 
 async def _freshness(manager: StreamManager, log: Log, found: Search) -> list[float]:
-    """Seconds from the acknowledgement of an event until a query finds it, while `RATE` others come a second."""
+    """Return the seconds from the acknowledgement of an event until a query finds it, with `RATE` other events per
+    second."""
     writer = await manager.create_writer(SCOPE, STREAM)
     stop = asyncio.Event()
 
@@ -244,7 +245,7 @@ def _matched() -> list[Figure]:
 
 
 async def _caught_up(folder: Path) -> list[Figure]:
-    """A matcher that has much to do: events of some minutes, which are there when it starts."""
+    """Measure a matcher with a backlog of some minutes of events."""
     log = Log()
     with nadi.embedded(folder / "data") as server:
         async with StreamManager(server.controller_uri) as manager:
@@ -328,7 +329,7 @@ async def _delays(manager: StreamManager, log: Log) -> list[float]:
 
 
 class running:
-    """A process of a command, in a `with` block."""
+    """Run a command's process in a `with` block."""
 
     def __init__(self, uri: str, *command: str) -> None:
         environment = {**os.environ, "NADI_CONTROLLER": uri}

@@ -1,7 +1,7 @@
-"""Acknowledgements right after full load: what is still to be done for it shares the disk with who comes next.
+"""Acknowledgements right after full load, while its background work shares the disk with new writes.
 
-A new server at rest, 5,000 events/s; then all that one writer can write; then, at once, 5,000 events/s again. The load
-is short enough not to fill the log, past which writers wait for tier 2.
+A new server at rest, 5,000 events/s; then the maximum of one writer; then, at once, 5,000 events/s again. The load
+is short enough not to fill the log, after which writers wait for tier 2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Splits of a stream that was split and merged, one key of which has half: how even they are, and what a second process
-is worth.
+"""Splits of a stream that was split and merged, half of it from one key: how even they are, and the gain of a second
+process.
 
-Two processes on two cores share them with the server that feeds both, and with whoever else uses the machine. So the
-same is measured of work that needs nobody: counting. A second process can't be worth more than it is worth there.
+Two processes on two cores share them with the server, and with other users of the machine. So the same is measured for
+independent work: counting. The gain of a second process can't exceed the gain there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.process import cpu_seconds
 from nadi.client.scan.scan import Scan
 
 COUNTS = (2, 4, 8, 16)
-UNEVEN = 1.1  # the largest split's size may be so many times the mean
+UNEVEN = 1.1  # the largest split's size may be that many times the mean
 _BATCH = 10_000
 _PIECES = 16  # of work: eight for each of two
 _ROUNDS = 3
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """seconds: until all pieces were done. cpu_s: of the processes that did them."""
+    """Times. seconds: until all splits were done. cpu_s: of the processes."""
 
     seconds: float
     cpu_s: float
@@ -69,7 +69,8 @@ def splits(folder: Path, load: Load = LOAD) -> list[Figure]:
 
 
 def fill(manager: nadi.StreamManager, count: int) -> None:
-    """JSON of different lengths; every other event has one key. A segment is split and two are merged on the way."""
+    """Write JSON of different lengths; every other event has one key. A segment is split and two are merged
+    meanwhile."""
     open_stream(manager)
     with manager.create_writer(SCOPE, STREAM) as writer:
         for first in range(0, count, _BATCH):
@@ -99,7 +100,7 @@ def _counting(turns: int) -> list[Figure]:
 
 
 def _read_splits(name: str, parts: Sequence[nadi.Split], size_bytes: int) -> tuple[list[Figure], int]:
-    """And how often all of them were read."""
+    """Read the splits; return how often each was read too."""
     first, second = _alone_and_both(parts, _read)
     return [
         Figure(f"{name}, two processes over one", first.seconds / second.seconds, "times"),
@@ -110,8 +111,7 @@ def _read_splits(name: str, parts: Sequence[nadi.Split], size_bytes: int) -> tup
 
 
 def _alone_and_both(pieces: Sequence[T], work: Callable[[T], float]) -> tuple[Timed, Timed]:
-    """What one process takes, and what two take. Rounds of one and of two take turns, and the best of each counts: a
-    machine that others use, too, is slower for a while now and then."""
+    """Measure one process and two, in turns; the best round of each counts, as a shared machine is slower at times."""
     context = get_context("spawn")
     with ProcessPoolExecutor(1, context) as one, ProcessPoolExecutor(2, context) as two:
         alone, both = [], []
@@ -132,7 +132,7 @@ def _timed(pool: Executor, pieces: Sequence[T], work: Callable[[T], float]) -> T
 
 
 def _read(split: nadi.Split) -> float:
-    """Seconds of CPU that it took."""
+    """Return the seconds of CPU."""
     began = time.process_time()
     assert sum(batch.num_rows for batch in split.batches()) > 0
     return time.process_time() - began

@@ -1,8 +1,7 @@
-"""20 MB/s of 1 KB events on 1, 100 and 1,000 segments: how long an acknowledgement takes, and what an event costs.
+"""20 MB/s of 1 KB events on 1, 100 and 1,000 segments: the time of an acknowledgement, and the cost of an event.
 
-On 1,000 segments nearly each event is an append of its own, whatever the writer does; what that takes beside an event
-on one segment is what this measures. The writer here is nadi's client; `bench/java/spread.py` has the official Java
-client do the same.
+On 1,000 segments nearly each event is a separate append, with any writer; this measures its cost compared with an event
+on one segment. The writer here is nadi's client; `bench/java/spread.py` measures the official Java client.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from bench.events import percentile
 from bench.measure import SCOPE, STREAM, Figure, open_stream
 from bench.process import cpu_seconds
 
-KEYS, KEY_STEP = 10_000, 7_919  # the next event's key is so many further on; a prime, so that all have their turn
+KEYS, KEY_STEP = 10_000, 7_919  # the step from one event's key to the next; a prime, so that all keys are used
 OF_ONE = 3.0  # times the latency on one segment
 _PAUSE_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """segments: of each stream that is measured, one of a single segment first. rate: events/s, of `size` bytes, for
-    so many seconds; those due in the first `warm_s` are in no latency."""
+    """The load. segments: of each measured stream, starting with one. rate: events/s, of `size` bytes, for that many
+    seconds; those due in the first `warm_s` are in no latency."""
 
     segments: tuple[int, ...] = (1, 100, 1_000)
     rate: int = 20_000
@@ -40,7 +39,7 @@ class Load:
 
     @property
     def count(self) -> int:
-        """Events on each stream.
+        """The events on each stream.
 
         >>> Load().count, Load().warm
         (160000, 40000)
@@ -53,8 +52,8 @@ class Load:
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one stream: from the call that writes an event to its acknowledgement; events/s until all were acknowledged;
-    an event's microseconds of a core in the writer's process."""
+    """The results of one stream: from the call that writes an event to its acknowledgement; events/s until all were
+    acknowledged; CPU microseconds per event in the writer's process."""
 
     p50_ms: float
     p95_ms: float
@@ -72,13 +71,13 @@ def spread(folder: Path, load: Load = SPREAD) -> list[Figure]:
     return figures(folder, load, _warmed)
 
 
-def figures(folder: Path, load: Load, writer: Writer, who: str = "") -> list[Figure]:
-    """Each stream on a server of its own. who: what each figure's name begins with."""
+def figures(folder: Path, load: Load, writer: Writer, prefix: str = "") -> list[Figure]:
+    """Measure each stream on a new server. prefix: of each figure's name."""
     found: list[Figure] = []
     p95_of_one = 0.0
     for segments in load.segments:
         written, server_us = _run(folder / f"{segments}", segments, load, writer)
-        name = f"{who}{load.rate * load.size / 1e6:g} MB/s of {load.size / 1e3:g} KB on {segments:,} segment"
+        name = f"{prefix}{load.rate * load.size / 1e6:g} MB/s of {load.size / 1e3:g} KB on {segments:,} segment"
         name += "" if segments == 1 else "s"
         p95_of_one = p95_of_one or written.p95_ms
         found += [
@@ -89,12 +88,12 @@ def figures(folder: Path, load: Load, writer: Writer, who: str = "") -> list[Fig
             Figure(f"{name}, an event's CPU, client", written.cpu_us, "us"),
             Figure(f"{name}, an event's CPU, server", server_us, "us"),
         ]
-    ratio = f"{who}p95 on {segments:,} segments, of that on one"
+    ratio = f"{prefix}p95 on {segments:,} segments, of that on one"
     return [*found, Figure(ratio, written.p95_ms / p95_of_one, "times", OF_ONE, at_most=True)]
 
 
 def _run(folder: Path, segments: int, load: Load, writer: Writer) -> tuple[Written, float]:
-    """And an event's microseconds of a core in the server."""
+    """Run the load; return the server's CPU microseconds per event too."""
     with nadi.embedded(folder) as server:
         with nadi.StreamManager(server.controller_uri) as manager:
             open_stream(manager, segments)

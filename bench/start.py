@@ -1,5 +1,5 @@
-"""How long programs take from the start of their process to the first acknowledgement: a client's, one that embeds a
-server, and `nadi up`. Imports are in it; what each needs of libraries is most of the time."""
+"""The time from the start of a process to the first acknowledgement: of a client, of one that embeds a server, and of
+`nadi up`. It includes imports, which take most of the time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with nadi.embedded(sys.argv[1]) as server:
 
 
 def start(folder: Path) -> list[Figure]:
-    """Each in a new process, `nadi up` and the embedded server with a new folder each time."""
+    """Measure each in a new process, `nadi up` and the embedded server with a new folder each time."""
     with nadi.embedded(folder / "served") as server:
         with nadi.StreamManager(server.controller_uri) as manager:
             open_stream(manager)
@@ -60,7 +60,7 @@ def _until_stored(program: str, argument: str) -> float:
 
 
 def _up(folder: Path) -> float:
-    """With a client that runs already: this process."""
+    """Measure with a running client: this process."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "nadi.cli.app", "up", "--data", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

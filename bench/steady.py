@@ -1,7 +1,7 @@
-"""Events at a steady rate, with nobody waiting for one: what their acknowledgements take.
+"""Events at a steady rate, without waiting for each: the times of their acknowledgements.
 
-The time is that from the call to the acknowledgement. A writer that is late sends what is due at once, so the rate is
-kept where it can be; `rate` of what comes back says whether it was.
+The time is from the call to the acknowledgement. A late writer sends all due events at once, so the rate is kept if
+possible; `rate` of the result shows whether it was.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LEAST_SLEEP_S = 0.000_2
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Seconds of each acknowledgement, sorted; rate: events/s that were written and acknowledged."""
+    """Seconds of each acknowledgement, sorted; rate: events/s written and acknowledged."""
 
     seconds: list[float]
     rate: float
 
     def ms(self, part: int) -> float:
-        """A percentile, in milliseconds.
+        """Return a percentile, in milliseconds.
 
         >>> Waits([0.001, 0.002, 0.003, 0.004], 10.0).ms(50)
         3.0
@@ -36,9 +36,9 @@ class Waits:
 def steadily(
     write: Callable[[int], Ack], rate: float, seconds: float, flush: Callable[[], object], *, warm_s: float = 0.0
 ) -> Waits:
-    """Call `write` with 0, 1, 2 and so on, `rate` times a second; the first `warm_s` seconds aren't counted.
+    """Call `write` with 0, 1, 2 and so on, `rate` times a second; the first `warm_s` seconds aren't measured.
 
-    flush: waits for all, and raises if one failed.
+    flush: waits for all events, and raises if one failed.
     """
     noted: list[tuple[float, float]] = []
     count = int(rate * seconds)

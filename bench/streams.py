@@ -1,9 +1,9 @@
-"""Very many streams in one server: what it costs to create, list, restart and use them.
+"""Very many streams in one server: the cost of creating, listing, restarting and using them.
 
-Streams are made over the controller's gRPC interface by a client in this process, many at a time; each
-brings its `_MARK` stream along, so N streams are 2 N segments. Before that, some are made one after
-another, for the latency of a single call. Then every page of the list is read, the server is killed as
-by a crash and started again, and streams picked at random are written to and read.
+Streams are created over the controller's gRPC interface by a client in this process, many at a time; each has a `_MARK`
+stream too, so N streams are 2 N segments. Before that, some are created one after another, for the latency of a single
+call. Then every page of the list is read, the server is killed and restarted, and random streams are written to and
+read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCOPE = "bench"
 SINGLE_CREATES = 500
 PARALLEL = 64
 PICKED = 200
-SETTLE_S = 4.0  # two checkpoints: what was created is written and may leave memory
+SETTLE_S = 4.0  # two checkpoints: new streams are written and may leave memory
 _CONFIG = StreamConfiguration(ScalingPolicy.fixed(1), None, ())
 
 
@@ -75,15 +75,15 @@ def _peak_mb(server: EmbeddedServer) -> float:
 
 
 def _private_bytes(server: EmbeddedServer) -> int:
-    """Memory without the pages of files that the kernel maps in and takes back as it likes."""
+    """Return the memory without file-backed pages, which the kernel can reclaim."""
     for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("this kernel doesn't tell RssAnon")
+    raise AssertionError("this kernel doesn't report RssAnon")
 
 
 async def create(uri: str, count: int, at_once: int) -> tuple[list[float], float]:
-    """Seconds of each single create, sorted, and streams per second of the others, so many at once."""
+    """Return the seconds of each single create, sorted, and the streams per second of concurrent ones."""
     controller = ControllerClient(uri.removeprefix("tcp://"))
     try:
         await controller.create_scope(SCOPE)
@@ -108,7 +108,7 @@ async def _create_each(controller: ControllerClient, numbers: Iterator[int]) -> 
 
 
 async def listed(server: EmbeddedServer, count: int) -> tuple[float, float]:
-    """Seconds for all pages, and MB by which the server's own memory grew while it answered."""
+    """Return the seconds for all pages, and the MB by which the server's own memory grew meanwhile."""
     request_kind, reply_kind = METHODS["listStreamsInScope"]
     channel = grpc.aio.insecure_channel(server.controller_uri.removeprefix("tcp://"))
     ask = channel.unary_unary(
@@ -137,7 +137,7 @@ async def listed(server: EmbeddedServer, count: int) -> tuple[float, float]:
 
 
 def _use(uri: str, count: int) -> Iterator[float]:
-    """Write an event to streams picked at random and read it back; seconds for each."""
+    """Write an event to random streams and read it back; return the seconds of each."""
     chosen = random.Random(1).sample(range(count), min(PICKED, count))
     with nadi.StreamManager(uri) as manager:
         for number in chosen:

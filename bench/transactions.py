@@ -1,6 +1,6 @@
-"""1,000 transactions a second, each of ten events, from their start until they are known to be committed.
+"""1,000 transactions per second, each of ten events, from their start until they are known to be committed.
 
-Each begins when it is due, unless as many are under way as a client would have: then the rate is what the server takes.
+Each begins when it is due, unless a client's usual number is in flight: then the server limits the rate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def transactions(folder: Path, rate: int = RATE, seconds: float = SECONDS, warm_
             end = manager.stream_info(SCOPE, STREAM).tail
             found = sum(map(len, manager.read_batches(SCOPE, STREAM, end=end)))
     count = len(waits)
-    assert found == EVENTS * (count + int(rate * warm_s)), "what was committed is there, once"
+    assert found == EVENTS * (count + int(rate * warm_s)), "each committed event is there once"
     return [
         Figure(f"transactions of {EVENTS} events, committed", count / took, "a second", rate),
         Figure("from begin to committed, p50", percentile(waits, 50), "ms"),
@@ -45,7 +45,7 @@ def transactions(folder: Path, rate: int = RATE, seconds: float = SECONDS, warm_
 
 
 async def _run(uri: str, rate: int, seconds: float) -> list[float]:
-    """Seconds of each transaction."""
+    """Return the seconds of each transaction."""
     events = [os.urandom(SIZE) for _ in range(EVENTS)]
     room = asyncio.Semaphore(AT_ONCE)
     async with aio.StreamManager(uri) as manager:

@@ -1,4 +1,5 @@
-"""Whole programs that show what nadi is for; `docs/examples.md` lists them. Each runs by itself.
+"""Complete programs that show uses of nadi; `docs/examples.md` lists them. Each runs on its own.
 
-`running` has what they share: a server to use, a local Spark, and programs that are started, killed and started again.
+`running` has the common parts: a server to use, and the example's options and exit code; `programs` starts, kills and
+restarts an example's jobs.
 """

@@ -1,4 +1,4 @@
-"""A worker: reads `home/degrees`, and writes an alarm for each reading that is too warm. Start it several times.
+"""A worker: reads `home/degrees`, and writes an alarm for each reading above the limit. Start it several times.
 
 nadi scope create home && nadi stream create home degrees && nadi stream create home alarms
 python -m examples.alarms tcp://127.0.0.1:9090 &
@@ -18,7 +18,7 @@ LIMIT = 30.0
 
 
 def alarm(event: StreamEvent) -> Iterator[tuple[str, bytes]]:
-    """The alarm for a reading, or nothing."""
+    """Yield the alarm for a reading, if it is above the limit."""
     reading = json.loads(event.data)
     if reading["degrees"] > LIMIT:
         yield reading["room"], json.dumps({"room": reading["room"], "at": event.offset}).encode()

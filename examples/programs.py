@@ -1,7 +1,7 @@
-"""An example's jobs: programs of their own, started, killed and started again by the example, or run by hand.
+"""An example's jobs: separate programs that the example starts, kills and restarts, or that are run by hand.
 
-`Program` starts one and, if asked to, kills it with all its processes, as a machine that loses power would. A job ends
-when its standard input closes, having taken in what there is; at a terminal, Ctrl-C ends it.
+`Program` starts one and can kill it with all its processes, like a power failure. A job ends when its standard input
+closes, after processing all available events; in a terminal, Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[1]
-_LAST_LINES = 20  # of what a failed program said
-END_TIMEOUT_S = 180.0  # for a job to take in what there is, and end
-_BRIEF = "-XX:TieredStopAtLevel=1"  # compiles less: Java takes 12 s of CPU for a job of a minute, otherwise 20
+_LAST_LINES = 20  # of a failed program's output
+END_TIMEOUT_S = 180.0  # for a job to process available events, and end
+_BRIEF = "-XX:TieredStopAtLevel=1"  # less compilation: Java takes 12 s of CPU for a job of a minute instead of 20
 _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
 class Program:
-    """A program of an example, in a process of its own. `python -m MODULE ARGUMENTS` would start it by hand.
+    """A program of an example in a separate process, as started by `python -m MODULE ARGUMENTS`.
 
-    What it prints goes to a file in `folder`; if it fails, the end of that is in the error.
+    Its output goes to a file in `folder`; if it fails, the error contains the last lines.
     """
 
     def __init__(self, folder: Path, module: str, *arguments: str) -> None:
-        self.module, self._said = module, folder / f"{module.rpartition('.')[2]}.log"
+        self.module, self._log = module, folder / f"{module.rpartition('.')[2]}.log"
         command = [sys.executable, "-m", module, *arguments, "--until-input-closes"]
-        with self._said.open("ab") as said:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=said, stderr=said, env=_environment(), process_group=0
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_environment(), process_group=0
             )
 
     def check(self) -> None:
-        """ExampleError if it has ended."""
+        """Raise ExampleError if it has ended."""
         if self._process.poll() is not None:
             raise self._failed()
 
     def kill(self) -> None:
-        """Kill it and all its processes, Spark's too, at once."""
+        """Kill it and all its processes, including Spark's, at once."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._close()
 
     def finish(self) -> None:
-        """Let it take in what there is, and wait for its end."""
+        """Let it process all available events, and wait for its end."""
         self._close()
         try:
             code = self._process.wait(END_TIMEOUT_S)
@@ -70,8 +70,8 @@ class Program:
             raise self._failed()
 
     def _failed(self) -> ExampleError:
-        said = self._said.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        return ExampleError("\n".join([f"{self.module} ended with code {self._process.returncode}:", *said]))
+        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return ExampleError("\n".join([f"{self.module} ended with code {self._process.returncode}:", *lines]))
 
     def _close(self) -> None:
         if self._process.stdin is not None:
@@ -91,26 +91,26 @@ def _environment() -> dict[str, str]:
 
 
 def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that every job has."""
-    made = argparse.ArgumentParser(
+    """Return a parser with the options of every job."""
+    parser = argparse.ArgumentParser(
         prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--controller", required=True, metavar="URI", help="the server")
-    made.add_argument("--scope", required=True, help="the scope with the example's streams")
-    made.add_argument("--until-input-closes", action="store_true", help="end, having caught up, when stdin closes")
-    return made
+    parser.add_argument("--controller", required=True, metavar="URI", help="the server")
+    parser.add_argument("--scope", required=True, help="the scope with the example's streams")
+    parser.add_argument("--until-input-closes", action="store_true", help="end when stdin closes, after catching up")
+    return parser
 
 
-def checkpoint_argument(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="where it keeps its progress")
+def checkpoint_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="folder of its progress")
 
 
 def follow(
     name: str, options: argparse.Namespace, start: Callable[[SparkSession, str, str, Path], StreamingQuery]
 ) -> int:
-    """Run a query that `start` makes of session, controller, scope and checkpoint, until it is to end.
+    """Run a query, which `start` creates from session, controller, scope and checkpoint, until its end.
 
-    Gives the program's exit code; a failure of the query is raised.
+    Return the program's exit code; raise a failure of the query.
     """
     try:
         with spark_session(name, options.checkpoint / "local") as spark:
@@ -140,7 +140,7 @@ def input_closes_within(seconds: float) -> bool:
 
 @contextmanager
 def spark_session(name: str, folder: Path, *, is_brief: bool = True) -> Iterator[SparkSession]:
-    """A local Spark with the settings that make small batches quick; it ends with the block. is_brief: for a minute."""
+    """A local Spark with settings for fast small batches; it ends with the block. is_brief: for about a minute."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
@@ -158,44 +158,44 @@ def spark_session(name: str, folder: Path, *, is_brief: bool = True) -> Iterator
         spark.stop()
 
 
-def wait_for(what: str, is_so: Callable[[], bool], programs: Sequence[Program], limit_s: float = 120) -> None:
-    """Wait until something is so, as long as the programs run. ExampleError after `limit_s`."""
-    give_up = time.monotonic() + limit_s
-    while not is_so():
+def wait_for(failure: str, is_done: Callable[[], bool], programs: Sequence[Program], limit_s: float = 120) -> None:
+    """Wait for a condition while the programs run; ExampleError after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not is_done():
         for program in programs:
             program.check()
-        if time.monotonic() > give_up:
-            raise ExampleError(f"{what}: not within {limit_s:.0f} s")
+        if time.monotonic() > deadline:
+            raise ExampleError(f"{failure}: it timed out after {limit_s:.0f} s")
         time.sleep(0.2)
 
 
-Told = Callable[[int], object]  # called with how many events were just written
-Job = tuple[str, Sequence[str]]  # a module, and arguments beside those for the server and the scope
+OnWritten = Callable[[int], object]  # called with the number of events just written
+Job = tuple[str, Sequence[str]]  # a module, and arguments besides the server and the scope
 
 
 def through_a_kill(
-    here: Place, console: Console, jobs: Sequence[Job], produce: Callable[[Told], object], total: int, results: str
+    here: Place, console: Console, jobs: Sequence[Job], produce: Callable[[OnWritten], object], total: int, results: str
 ) -> None:
-    """Run jobs while `produce` writes `total` events; once there is something in the stream `results`, kill all jobs
-    and start them again. Then let one after the other take in what there is.
+    """Run jobs while `produce` writes `total` events; once the stream `results` has events, kill all jobs and restart
+    them. Then let each process all available events.
 
-    The second half of the events isn't written before the kill, however late it comes.
-    ExampleError if a job fails, or nothing comes out of them.
+    The second half of the events isn't written before the kill, however late that is. ExampleError if a job fails, or
+    produces no results.
     """
     failures: list[Exception] = []
     killed = threading.Event()
     with bars(console) as progress:
         written = progress.add_task("events written", total=total)
-        found = progress.add_task("Spark starts", total=None)
+        results_task = progress.add_task("Spark starts", total=None)
 
-        def told(count: int) -> None:
+        def on_written(count: int) -> None:
             progress.advance(written, count)
             if progress.tasks[written].completed >= total / 2:
                 killed.wait(END_TIMEOUT_S)
 
         def write() -> None:
             try:
-                produce(told)
+                produce(on_written)
             except Exception as failure:
                 failures.append(failure)
 
@@ -203,24 +203,24 @@ def through_a_kill(
             if failures:
                 raise failures[0]
             count = len(here.events(results))
-            progress.update(found, completed=count)
+            progress.update(results_task, completed=count)
             return count > than
 
         writing = threading.Thread(target=write, name="producer", daemon=True)
         with _started(here, jobs) as programs:
             writing.start()
-            wait_for(f"nothing comes into the stream {results}", lambda: has_more(0), programs)
+            wait_for(f"no events in the stream {results}", lambda: has_more(0), programs)
             for program in programs:
                 program.kill()
         killed.set()
         before = len(here.events(results))
-        progress.update(found, description="killed; Spark starts again")
+        progress.update(results_task, description="killed; Spark restarts")
         with _started(here, jobs) as programs:
             while writing.is_alive():
                 writing.join(0.2)
                 has_more(before)
-            wait_for(f"no more comes into the stream {results}", lambda: has_more(before), programs)
-            progress.update(found, description=f"events of the stream {results}")
+            wait_for(f"no further events in the stream {results}", lambda: has_more(before), programs)
+            progress.update(results_task, description=f"events of the stream {results}")
             for program in programs:
                 program.finish()
         has_more(0)
@@ -230,4 +230,4 @@ def through_a_kill(
 def _started(here: Place, jobs: Sequence[Job]) -> Iterator[list[Program]]:
     with ExitStack() as stack:
         home = ("--controller", here.controller, "--scope", here.scope)
-        yield [stack.enter_context(Program(here.folder, module, *home, *more)) for module, more in jobs]
+        yield [stack.enter_context(Program(here.folder, module, *home, *extra)) for module, extra in jobs]

@@ -1,7 +1,7 @@
-"""How an example begins and ends: its options, the server and the scope that it uses, its exit code.
+"""The start and end of an example: its options, its server and scope, its exit code.
 
-An example starts a server of its own, in a temporary folder, unless `--controller` names one; there it takes a scope
-whose name nobody has yet, and leaves it for you to look at.
+An example starts its own server in a temporary folder, unless `--controller` names one; there it uses a scope with an
+unused name, and leaves it for inspection.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import nadi
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
+INTERRUPTED = 130  # a shell's exit code for Ctrl-C
 
 
 class ExampleError(Exception):
-    """The example can't go on; its message says why."""
+    """The example can't continue; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an example works: a server, a scope of its own there, and a folder for checkpoints. page: the
-    address of its live page, if the example serves that."""
+    """The working place of an example: a server, a scope, and a folder for checkpoints. page: the address of its live
+    page, if it is served."""
 
     manager: nadi.StreamManager
     controller: str
@@ -42,28 +42,28 @@ class Place:
         return self.manager.stream_info(self.scope, stream).tail
 
     def events(self, stream: str) -> list[bytes]:
-        """All events of a stream so far."""
+        """Return the events currently in a stream."""
         return [event.data for event in self.manager.read_events(self.scope, stream, end=self.tail(stream))]
 
 
-# --- How an example begins and ends ------------------------------------------------------------------------
+# --- start and end ------------------------------------------------------------------------
 
 
 def parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that every example has."""
-    made = argparse.ArgumentParser(
+    """Return a parser with the options of every example."""
+    parser_ = argparse.ArgumentParser(
         prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--controller", metavar="URI", help="use this server (default: one of the example's own)")
-    made.add_argument("--page", type=int, metavar="PORT", help="serve the live page of its own server at this port")
-    made.add_argument("--data", type=Path, help="a new folder for its data (default: a temporary one, removed)")
-    return made
+    parser_.add_argument("--controller", metavar="URI", help="use this server (default: the example's own)")
+    parser_.add_argument("--page", type=int, metavar="PORT", help="serve its own server's live page on this port")
+    parser_.add_argument("--data", type=Path, help="a new folder for its data (default: a temporary one, removed)")
+    return parser_
 
 
 def ended(body: Callable[[], bool], console: Console) -> int:
-    """Run an example: the program's exit code. 0: it found what it should; 1: it did not, or failed; 130: Ctrl-C.
+    """Run an example; return the exit code. 0: the expected results; 1: other results, or a failure; 130: Ctrl-C.
 
-    SIGTERM is taken as Ctrl-C is: nothing that the example started is left behind.
+    SIGTERM works like Ctrl-C: no process of the example survives.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -81,23 +81,23 @@ def ended(body: Callable[[], bool], console: Console) -> int:
 
 @contextmanager
 def place(options: argparse.Namespace, name: str, console: Console) -> Iterator[Place]:
-    """The server, and in it a scope of the example's own: `name`, or with a number if that is taken."""
+    """Provide the server, with a scope for the example: `name`, or a numbered name if that is taken."""
     if options.data is not None and options.data.exists() and any(options.data.iterdir()):
-        raise ExampleError(f"{options.data} is not empty: give --data a new folder")
+        raise ExampleError(f"{options.data} is not empty: choose a new folder for --data")
     if options.controller is not None and options.page is not None:
-        raise ExampleError("--page is for a server of the example's own: yours has its page at its --rest-port")
+        raise ExampleError("--page needs the example's own server: yours has its page at its --rest-port")
     folder = options.data or Path(tempfile.mkdtemp(prefix=f"nadi-{name}-"))
     try:
         if options.controller is not None:
-            with _scope(options.controller, name, folder, console) as made:
-                yield made
+            with _scope(options.controller, name, folder, console) as working_place:
+                yield working_place
         else:
-            environment = {"NADI_REST_SEARCH": str(folder)}  # that the page may search what the example indexes
+            environment = {"NADI_REST_SEARCH": str(folder)}  # lets the page search the example's indexes
             with (
                 nadi.embedded(folder / "server", rest_port=options.page, environment=environment) as server,
-                _scope(server.controller_uri, name, folder, console, server.rest_uri) as made,
+                _scope(server.controller_uri, name, folder, console, server.rest_uri) as working_place,
             ):
-                yield made
+                yield working_place
     finally:
         if options.data is None:
             shutil.rmtree(folder, ignore_errors=True)

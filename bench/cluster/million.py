@@ -1,10 +1,10 @@
-"""Very many streams in a cluster: what it costs to create and list them, and to take them over.
+"""Very many streams in a cluster: the cost of creating, listing and taking them over.
 
-Two servers over a folder, sixteen containers. Streams are made over gRPC, by clients in this process, many at a time;
-each brings its `_MARK` stream along, so N streams are 2 N segments, an eighth of N in each container. Then every page
-of the list is read. For each container a writer writes one event after the other, and one server is killed: what counts
-is how long each of its containers goes without an acknowledgement, and how long it takes until a stream can be created.
-At last all servers are killed, and started again.
+Two servers over a folder, sixteen containers. Streams are created over gRPC, by clients in this process, many at a
+time; each has a `_MARK` stream too, so N streams are 2 N segments, an eighth of N in each container. Then every page of
+the list is read. For each container a writer writes one event after the other, and one server is killed: measured is
+how long each of its containers goes without an acknowledgement, and how long until a stream can be created. Finally all
+servers are killed and restarted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def million(folder: Path, count: int = STREAMS) -> list[Figure]:
             Figure("takeover: from a kill to an acknowledgement, p50", percentile(taken_over, 50) / 1e3, "s"),
             Figure("takeover: from a kill to an acknowledgement, longest", taken_over[-1], "s"),
             Figure("from a kill until a stream was created", controller_s, "s"),
-            Figure("memory at its peak of who had all", _peak_mb(cluster), "MB"),
+            Figure("peak memory of the server with all containers", _peak_mb(cluster), "MB"),
         ]
         cluster.kill(0)
         began = time.monotonic()
@@ -56,7 +56,7 @@ def million(folder: Path, count: int = STREAMS) -> list[Figure]:
 
 
 async def _one_is_killed(cluster: Servers) -> tuple[list[float], float]:
-    """How long each container that it had was without an acknowledgement, sorted; and for how long no stream could be
+    """Return how long each of its containers was without an acknowledgement, sorted; and how long no stream could be
     created."""
     async with StreamManager(cluster.running[0].controller_uri, timeout=_PATIENCE_S) as manager:
         probes = Probes(manager)

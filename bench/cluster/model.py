@@ -1,9 +1,9 @@
-"""What a cluster on S3 should do that is larger than a machine for benchmarks holds. Nothing is measured here: each
-assumption is a constant, and `docs/benchmarks.md` says where it comes from.
+"""A model of a cluster on S3 that is larger than a benchmark machine. Nothing is measured here: each assumption is a
+constant, and `docs/benchmarks.md` has its source.
 
-A container's log is modelled put by put: appends arrive at random, a frame takes all that wait, at most `depth` puts
-are under way, begun at least `interval_s` apart, and acknowledged in order. nadi has one under way; the other rows are
-why (decision 0024).
+A container's log is modelled put by put: appends arrive at random, a frame takes all waiting ones, at most `depth` puts
+are in flight, started at least `interval_s` apart, and acknowledged in order. nadi has one in flight; the other rows
+explain why (decision 0024).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Z99 = 2.326  # of a normal distribution
 
 
 class Log(NamedTuple):
-    """A container's log under load: acknowledgements in seconds, and its puts a second."""
+    """A container's log under load: acknowledgements in seconds, and puts per second."""
 
     p50_s: float
     p99_s: float
@@ -58,7 +58,7 @@ def log_of(depth: int, interval_s: float, appends_per_s: float = APPENDS_PER_S, 
 
 
 def model(folder: Path) -> list[Figure]:
-    """folder: not used, for nothing is run."""
+    """Compute the model. folder: unused, as nothing runs."""
     figures = []
     for name, depth, interval_s in [
         *((profile, 1, interval_s) for profile, interval_s in WAL_PROFILES_S.items()),

@@ -1,9 +1,9 @@
-"""How long a container's clients wait when its server is killed, or is stopped and hands it over.
+"""How long a container's clients wait when its server is killed, or stops and hands it over.
 
-Sixteen containers on three servers. For each container a writer writes an event to a segment there and awaits its
-acknowledgement, then the next, all the time. What counts is the time from a kill until the first acknowledgement in
-each container that was the killed server's, detection included; or the longest time without one while the containers
-of a server that stops are handed over. One container has 100,000 idle segments.
+Sixteen containers on three servers. For each container a writer continuously writes an event to a segment there and
+awaits its acknowledgement. Measured is the time from a kill until the first acknowledgement in each of the killed
+server's containers, detection included; or the longest time without one while a stopping server hands over its
+containers. One container has 100,000 idle segments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SETTLED_S, _PATIENCE_S = 2.0, 60.0
 
 
 class Probes:
-    """A writer for each container. last: when it had its last acknowledgement; longest: the longest time without one,
+    """A writer for each container. last: the time of its last acknowledgement; longest: the longest time without one
     since `mark`."""
 
     def __init__(self, manager: StreamManager) -> None:
@@ -40,7 +40,7 @@ class Probes:
         self.longest: dict[int, float] = {}
 
     async def start(self) -> None:
-        """On streams of one segment each, as many as it takes to have one in each container."""
+        """Start the writers on streams of one segment each, as many as needed to have one in each container."""
         number = 0
         while len(self.last) < CONTAINERS:
             container = container_of(segment_name(SCOPE, f"{STREAM}-{number}", 0), CONTAINERS)
@@ -72,7 +72,7 @@ class Probes:
                 task.result()
 
     async def quiet(self) -> None:
-        """Wait until each has had acknowledgements for a while."""
+        """Wait until each has had steady acknowledgements for a while."""
         limit = time.monotonic() + _PATIENCE_S
         began = time.monotonic()
         while time.monotonic() < began + _SETTLED_S:
@@ -89,7 +89,7 @@ class Probes:
 
 
 async def fill(manager: StreamManager, container: int, count: int) -> None:
-    """Create so many segments in a container, at its server: through the controller it would take minutes."""
+    """Create that many segments in a container, at its server: through the controller it would take minutes."""
     names = (f"{SCOPE}/idle-{number}/0.#epoch.0" for number in range(count * CONTAINERS * 2))
     there = (name for name in names if container_of(name, CONTAINERS) == container)
     first = next(there)
@@ -108,7 +108,7 @@ async def fill(manager: StreamManager, container: int, count: int) -> None:
 
 
 async def _moves(cluster: Servers, end: Callable[[int], None], filled: int) -> list[list[float]]:
-    """In each round, how long each container was without an acknowledgement."""
+    """Return for each round how long each container was without an acknowledgement."""
     async with StreamManager(cluster.running[0].controller_uri) as manager:
         await manager.create_scope(SCOPE)
         if filled:

@@ -1,4 +1,4 @@
-"""Servers of a cluster over a folder, each in a process of its own."""
+"""Servers of a cluster over a folder, each in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINERS = 16
 
 
 class Servers:
-    """`running` has them by place; one that is gone can be started there again."""
+    """The servers; `running` has them by index, at which one can be restarted."""
 
     def __init__(self, folder: Path, containers: int) -> None:
         self._folder, self._containers, self._started = folder, containers, 0
@@ -37,7 +37,7 @@ class Servers:
 
 @contextmanager
 def servers(folder: Path, count: int, containers: int = CONTAINERS) -> Iterator[Servers]:
-    """So many, at the places from 0 on. All see a new cluster begin, so each gets its share."""
+    """Start that many servers, with indices from 0. All see a new cluster, so each gets its share."""
     cluster = Servers(folder, containers)
     try:
         with ThreadPoolExecutor(count) as starting:

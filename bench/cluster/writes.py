@@ -1,5 +1,5 @@
-"""What writes to a cluster of one, two and three servers over a folder, and to two workers of one folder, cost beside
-one server of a data folder.
+"""The cost of writes to a cluster of one, two and three servers over a folder, and to two workers of one folder,
+compared with one server of a data folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def writes(folder: Path) -> list[Figure]:
 
 
 def _measured(name: str, uri: str, pids: Sequence[int]) -> list[Figure]:
-    """pids: of the servers' processes."""
+    """Measure the writes. pids: of the servers' processes."""
     figures = []
     with nadi.StreamManager(uri) as manager:
         open_stream(manager)

@@ -1,7 +1,7 @@
-"""An event of the demonstration: whose it is, its number among that key's events, when it was written, and a line.
+"""An event of the demonstration: its key, its number among that key's events, its time of writing, and a line.
 
-The first 16 bytes, big-endian: the key's number (4), the sequence (4), the monotonic clock of the machine in ns (8),
-which all of its processes share. So a reader takes the headers of a whole block as one array.
+The first 16 bytes, big-endian: the key's number (4), the sequence (4), the machine's monotonic clock in ns (8), which
+is common to all processes. So a reader parses the headers of a whole block as one array.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIELDS = np.dtype([("key", ">u4"), ("sequence", ">u4"), ("written_ns", ">u8")])
 
 
 def headers(payloads: pa.Array) -> Headers:
-    """Fields `key`, `sequence` and `written_ns` of each event in an Arrow `binary` array.
+    """Return the fields `key`, `sequence` and `written_ns` of each event in an Arrow `binary` array.
 
     >>> found = headers(pa.array([HEADER.pack(7, 1, 5) + b"a line", HEADER.pack(7, 2, 6)], pa.binary()))
     >>> found["key"].tolist(), found["sequence"].tolist(), found["written_ns"].tolist()

@@ -1,6 +1,6 @@
 """`script/bench elastic`: streams that scale themselves, under real sales at a day's course, ten-fold load, a hot key.
 
-Readers and a Spark query check that no event is lost, doubled or out of order. Ends with 1 if one was.
+Readers and a Spark query check that no event is lost, duplicated or reordered. Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEADY_S = 20  # at the lower rate, before the ten-fold
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """minutes, top: unless others are asked for; top: events a second at the most."""
+    """A load. minutes: its default duration; top: its default maximum of events per second."""
 
     title: str
     minutes: float
@@ -105,7 +105,7 @@ def _plan(options: argparse.Namespace, seconds: int, top: int) -> tuple[list[pla
 
 
 def _steps(console: Console, outcome: Outcome, target: int) -> dict[str, float | None]:
-    """How long after the load grew."""
+    """Return how long after the load grew."""
     step_ms = outcome.began_ms + STEADY_S * 1000
     splits = [one.at_ms for one in outcome.scalings if one.kind == "split" and one.at_ms > step_ms]
     found = {

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on: the names of what they write and read, and the time."""
+"""Names of files and streams that the processes of a run share, and the time."""
 
 from __future__ import annotations
 

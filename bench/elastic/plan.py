@@ -1,4 +1,4 @@
-"""What is written: events' lines, each with its key, taken in turn and again from the start, and a rate a second.
+"""A plan of writing: lines of events with their keys, used in turn and again from the start, and a rate per second.
 
 A plan is a folder, so that writers in any language can follow it: `lines` has `key number TAB routing key TAB text`
 on each line, `rates` a number of events for each second.
@@ -29,7 +29,7 @@ def save(folder: Path, lines: Sequence[Line], rates: Sequence[int]) -> None:
 
 
 def load(folder: Path) -> tuple[list[tuple[int, str, bytes]], list[int]]:
-    """Lines, as key number, routing key and text; events for each second."""
+    """Return the lines, as key number, routing key and text, and the events for each second."""
     lines = []
     for line in (folder / "lines").read_text().splitlines():
         number, key, text = line.split("\t", 2)
@@ -42,7 +42,8 @@ def rates_of(folder: Path) -> list[int]:
 
 
 def follow(day: Sequence[float], seconds: int, low: int, top: int) -> list[int]:
-    """The course of a day, from midnight to midnight in any number of equal parts, within so many seconds.
+    """Return the rates of a day's course, in any number of equal parts from midnight to midnight, over that many
+    seconds.
 
     >>> follow([0, 10, 20, 0], 4, 50, 1050)
     [50, 550, 1050, 50]
@@ -58,14 +59,15 @@ def follow(day: Sequence[float], seconds: int, low: int, top: int) -> list[int]:
 
 
 def made_day(parts: int = 288) -> list[float]:
-    """A day with a morning and a larger afternoon, for where the real one isn't at hand."""
+    """Return a day with a morning and a larger afternoon, if the real data is unavailable."""
     peaks = ((10.5, 1.6, 0.7), (14.0, 2.0, 1.0))
     hours = [24 * part / parts for part in range(parts)]
     return [sum(top * math.exp(-(((hour - at) / width) ** 2)) for at, width, top in peaks) for hour in hours]
 
 
 def made_lines(count: int, keys: int, seed: int) -> list[Line]:
-    """Lines of some 60 bytes whose keys are unequally frequent, as customers are; none has a hundredth of them."""
+    """Return lines of about 60 bytes whose keys are unequally frequent, like customers; each has less than a
+    hundredth."""
     chance = random.Random(seed)
     weights = [1 / (number + 50) for number in range(keys)]
     chosen = chance.choices(range(keys), weights, k=count)
@@ -75,7 +77,7 @@ def made_lines(count: int, keys: int, seed: int) -> list[Line]:
 
 
 def made_lines_with_hot_key(count: int, seed: int) -> list[Line]:
-    """Of 43 keys, one has 92 % of the lines."""
+    """Return lines of 43 keys, one of which has 92 %."""
     chance = random.Random(seed)
     keys = ["at home" if chance.random() < 0.92 else f"abroad {chance.randrange(42)}" for _ in range(count)]
     return [Line(key, f"made {number} {chance.randrange(10**40):040}") for number, key in enumerate(keys)]

@@ -1,10 +1,9 @@
-"""One reader of the group, in a process of its own: notes each event it is given, until the stream has ended.
+"""One reader of the group, in a separate process: notes each event it receives, until the stream has ended.
 
-A note: when the block of the event was given, how long that was after it was written, its key and sequence. It is taken
-before the next block is asked for, so by the notes' times one can tell what another reader may have been given
-only later.
+A note has the time at which the event's block was received, the time since it was written, its key and sequence. It is
+made before the next block is requested, so the notes' times show which events another reader received only later.
 
-With naps it stops every second for as long: it falls behind, and what others must not read before it would show.
+With naps it stops every second for as long: it lags, which would reveal events that others read too early.
 """
 
 from __future__ import annotations

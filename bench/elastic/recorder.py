@@ -1,4 +1,4 @@
-"""The recorder, in a process of its own: the stream's segments and what passes into each, once a second."""
+"""The recorder, in a separate process: the stream's segments and their traffic, once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run shows, printed and as figures."""
+"""The results of a run, printed and as figures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def draw(outcome: Outcome, file: Path) -> None:
-    """The picture of `nadi stream segments --picture`."""
+    """Draw the picture of `nadi stream segments --picture`."""
     from nadi import charts
 
     charts.check_file(file)
@@ -115,7 +115,7 @@ def _scalings(outcome: Outcome) -> Table:
 
 def _verdicts(outcome: Outcome) -> Table:
     table = Table(title="every event once, each key's in order")
-    for column in ("who read", "written", "read", "lost", "doubled", "out of order", "unknown", "verdict"):
+    for column in ("reader", "written", "read", "lost", "doubled", "out of order", "unknown", "verdict"):
         table.add_column(column, justify="right")
     for name, verdict in (("group of readers", outcome.group), ("Spark query", outcome.query)):
         if verdict is not None:

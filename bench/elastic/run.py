@@ -1,7 +1,7 @@
-"""A run: a server, a stream, and the processes that write, read and watch it; what came of it all.
+"""A run: a server, a stream, and the processes that write, read and watch it; and its results.
 
-Everything a run makes is in one folder. Once the plan is written the stream is sealed, which ends the readers; then
-the query is told to end, and all that was read is judged.
+All files of a run are in one folder. Once the plan is written the stream is sealed, which ends the readers; then the
+query is stopped, and the events read are judged.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _MOST_BY_HAND = 12  # segments
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """target: events a second for a segment. scaling: "fast", "classic" or "by-hand", random splits and merges.
-    writer: "python" or "java". spark: whether a query follows, too. naps: whether the second reader stops now and then.
+    """The settings of a run.
+
+    target: events per second for a segment. scaling: "fast", "classic" or "by-hand", random splits and merges. writer:
+    "python" or "java". spark: whether a query follows, too. naps: whether the second reader pauses at times.
     """
 
     target: int = 1000
@@ -51,7 +53,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """waits_s: from an event's writing to its reading, p50, p99 and the most. progress: the writer's notes."""
+    """The results. waits_s: from an event's writing to its reading, p50, p99 and maximum. progress: the writer's
+    notes."""
 
     settings: Settings
     began_ms: int
@@ -103,14 +106,14 @@ def run(folder: Path, settings: Settings) -> Outcome:
         began_ms = ms_now()
         with _Hand(manager, settings.seed) if is_by_hand else nullcontext():
             _watch(writer, parts, len(rates))
-        recorder.tell()
+        recorder.notify()
         recorder.await_end(END_S)
         history, log = manager.segment_history(SCOPE, STREAM), manager.scaling_log(SCOPE, STREAM)
         manager.seal_stream(SCOPE, STREAM)
         for part in readers:
             part.await_end(END_S)
         if settings.spark:
-            query.tell()
+            query.notify()
             query.await_end(END_S)
         memory = server.peak_memory_bytes()
     written = np.loadtxt(folder / "plan" / "counts", np.int64, ndmin=1)
@@ -157,7 +160,7 @@ def _writer(java: list[str] | None, folder: Path, uri: str) -> Part:
 
 
 def _watch(writer: Part, others: list[Part], seconds: int) -> None:
-    """Until the writer is done, if all others go on meanwhile."""
+    """Wait until the writer is done, checking that all other processes run."""
     deadline = time.monotonic() + 2 * seconds + END_S
     while writer.is_running and time.monotonic() < deadline:
         for part in others:
@@ -167,14 +170,14 @@ def _watch(writer: Part, others: list[Part], seconds: int) -> None:
 
 
 def _read(folder: Path) -> tuple[Array, list[int]]:
-    """What the readers were given, in order, and how many events each had."""
+    """Return the events that the readers received, in order, and their number per reader."""
     notes = [np.fromfile(_notes(folder, number), NOTES) for number in range(READERS)]
     together = np.concatenate(notes)
     return together[np.argsort(together["at_ns"], kind="stable")], [len(some) for some in notes]
 
 
 class _Hand:
-    """Scales the stream at random, twice a second or so, until it is left; a failure is raised there."""
+    """Scales the stream at random, about twice a second, until the block ends; raises failures there."""
 
     def __init__(self, manager: nadi.StreamManager, seed: int) -> None:
         self._manager, self._chance = manager, random.Random(seed)

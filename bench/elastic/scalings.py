@@ -1,9 +1,9 @@
-"""How a stream followed its load: its scalings, out of its segments' history and the recorder's samples.
+"""How a stream followed its load: its scalings, from its segments' history and the recorder's samples.
 
-A scaling's reaction is the time from when the load asked for it to when its new segments took events: the load asks for
-a split once a segment's rate over two seconds is over its target, for a merge once it is under half of it, and
-still is when the scaling comes. It is looked at once a second. The rates are the server's own, so a change takes up to
-two seconds to be seen in full.
+A scaling's reaction is the time from when the load required it to the first events in its new segments: the load
+requires a split once a segment's rate over two seconds exceeds its target, a merge once it is below half of it, if that
+still holds when the scaling happens. Sampled once a second. The rates are the server's own, so a change takes up to two
+seconds to show completely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OVER, UNDER = 1.2, 0.5  # times the target: what the fast profile splits and mer
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What passed into each segment at a time; hot: how many of them have a hot key."""
+    """The traffic of each segment at a time; hot: the number of segments with a hot key."""
 
     at_ms: int
     rates: dict[int, float]
@@ -33,7 +33,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """before, after: segments of the stream. reaction_s is None if the samples don't show a reason."""
+    """A scaling. before, after: segments of the stream. reaction_s is None if the samples show no reason."""
 
     at_ms: int
     epoch: int
@@ -58,7 +58,7 @@ def samples_of(file: Path) -> list[Sample]:
 
 
 def scalings_of(history: Sequence[SegmentReport], samples: Sequence[Sample], target: int) -> list[Scaling]:
-    """All scalings, oldest first."""
+    """Return all scalings, oldest first."""
     by_epoch: dict[int, list[SegmentReport]] = {}
     for segment in history:
         by_epoch.setdefault(segment.segment_id >> 32, []).append(segment)
@@ -75,7 +75,7 @@ def scalings_of(history: Sequence[SegmentReport], samples: Sequence[Sample], tar
 
 
 def _replaced(history: Sequence[SegmentReport], made: Sequence[SegmentReport], epoch: int) -> list[SegmentReport]:
-    """The segments of earlier epochs that the new ones took the keys of, at that time."""
+    """Return the segments of earlier epochs whose keys the new ones took over, at that time."""
     low, high = min(one.low for one in made), max(one.high for one in made)
     at_ms = made[0].created_ms
     return [
@@ -88,7 +88,7 @@ def _replaced(history: Sequence[SegmentReport], made: Sequence[SegmentReport], e
 def _reaction(
     replaced: Sequence[SegmentReport], at_ms: int, samples: Sequence[Sample], target: int, *, is_split: bool
 ) -> float | None:
-    """Of several segments the one that waited the longest."""
+    """Return the reaction of the segment that waited longest."""
     waits = []
     for segment in replaced:
         since = None
@@ -105,7 +105,8 @@ def _reaction(
 
 
 def seconds_until_all_under(samples: Sequence[Sample], since_ms: int, limit: float) -> float | None:
-    """From a time on, until no segment was over the limit three samples in a row; None if that never was."""
+    """Return the seconds from a time until no segment exceeded the limit in three consecutive samples; None if
+    never."""
     later = [sample for sample in samples if sample.at_ms > since_ms]
     started = False
     run: list[Sample] = []

@@ -1,8 +1,7 @@
-"""A structured streaming query, in a process of its own: keys and sequences of all events, into files, exactly once.
+"""A structured streaming query, in a separate process: writes keys and sequences of all events to files, exactly once.
 
-Which files belong to which batch is in the sink's own log. No batch reads a key from two segments and a file has
-one task's rows in order, so a key's events must come in order over the batches and within the only file of a batch that
-has the key.
+The sink's own log has the files of each batch. No batch reads a key from two segments, and a file has one task's rows
+in order, so a key's events must be in order across batches and within the only file of a batch that has the key.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def main(uri: str, folder: Path) -> None:
     from nadi.spark import tuned
 
     builder = SparkSession.builder.master("local[2]").appName("elastic")
-    builder = builder.config("spark.sql.streaming.fileSink.log.deletion", "false")  # which batch had what is needed
+    builder = builder.config("spark.sql.streaming.fileSink.log.deletion", "false")  # the log of batches is needed
     spark = tuned(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     rows = spark.readStream.format("nadi").options(controller=uri, scope=SCOPE, stream=STREAM).load()
@@ -51,7 +50,7 @@ def main(uri: str, folder: Path) -> None:
 
 
 def read_back(folder: Path) -> tuple[Array, Array, int]:
-    """Keys and sequences in the order in which the query had them, and how many batches that were."""
+    """Return keys and sequences in the query's order, and the number of batches."""
     keys, sequences, batches = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0
     for files in _batches(folder / "rows" / "_spark_metadata"):
         batches += 1
@@ -63,7 +62,7 @@ def read_back(folder: Path) -> tuple[Array, Array, int]:
 
 
 def _batches(log: Path) -> list[list[str]]:
-    """The files of each batch; `N.compact` repeats the logs before it."""
+    """Return the files of each batch; `N.compact` repeats the logs before it."""
     found: dict[int, list[str]] = {}
     for file in sorted(log.iterdir(), key=lambda path: int(path.name.partition(".")[0]) if path.name[0] != "." else -1):
         if not file.name[0].isdigit():

@@ -1,6 +1,6 @@
-"""What became of the events that were written: lost, doubled, or out of the order of their key.
+"""Judge the events read: lost, duplicated, or out of the order of their key.
 
-Numbers of a key's events count from 0. `written` has for each key how many there were; what was read comes as two
+Sequences of a key's events count from 0. `written` has the number of events of each key; the events read are two
 arrays, of keys and of sequences, in the order of reading.
 """
 
@@ -16,7 +16,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """unknown: events that nobody wrote. disordered: events that were read, first, after a later one of their key."""
+    """The result. unknown: events that weren't written. disordered: events first read after a later one of their
+    key."""
 
     written: int
     read: int
@@ -31,7 +32,8 @@ class Verdict:
 
 
 def judge(written: Array, keys: Array, sequences: Array) -> Verdict:
-    """
+    """Judge the events read.
+
     >>> judge(np.array([2, 1]), np.array([0, 1, 0, 0]), np.array([1, 0, 0, 0]))
     Verdict(written=3, read=4, lost=0, doubled=1, disordered=1, unknown=0)
     >>> judge(np.array([3, 2]), np.array([1, 0, 0, 1, 0, 0]), np.array([0, 0, 1, 1, 9, 2]))
@@ -53,7 +55,7 @@ def judge(written: Array, keys: Array, sequences: Array) -> Verdict:
 
 
 def _late(seen: Array, first: Array, starts: Array) -> int:
-    """How many of the events, ordered by key and sequence, were first read after a later one of their key."""
+    """Return how many events, sorted by key and sequence, were first read after a later one of their key."""
     if not len(seen):
         return 0
     key = np.searchsorted(starts, seen, side="right") - 1

@@ -1,6 +1,6 @@
-"""The writer, in a process of its own: follows a plan, and leaves behind how many events each key had.
+"""The writer, in a separate process: follows a plan, and stores the number of events of each key.
 
-Every 10 ms it writes what is due. Each second it notes how many that were, and by how much it is late.
+Every 10 ms it writes the events that are due. Each second it notes their number, and its delay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a program with the official Java client is run: Maven downloads the client, as for the compatibility tests.
+"""Run a program with the official Java client: Maven downloads the client, as for the compatibility tests.
 
-The programs leave the client's settings as they are shipped, unless they are told otherwise.
+The programs use the client's default settings, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from tests.compatibility.java_ready import ClientMissingError, classpath
 
 
 class JavaMissingError(LeftOutError):
-    """Java, Maven or the official client isn't to be had here."""
+    """Java, Maven or the official client is unavailable here."""
 
 
 def command(program: str, work: Path, heap: str = "1g") -> list[str]:
-    """What starts a program, but for its arguments. program: the name of a file in this folder, "PlanWriter.java".
-    work: a folder for the list of the program's libraries. heap: Java's memory for objects at most. Raises
-    JavaMissingError.
+    """Return the command that starts a program, without its arguments.
+
+    program: a file in this folder, such as "PlanWriter.java". work: a folder for the list of its libraries. heap:
+    Java's maximum heap. Raises JavaMissingError.
     """
     try:
         libraries = classpath(work)

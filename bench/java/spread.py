@@ -1,8 +1,8 @@
-"""`spread` with the official Java client as the writer, in a process of its own, on a server of nadi.
+"""`spread` with the official Java client as the writer, in a separate process, on a nadi server.
 
-The client's settings are those it is shipped with. Version 0.13 has `enableConnectionPooling` of an `EventWriterConfig`
-off: each segment has a connection, a thread that reads from it, and a megabyte of buffers. With `pooled`, and nothing
-else changed, segments share ten connections at most. The client's processor time includes what Java compiles meanwhile.
+The client has default settings. In version 0.13 `enableConnectionPooling` of an `EventWriterConfig` is off: each
+segment has a connection, a thread that reads from it, and a megabyte of buffers. With `pooled`, segments share at most
+ten connections. The client's processor time includes Java's compilation.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ANSWER_S = 90.0  # after the last event is due
 
 
 def spread_java(folder: Path, load: Load = SPREAD, *, pooled: bool = False) -> list[Figure]:
-    """As `bench.spread.spread`. Raises JavaMissingError, and PartFailedError if the Java program fails."""
+    """Measure like `bench.spread.spread`. Raises JavaMissingError, and PartFailedError if the Java program fails."""
     java = command(PROGRAM, folder, _HEAP)
-    who = "Java client, pooled: " if pooled else "Java client: "
-    return figures(folder, load, partial(warmed, java, folder, pooled), who)
+    prefix = "Java client, pooled: " if pooled else "Java client: "
+    return figures(folder, load, partial(warmed, java, folder, pooled), prefix)
 
 
 @contextmanager
 def warmed(java: list[str], folder: Path, pooled: bool, uri: str, load: Load) -> Iterator[Callable[[], Written]]:
-    """A `bench.spread.Writer`, but for the first three. java: the program's command. folder: for its complaints."""
+    """A `bench.spread.Writer`, after the first three arguments. java: the program's command. folder: for its errors."""
     numbers = (load.rate, load.size, load.count, load.warm, KEYS, KEY_STEP)
     arguments = [uri, SCOPE, STREAM, *map(str, numbers), "pooled" if pooled else "shipped"]
     with Part("SpreadWriter", [*java, *arguments], folder) as program:
@@ -42,5 +42,5 @@ def warmed(java: list[str], folder: Path, pooled: bool, uri: str, load: Load) ->
 
 
 def _write(program: Part, load: Load) -> Written:
-    program.tell()
+    program.notify()
     return msgspec.json.decode(program.await_answer(load.seconds + _ANSWER_S), type=Written)

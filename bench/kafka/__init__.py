@@ -1,1 +1,1 @@
-"""A Kafka broker to compare with, from Maven Central's jars; `Missing` says why there is none."""
+"""A Kafka broker for comparison, from Maven Central's jars; `Missing` has the reason if it is unavailable."""

@@ -1,4 +1,4 @@
-"""One broker without ZooKeeper, on loopback, in a folder of its own."""
+"""One broker without ZooKeeper, on loopback, in its own folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ group.initial.rebalance.delay.ms=0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Its address for clients, and what Java runs its programs with; the broker's process, and when it was started, as
-    time.monotonic tells it, in seconds."""
+    """Its address for clients, Java's command for its programs, the broker's process, and its start time by
+    time.monotonic, in seconds."""
 
     address: str
     java: tuple[str, ...]
@@ -41,7 +41,7 @@ class Broker:
     started_s: float
 
     def produce(self, topic: str, records: int, size_bytes: int, per_second: int = -1) -> subprocess.Popen[bytes]:
-        """Write records of chance bytes in a process of its own; at full speed unless told otherwise."""
+        """Write random records in a separate process; at full speed by default."""
         command = [*self.java, "org.apache.kafka.tools.ProducerPerformance", "--topic", topic]
         command += ["--num-records", str(records), "--record-size", str(size_bytes), "--throughput", str(per_second)]
         command += ["--producer-props", f"bootstrap.servers={self.address}"]
@@ -50,9 +50,8 @@ class Broker:
 
 @contextmanager
 def running(folder: Path, partitions: int, settings: str = "", heap: str = "512m") -> Iterator[Broker]:
-    """A broker of its own. partitions: of each topic, which is made once it is written to. settings: lines more for
-    its properties. heap: the size of Java's. The folder is formatted by a program of its own before the broker is
-    started. Raises Missing."""
+    """Run a broker. partitions: of each topic, which is created on first write. settings: additional properties. heap:
+    Java's. The folder is formatted by another program before the broker starts. Raises Missing."""
     folder.mkdir(parents=True)
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"

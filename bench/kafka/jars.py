@@ -18,11 +18,11 @@ _PATIENCE = ("-Daether.connector.connectTimeout=10000", "-Daether.connector.requ
 
 
 class Missing(Exception):
-    """Kafka can't be had here; the text says why."""
+    """Kafka is unavailable here; the message has the reason."""
 
 
 def jars_of(kind: str) -> list[Path]:
-    """Paths of the jars. Raises Missing without Java, Maven, or what Maven downloads from."""
+    """Return the paths of the jars. Raises Missing without Java or Maven, or if Maven can't download them."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise Missing(f"Kafka needs `{program}`, which is not installed")

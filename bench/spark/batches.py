@@ -1,7 +1,7 @@
-"""Micro-batches with next to nothing in them, beside Spark's `rate-micro-batch` source at the same, and one in Python
-that reads nothing: p50 of a trigger.
+"""Micro-batches with hardly any rows, compared with Spark's `rate-micro-batch` source, and one in Python that reads
+nothing: p50 of a trigger.
 
-Batches follow each other at once; those that count had rows, and come after some that did not count.
+Batches follow each other at once; the measured ones had rows, and come after some that aren't measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIMIT_S = 300
 
 
 def batches(bench: Bench) -> list[Row]:
-    """A query that drops what it reads."""
+    """Measure a query that drops its rows."""
     bench.manager.create_stream(SCOPE, "source")
     tally, name = Tally("ms"), "micro-batch"
     nothing = bench.spark.readStream.format(registered(bench.spark)).load()
@@ -39,7 +39,7 @@ def batches(bench: Bench) -> list[Row]:
 
 
 def streams(bench: Bench) -> list[Row]:
-    """From one stream into another, exactly once."""
+    """Measure a query from one stream into another, exactly once."""
     for stream in ("from", "to"):
         bench.manager.create_stream(SCOPE, stream)
     tally, name = Tally("ms"), "stream to stream, exactly once"
@@ -55,13 +55,13 @@ def streams(bench: Bench) -> list[Row]:
 
 
 def rate(bench: Bench, rows: int, partitions: int = 1) -> Any:
-    """Batches of so many rows, one after the other."""
+    """Measure batches with that many rows, one after the other."""
     source = bench.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
     return source.option("numPartitions", partitions).load()
 
 
 def progress_of(bench: Bench, writing: Any, most: int | None = None) -> list[dict[str, Any]]:
-    """The progress of the batches of a new query that count, `most` of them, after a third as many others."""
+    """Return the progress of the measured batches of a new query, at most `most`, after a third as many others."""
     warm, count = bench.sizes.warm, bench.sizes.batches
     if most is not None and most < count:
         warm, count = most // 3, most
@@ -83,13 +83,13 @@ def progress_of(bench: Bench, writing: Any, most: int | None = None) -> list[dic
 
 
 def p50(bench: Bench, writing: Any) -> float:
-    """Of a trigger of a new query, in ms."""
+    """Return p50 of a trigger of a new query, in ms."""
     return float(statistics.median(one["durationMs"]["triggerExecution"] for one in progress_of(bench, writing)))
 
 
 @contextmanager
 def written(bench: Bench, stream: str) -> Iterator[None]:
-    """An event now and then, from another thread, while the block runs."""
+    """Write an event at times, from another thread, while the block runs."""
     stop = threading.Event()
 
     def write() -> None:

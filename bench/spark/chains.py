@@ -1,5 +1,5 @@
-"""A chain of queries, each from one stream into the next, exactly once: how long an event takes from being written to
-being read behind the last one."""
+"""A chain of queries, each from one stream into the next, exactly once: the time from writing an event to reading it
+after the last one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LIMIT_S = 300
 
 
 def chains(bench: Bench) -> list[Row]:
-    """p50 and p99 of one run of each length: of as many events as `batches`, ten times, after as many others."""
+    """Measure p50 and p99 of one run of each length: of as many events as `batches`, ten times, after as many
+    others."""
     rows = []
     for length in LENGTHS:
         waits = np.array(_waits(bench, length))
@@ -31,7 +32,7 @@ def chains(bench: Bench) -> list[Row]:
 
 
 def _waits(bench: Bench, length: int) -> list[float]:
-    """In ms, by event."""
+    """Return the waits in ms, by event."""
     streams = [f"chain-{length}-{number}" for number in range(length + 1)]
     for stream in streams:
         bench.manager.create_stream(SCOPE, stream)

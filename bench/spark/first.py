@@ -1,9 +1,9 @@
-"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream is there; and of a source
-that reads nothing, which is what Spark itself takes.
+"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream returns; and of a source that
+reads nothing, which is Spark's own time.
 
     python -m bench.spark.first SOURCE SESSION URI SCOPE STREAM
 
-is such a session; it prints how long it took to be up, and how long then to the row.
+is such a session; it prints the times until it was up, and from there to the row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main(source: str, session: str, uri: str, scope: str, stream: str) -> None:
     reader = spark.read.format("nadi" if source == "nadi" else registered(spark))
     rows = reader.options(controller=uri, scope=scope, stream=stream).load()
     if len(rows.take(1)) != 1:
-        raise SystemExit("there was no row")
+        raise SystemExit("the read returned nothing")
     print(up - began, time.perf_counter() - up)
     spark.stop()
 

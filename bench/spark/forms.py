@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     unknown = set(given.parts) - set(PARTS)
     if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
     if not all("=" in option for option in given.option):
         parser.error("an option is NAME=VALUE")
     changed = {name: value for name in ("runs", "rows") if (value := getattr(given, name)) is not None}
@@ -82,8 +82,7 @@ def measured(
     spark: Any = None,
     jars: Sequence[Path] = (),
 ) -> Iterator[tuple[str, list[Row]]]:
-    """The figures of each part, in a folder that is gone afterwards. spark: a session that is there already; jars:
-    those of a new one."""
+    """Return the figures of each part, in a temporary folder. spark: an existing session; jars: those of a new one."""
     folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=data))
     try:
         with opened(folder, sizes, reading, spark, jars) as bench:
@@ -94,7 +93,7 @@ def measured(
 
 
 def cells(row: Row) -> tuple[str, str, str, str, str]:
-    """A line of the table.
+    """Format a line of the table.
 
     >>> cells(Row("a read", 5_000_000, "rows/s", 0.95, 0.9))
     ('a read', '5,000,000 rows/s', '0.95', '> 0.9', 'yes')

@@ -1,6 +1,6 @@
-"""Spark's own source and sink for Kafka, beside nadi's, in one session: reads, micro-batches, stream to stream.
+"""Spark's own source and sink for Kafka, compared with nadi's, in one session: reads, micro-batches, stream to stream.
 
-The broker is as it is delivered: it doesn't sync what it acknowledges. Its sink in Spark writes at least once.
+The broker has default settings: it doesn't sync before it acknowledges. Its sink in Spark writes at least once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _queries(bench: Bench, broker: Broker) -> list[Row]:
 
 @contextmanager
 def _produced(broker: Broker, topic: str) -> Iterator[None]:
-    """A record now and then, from another process."""
+    """Write a record at times, from another process."""
     process = broker.produce(topic, 1_000_000_000, 20, _A_SECOND)
     try:
         yield

@@ -1,5 +1,5 @@
-"""A source in Python that makes its rows itself, one a batch, and a sink that drops what it is given: what Spark takes
-for any source and any sink in Python."""
+"""A source in Python that generates its rows, one per batch, and a sink that drops its rows: Spark's own time for any
+source and sink in Python."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ class NothingSource(DataSource):
 
 
 def registered(spark: Any) -> str:
-    """Its format, in that session."""
+    """Register its format in that session; return the name."""
     spark.dataSource.register(NothingSource)
     return NothingSource.name()

@@ -1,8 +1,8 @@
-"""A batch read: count and sum of lengths of 100-byte events, from 1, 4 and 16 segments, beside Parquet of the same; and
-how many there are, with all columns and with their offsets alone, from tier 2 by the tasks and through the server.
+"""A batch read: count and sum of lengths of 100-byte events, from 1, 4 and 16 segments, compared with Parquet of the
+same; and their count, with all columns and with offsets alone, from tier 2 by the tasks and through the server.
 
-Spark reads the one column of the Parquet file that is asked for; a source in Python is not told which, so nadi is: once
-with `columns`, and once without, where rows have all five.
+Spark reads only the requested column of the Parquet file; it doesn't pass this request to a source in Python, so nadi
+is measured with `columns`, and without, where rows have all five.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read(bench: Bench) -> list[Row]:
 
 
 def counts(bench: Bench) -> list[Row]:
-    """`count()` alone."""
+    """Measure `count()` alone."""
     stream, rows = f"count-{COUNTED}", bench.sizes.rows
     fill(bench, stream, COUNTED)
     settled(bench.folder)

@@ -1,5 +1,5 @@
-"""A source in Python that has its batches ready, in files that are mapped into memory: what Spark itself takes for any
-rows of that shape, wherever a source in Python has them from."""
+"""A source in Python with ready batches, in memory-mapped files: Spark's own time for rows of that shape, from any
+source in Python."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReadySource(DataSource):
 
 
 def make(folder: Path, parts: Iterable[Iterable[pa.RecordBatch]], schema: pa.Schema) -> Path:
-    """A file for each task."""
+    """Write a file for each task."""
     folder.mkdir()
     for number, batches in enumerate(parts):
         with pa.ipc.new_file(str(folder / f"{number:03}.arrow"), schema) as file:
@@ -53,6 +53,6 @@ def make(folder: Path, parts: Iterable[Iterable[pa.RecordBatch]], schema: pa.Sch
 
 
 def registered(spark: Any) -> str:
-    """Its format, in that session."""
+    """Register its format in that session; return the name."""
     spark.dataSource.register(ReadySource)
     return ReadySource.name()

@@ -1,4 +1,4 @@
-"""What all parts share: how much, how often, one server, one tuned session, and data to read."""
+"""The common setting of all parts: sizes, repetitions, one server, one tuned session, and data to read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PIECE_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """rows: of a read or a write; batches: of a streaming query that count, after `warm` others; a_batch: rows of each
-    where they are written at full speed."""
+    """The sizes. rows: of a read or a write; batches: the measured ones of a streaming query, after `warm` others;
+    a_batch: rows of each at full speed."""
 
     rows: int = 4_000_000
     batches: int = 60
@@ -65,7 +65,7 @@ class Bench:
 def opened(
     folder: Path, sizes: Sizes, reading: Mapping[str, str], spark: Any = None, jars: Sequence[Path] = ()
 ) -> Iterator[Bench]:
-    """A bench in an empty folder; spark: a session that is there already, jars: those of a new one."""
+    """Open a bench in an empty folder; spark: an existing session, jars: those of a new one."""
     environment = {"NADI_LIMITS": _LIMITS}
     with (
         nadi.embedded(folder / "server", environment=environment) as server,
@@ -81,7 +81,7 @@ def opened(
 
 
 def new_session(jars: Sequence[Path] = ()) -> Any:
-    """A tuned session of two cores; jars: what it has besides Spark's own."""
+    """Start a tuned session of two cores; jars: besides Spark's own."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
@@ -95,7 +95,7 @@ def new_session(jars: Sequence[Path] = ()) -> Any:
 
 
 def fill(bench: Bench, stream: str, segments: int) -> None:
-    """A new stream with `rows` events of chance bytes, all of them in tier 2 soon."""
+    """Create a stream with `rows` random events, all of them soon in tier 2."""
     bench.manager.create_stream(SCOPE, stream, segments)
     borders = pa.py_buffer(np.arange(0, (_PIECE_ROWS + 1) * EVENT_BYTES, EVENT_BYTES, dtype=np.int32))
     keys = pa.array([KEYS[number % len(KEYS)] for number in range(_PIECE_ROWS)])
@@ -111,7 +111,7 @@ def fill(bench: Bench, stream: str, segments: int) -> None:
 
 
 def settled(folder: Path, limit_s: float = 60.0) -> None:
-    """Wait until the server has moved to tier 2 what was written: until nothing new has come there for some time."""
+    """Wait until tiering has finished: until nothing new was tiered for some time."""
     end, before, since = time.monotonic() + limit_s, -1, time.monotonic()
     while time.monotonic() < end:
         now = folder_bytes(folder / "server" / "tier2" / "container-0")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure; ratio: of it and what it is compared with; mark: what the ratio, or else the value, should be."""
+    """A figure; ratio: to its reference; mark: the target of the ratio, or else of the value."""
 
     name: str
     value: float
@@ -20,7 +20,7 @@ class Row:
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the mark is; None without a mark."""
+        """Whether the mark is reached; None without a mark."""
         if self.mark is None:
             return None
         measured = self.value if self.ratio is None else self.ratio
@@ -28,7 +28,7 @@ class Row:
 
 
 class Tally:
-    """What each round gave, by name."""
+    """The results of each round, by name."""
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
@@ -37,8 +37,8 @@ class Tally:
     def note(self, name: str, value: float) -> None:
         self._noted.setdefault(name, []).append(value)
 
-    def rows(self, beside: str, marks: Mapping[str, float | None], *, at_most: bool = False) -> list[Row]:
-        """The medians; of those named in `marks`, the ratio to the one of `beside`.
+    def rows(self, reference: str, marks: Mapping[str, float | None], *, at_most: bool = False) -> list[Row]:
+        """Return the medians; for the names in `marks`, with the ratio to `reference`.
 
         >>> tally = Tally("ms")
         >>> for name, value in (("a", 40.0), ("b", 60.0), ("a", 42.0), ("b", 62.0), ("a", 44.0), ("b", 400.0)):
@@ -48,6 +48,8 @@ class Tally:
         """
         medians = {name: statistics.median(values) for name, values in self._noted.items()}
         return [
-            Row(name, value, self._unit, value / medians[beside] if name in marks else None, marks.get(name), at_most)
+            Row(
+                name, value, self._unit, value / medians[reference] if name in marks else None, marks.get(name), at_most
+            )
             for name, value in medians.items()
         ]

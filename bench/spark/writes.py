@@ -1,4 +1,4 @@
-"""Rows a second into a stream, exactly once: of a batch write, and of a streaming query with large batches."""
+"""Rows per second into a stream, exactly once: of a batch write, and of a streaming query with large batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder: writes each picture as an event, at its time, with a bookmark and a slice for each car."""
+"""The recorder: writes each picture as an event, in real time, with a bookmark and a slice for each car."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from datetime import datetime
 import nadi
 from examples.camera.scene import car, picture
 
-HELD = 20_000  # digests of the latest pictures
-KEY = "camera-1"  # one key: its pictures keep their order, whatever becomes of the stream's segments
+KEPT = 20_000  # digests of the latest pictures
+KEY = "camera-1"  # one key: its pictures keep their order, however the segments are scaled
 
 
 def record(manager: nadi.StreamManager, scope: str, stream: str, numbers: Iterable[int], fps: int) -> list[bytes]:
-    """Take pictures of successive numbers, so many a second; return the `digest` of each, the latest if many.
+    """Take pictures with these numbers at that rate; return the `digest` of each, the latest ones if there are many.
 
-    The stream's end is bookmarked before a car's first picture, as `car-1-comes`. A slice, `car-1`, goes from there to
-    behind its last one. Once a second the writer notes the pictures' time, as docs/event-time.md says.
+    The stream's end is bookmarked before a car's first picture, as `car-1-comes`. A slice, `car-1`, extends from there
+    to the end of its last picture. Once a second the writer notes the pictures' time (docs/event-time.md).
     """
     bookmarks, slices = manager.bookmarks(scope), manager.slices(scope)
-    taken = deque[bytes](maxlen=HELD)
+    taken = deque[bytes](maxlen=KEPT)
     next_car, begins = 1, None
     with manager.create_writer(scope, stream) as writer:
-        began_s, begun_with = time.monotonic(), None
+        began_s, first = time.monotonic(), None
         for number in numbers:
-            begun_with = number if begun_with is None else begun_with
-            time.sleep(max(0.0, began_s + (number - begun_with) / fps - time.monotonic()))
+            first = number if first is None else first
+            time.sleep(max(0.0, began_s + (number - first) / fps - time.monotonic()))
             while number >= car(next_car, fps).end:
                 if begins is not None:
                     writer.flush()

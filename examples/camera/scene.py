@@ -1,6 +1,6 @@
-"""What the camera sees: a road at dusk on which a car passes every six seconds, as JPEG pictures.
+"""The camera's view: a road at dusk on which a car passes every six seconds, as JPEG pictures.
 
-The picture of a number is always the same, but for the time of day in its corner.
+The picture of a number is always the same, except for the time of day in its corner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CARS = ((196, 62, 44), (58, 120, 190), (214, 170, 60), (120, 160, 96))
 
 @dataclass(frozen=True, slots=True)
 class Car:
-    """A car, and the numbers of the first picture that shows it and of the first that doesn't any more."""
+    """A car, and the numbers of its first picture and of the first one after it."""
 
     name: str
     first: int
@@ -31,7 +31,7 @@ class Car:
 
 
 def car(number: int, fps: int) -> Car:
-    """The car of that number, from 1 on.
+    """Return the car of that number, counting from 1.
 
     >>> car(2, 30)
     Car(name='car-2', first=240, end=315)
@@ -41,19 +41,19 @@ def car(number: int, fps: int) -> Car:
 
 
 def cars(pictures: int, fps: int) -> list[Car]:
-    """The cars of so many pictures that have come and gone.
+    """Return the cars that have passed within that many pictures.
 
-    >>> [one.name for one in cars(400, 30)]
+    >>> [passed.name for passed in cars(400, 30)]
     ['car-1', 'car-2']
     """
-    found: list[Car] = []
-    while (one := car(len(found) + 1, fps)).end < pictures:
-        found.append(one)
-    return found
+    passed: list[Car] = []
+    while (next_car := car(len(passed) + 1, fps)).end < pictures:
+        passed.append(next_car)
+    return passed
 
 
 def picture(number: int, fps: int, at: str) -> bytes:
-    """The picture with that number, which says when it was taken: `at`."""
+    """Draw the picture of that number, with the time `at` in its corner."""
     brush = _Brush(_road().copy())
     of_car = int(max(0.0, number / fps - _FIRST_S) // _EVERY_S) + 1
     seen = car(of_car, fps)
@@ -63,12 +63,12 @@ def picture(number: int, fps: int, at: str) -> bytes:
     _draw_clock(brush, number / fps)
     image = brush.image.reduce(2)
     _write(_pillow().ImageDraw.Draw(image), number, at)
-    made = io.BytesIO()
-    image.save(made, "JPEG", quality=80)
-    return made.getvalue()
+    jpeg = io.BytesIO()
+    image.save(jpeg, "JPEG", quality=80)
+    return jpeg.getvalue()
 
 
-# --- how it is drawn --------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------
 
 
 def _pillow() -> Any:
@@ -77,12 +77,12 @@ def _pillow() -> Any:
         import PIL.ImageDraw
         import PIL.ImageFont
     except ImportError:
-        raise ExampleError("the camera draws with Pillow: pip install 'nadi[camera]'") from None
+        raise ExampleError("the camera needs Pillow: run pip install 'nadi[camera]'") from None
     return PIL
 
 
 class _Brush:
-    """Draws twice as large, so that edges are smooth once the picture is as small as it should be."""
+    """Draws at twice the size, so that edges are smooth after scaling down."""
 
     def __init__(self, image: Any) -> None:
         self.image = image
@@ -101,7 +101,7 @@ class _Brush:
 
 @cache
 def _road() -> Any:
-    """All that stands still."""
+    """Draw everything that stands still."""
     brush = _Brush(_pillow().Image.new("RGB", (2 * WIDTH, 2 * HEIGHT), (34, 48, 43)))
     for row in range(_HORIZON):  # the sky, lighter towards the horizon
         share = row / _HORIZON
@@ -123,7 +123,7 @@ def _write(draw: Any, number: int, at: str) -> None:
     font = _font()
     draw.text((12, HEIGHT - 27), at, fill=light, font=font)
     draw.text((WIDTH - 12, HEIGHT - 27), f"picture {number:,}", fill=light, font=font, anchor="ra")
-    for bit in range(16):  # the number once more, for machines: light squares are ones, the first is the largest
+    for bit in range(16):  # the number in binary: light squares are ones, the first bit is the most significant
         left = WIDTH // 2 - 96 + 12 * bit
         draw.rectangle([left, HEIGHT - 21, left + 9, HEIGHT - 12], fill=light if number >> (15 - bit) & 1 else dark)
 
@@ -134,7 +134,7 @@ def _font() -> Any:
 
 
 def _draw_clock(brush: _Brush, seconds: float) -> None:
-    """A clock whose hand goes round once in eight seconds: one sees how fast it is played."""
+    """Draw a clock whose hand turns in eight seconds, which shows the playback speed."""
     x, y, turn = WIDTH - 44, 44, seconds * math.pi / 4
     brush.disc(x, y, 26, (214, 220, 220))
     brush.disc(x, y, 24, (16, 22, 32))

@@ -1,1 +1,1 @@
-"""Which errors a shop's services log, counted over windows of five minutes; late lines and all, each exactly once."""
+"""Errors in the logs of a shop's services, counted in five-minute windows, late lines included, exactly once."""

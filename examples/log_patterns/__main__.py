@@ -1,9 +1,9 @@
 """Error patterns in log lines over windows of five minutes, exactly once, through a killed job.
 
-A producer writes an hour and a half of the log lines of five services within some seconds, out of order and some of
-them late, into the stream `lines`. A Spark job counts the errors by window, service and kind, into the stream
-`patterns`; in the middle it is killed (kill -9, Spark and all) and started again. A checker computes the same plainly
-and compares. The parts are programs that also run by hand: examples.log_patterns.producer, .job and .checker.
+A producer writes an hour and a half of log lines of five services within seconds, out of order and some of them late,
+into the stream `lines`. A Spark job counts the errors by window, service and kind, into the stream `patterns`; halfway
+it is killed (kill -9, with Spark) and restarted. A checker computes the same counts in plain Python and compares. The
+parts also run by hand: examples.log_patterns.producer, .job and .checker.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    made = parser("examples.log_patterns", __doc__)
-    made.add_argument("--minutes", type=float, default=90, help="of log, 20 or more (default: 90)")
-    made.add_argument("--a-minute", type=int, default=400, help="lines in each (default: 400)")
-    made.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
-    options = made.parse_args()
+    arguments = parser("examples.log_patterns", __doc__)
+    arguments.add_argument("--minutes", type=float, default=90, help="of log, 20 or more (default: 90)")
+    arguments.add_argument("--a-minute", type=int, default=400, help="lines in each (default: 400)")
+    arguments.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
+    options = arguments.parse_args()
     return ended(lambda: run(options), console)
 
 
@@ -40,7 +40,12 @@ def run(options: argparse.Namespace) -> bool:
         size = (options.minutes, options.a_minute, options.seconds)
         total = int(options.minutes * options.a_minute)
         through_a_kill(
-            here, console, [job], lambda told: produce(here.manager, here.scope, *size, told), total, PATTERNS
+            here,
+            console,
+            [job],
+            lambda on_written: produce(here.manager, here.scope, *size, on_written),
+            total,
+            PATTERNS,
         )
         verdict = read_and_compare(here.manager, here.scope)
     show(verdict, console)

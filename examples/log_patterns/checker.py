@@ -1,4 +1,4 @@
-"""The checker: reads `lines` and `patterns`, and says whether what was found is what a plain computation finds."""
+"""The checker: reads `lines` and `patterns`, and compares the job's counts with a plain computation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Counted(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts that are missing, wrong, or there twice, among so many of windows that are over."""
+    """The job's counts in finished windows, and how many are missing, wrong, or duplicated."""
 
     found: dict[Found, int]
     missing: int
     wrong: int
     twice: int
-    errors: int  # of lines in windows that are over
-    growing: int  # of lines in windows that are not
+    errors: int  # in finished windows
+    growing: int  # in unfinished windows
 
     @property
     def is_right(self) -> bool:
@@ -45,15 +45,15 @@ class Verdict:
 
     @property
     def too_late(self) -> int:
-        return sum(count for (_, _, what), count in self.found.items() if what == TOO_LATE)
+        return sum(count for (_, _, kind), count in self.found.items() if kind == TOO_LATE)
 
 
 def compare(lines: Iterable[bytes], patterns: Iterable[bytes]) -> Verdict:
-    """What the job wrote beside what a plain computation over all lines finds."""
+    """Compare the job's output with a plain computation over all lines."""
     over, growing = counted(lines)
-    told = [msgspec.json.decode(event, type=Counted) for event in patterns]
-    times = Counter((one.window, one.service, one.pattern) for one in told)
-    found = {(one.window, one.service, one.pattern): one.count for one in told}
+    written = [msgspec.json.decode(event, type=Counted) for event in patterns]
+    times = Counter((record.window, record.service, record.pattern) for record in written)
+    found = {(record.window, record.service, record.pattern): record.count for record in written}
     return Verdict(
         found,
         missing=len(over.keys() - found.keys()),
@@ -73,7 +73,7 @@ def read_and_compare(manager: nadi.StreamManager, scope: str) -> Verdict:
 
 
 def show(verdict: Verdict, console: Console) -> None:
-    """The worst windows, and the verdict."""
+    """Print the worst windows, and the verdict."""
     table = Table(title="Windows with most errors of a kind")
     for column in ("five minutes from", "service", "errors like", "count"):
         table.add_column(column, justify="right" if column == "count" else "left")
@@ -83,10 +83,10 @@ def show(verdict: Verdict, console: Console) -> None:
     console.print(table)
     console.print(
         f"{verdict.errors} errors in {len(verdict.found)} counts, {verdict.too_late} of them too late for their "
-        f"window; {verdict.growing} in windows that are not over"
+        f"window; {verdict.growing} in unfinished windows"
     )
     if verdict.is_right:
-        console.print("[green]equal to the plain computation, each count once[/green]")
+        console.print("[green]equal to the plain computation, without duplicates[/green]")
     else:
         console.print(f"[red]missing: {verdict.missing}, wrong: {verdict.wrong}, twice: {verdict.twice}[/red]")
 

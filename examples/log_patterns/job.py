@@ -1,9 +1,9 @@
-"""The job: follows `lines`, and writes each five-minute window's errors to `patterns` once the window is over.
+"""The job: follows `lines`, and writes each five-minute window's errors to `patterns` after the window has ended.
 
-A streaming aggregation of Spark: what it has counted so far is in its state, next to how far it has read. A window is
-over when the watermark has passed its end; the watermark follows the latest line at a distance that no line in time can
-exceed, so Spark itself drops none. Each batch's windows are written in transactions that are committed once,
-however often the job is killed and started again with the same checkpoint.
+A streaming aggregation of Spark: its state has the counts so far, next to its position. A window has ended when the
+watermark passes its end; the watermark follows the latest line at a distance that no line in time can exceed, so Spark
+itself drops none. Each batch's windows are written in transactions that are committed once, however often the job is
+killed and restarted with the same checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATTERNS = "patterns"
 
 
 def errors_of(lines: DataFrame) -> DataFrame:
-    """time, service and pattern of each line that tells of an error."""
+    """Return time, service and pattern of each error line."""
     parts = F.split(F.col("event").cast("string"), " ", 6)
     named = lines.select(
         F.try_to_timestamp(F.get(parts, F.lit(0))).alias("received"),
@@ -50,16 +50,16 @@ def count_live(spark: SparkSession, controller: str, scope: str, checkpoint: Pat
         .count()
     )
     start = F.date_format("window.start", "yyyy-MM-dd'T'HH:mm'Z'").alias("window")
-    found = F.to_json(F.struct(start, "service", "pattern", "count")).cast("binary")
-    events = counts.select(found.alias("event"), F.col("service").alias("routing_key"))
+    values = F.to_json(F.struct(start, "service", "pattern", "count")).cast("binary")
+    events = counts.select(values.alias("event"), F.col("service").alias("routing_key"))
     writer = events.writeStream.format("nadi").options(**home, stream=PATTERNS).outputMode("append")
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
 def main() -> int:
-    made = job_parser("examples.log_patterns.job", __doc__)
-    checkpoint_argument(made)
-    return follow("log patterns", made.parse_args(), count_live)
+    arguments = job_parser("examples.log_patterns.job", __doc__)
+    checkpoint_argument(arguments)
+    return follow("log patterns", arguments.parse_args(), count_live)
 
 
 if __name__ == "__main__":

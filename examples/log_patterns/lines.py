@@ -1,16 +1,16 @@
-"""Log lines of some services, as a log shipper sends them, and what there is to find in them, plainly computed.
+"""Log lines of some services, as a log shipper sends them, and the errors in them by plain computation.
 
-A line is text: when the shipper received it, when the service wrote it, the host, the service, the level, the message.
+A line is text: the times of receipt and of writing, the host, the service, the level, the message.
 
 >>> event = b"2026-11-14T12:00:01.500Z 2026-11-14T12:00:00.250Z web-1 search ERROR shard 7 gave up after 310 ms"
 >>> line = read(event)
 >>> line.service, line.received - line.at, pattern(line.message)
 ('search', 1250, 'shard # gave up after # ms')
 
-Errors are counted by service, pattern and window of five minutes, of the time at which the service wrote the line. A
-line may come late, up to LATE_MS after it was written. One that comes later is not in its window's count, which may
-have been told already: it is counted as TOO_LATE, in the window in which it was received. That is decided by the line
-alone and does not depend on what else has been read by then, so it comes out the same however often a job is restarted.
+Errors are counted by service, pattern and five-minute window of the time at which the service wrote the line. A line
+may be late, up to LATE_MS after it was written. A later one is not counted in its window, whose count may have been
+written already: it is counted as TOO_LATE, in the window of its receipt. That depends on the line alone, not on what
+was read before, so the result is the same however often a job is restarted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from datetime import UTC, datetime
 
 WINDOW_MS = 5 * 60_000
 LATE_MS = 2 * 60_000  # a line that comes later than this is too late
-SHUFFLED_MS = 30_000  # shippers don't wait for each other: lines are stored so much out of order, at most
-WRITTEN_MS = 20_000  # so much is written at once, and may be readable in one segment and not yet in another
-WATERMARK_MS = LATE_MS + SHUFFLED_MS + 2 * WRITTEN_MS  # no line in time comes so far behind the latest one
+SHUFFLED_MS = 30_000  # shippers don't wait for each other: the maximum disorder of stored lines
+WRITTEN_MS = 20_000  # written at once, so possibly readable in one segment before another
+WATERMARK_MS = LATE_MS + SHUFFLED_MS + 2 * WRITTEN_MS  # no line in time is that far behind the latest one
 TOO_LATE = "too late"
-VARIABLE = r"\b[0-9a-f]*[0-9][0-9a-f]*\b"  # numbers, ids: what differs from line to line of a pattern
+VARIABLE = r"\b[0-9a-f]*[0-9][0-9a-f]*\b"  # numbers, ids: the variable parts of a pattern
 START = int(datetime(2026, 11, 14, 12, tzinfo=UTC).timestamp()) * 1000
 
 _MESSAGES = {
@@ -46,7 +46,7 @@ Found = tuple[str, str, str]  # the window's start in UTC, such as "2026-11-14T1
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Times are in ms since 1970."""
+    """A line; times are in ms since 1970."""
 
     received: int
     at: int
@@ -60,7 +60,7 @@ class Line:
 
 
 def read(event: bytes) -> Line | None:
-    """The line of an event; None if it is something else, such as a part of a stack trace."""
+    """Parse an event; return None if it isn't a line, but part of a stack trace, say."""
     parts = event.decode().split(" ", 5)
     if len(parts) < 6:
         return None
@@ -71,34 +71,34 @@ def read(event: bytes) -> Line | None:
 
 
 def pattern(message: str) -> str:
-    """What is the same in all messages of a kind."""
+    """Return the constant parts of a message."""
     return re.sub(VARIABLE, "#", message)
 
 
 def counted(events: Iterable[bytes]) -> tuple[dict[Found, int], dict[Found, int]]:
-    """The errors of some events: in windows that are over, by the latest line, and in those that may still grow."""
+    """Count the errors of some events: in finished windows, by the latest line, and in unfinished ones."""
     counts: Counter[tuple[int, str, str]] = Counter()
     latest = 0
     for line in map(read, events):
         if line is None or line.level != "ERROR":
             continue
         is_late = line.received - line.at > LATE_MS
-        time, what = (line.received, TOO_LATE) if is_late else (line.at, pattern(line.message))
+        time, kind = (line.received, TOO_LATE) if is_late else (line.at, pattern(line.message))
         latest = max(latest, time)
-        counts[time - time % WINDOW_MS, line.service, what] += 1
+        counts[time - time % WINDOW_MS, line.service, kind] += 1
     over: dict[Found, int] = {}
     growing: dict[Found, int] = {}
-    for (start, service, what), count in sorted(counts.items()):
-        told = over if start + WINDOW_MS <= latest - WATERMARK_MS else growing
-        told[f"{_iso(start)[:16]}Z", service, what] = count
+    for (start, service, kind), count in sorted(counts.items()):
+        counts_of_window = over if start + WINDOW_MS <= latest - WATERMARK_MS else growing
+        counts_of_window[f"{_iso(start)[:16]}Z", service, kind] = count
     return over, growing
 
 
-def made(minutes: float, a_minute: int, seed: int = 1) -> Iterator[Line]:
-    """Lines in the order in which they are stored: `a_minute` of them in each of the minutes.
+def generated(minutes: float, a_minute: int, seed: int = 1) -> Iterator[Line]:
+    """Return lines in the order of storage, `a_minute` of them per minute.
 
-    One in twenty is late and one in two hundred too late; every line is stored up to SHUFFLED_MS out of order. Errors
-    are one in twelve, and one in three while a service is in trouble, for some minutes now and then.
+    One in twenty is late and one in two hundred too late; every line is stored up to SHUFFLED_MS out of order. One in
+    twelve is an error, and one in three while a service is in trouble, for some minutes at times.
     """
     chance = random.Random(seed)
     length = int(minutes * 60_000)
@@ -109,7 +109,7 @@ def made(minutes: float, a_minute: int, seed: int = 1) -> Iterator[Line]:
     for _ in range(int(minutes * a_minute)):
         at = chance.randrange(length)
         service = chance.choice(SERVICES)
-        is_in_trouble = any(service == whose and 0 <= at - begin < 240_000 for whose, begin in troubles)
+        is_in_trouble = any(service == troubled and 0 <= at - begin < 240_000 for troubled, begin in troubles)
         is_error = chance.random() < (1 / 3 if is_in_trouble else 1 / 12)
         message = chance.choice(_MESSAGES[service] if is_error else _HARMLESS)
         while "{" in message:
@@ -119,7 +119,7 @@ def made(minutes: float, a_minute: int, seed: int = 1) -> Iterator[Line]:
         host = f"{service}-{chance.randrange(1, 4)}"
         line = Line(received, START + at, host, service, "ERROR" if is_error else "INFO", message)
         lines.append((received + chance.randrange(SHUFFLED_MS), line))
-    lines.sort(key=lambda one: one[0])
+    lines.sort(key=lambda pair: pair[0])
     return (line for _, line in lines)
 
 
@@ -135,7 +135,7 @@ def _iso(ms: int) -> str:
 
 
 def _ms(text: str) -> int:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"{text} has no zone")
-    return round(found.timestamp() * 1000)
+    parsed = datetime.fromisoformat(text)
+    if parsed.tzinfo is None:
+        raise ValueError(f"{text} lacks a time zone")
+    return round(parsed.timestamp() * 1000)

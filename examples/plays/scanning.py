@@ -1,4 +1,4 @@
-"""The same questions asked of a speech in plain Python, without an index."""
+"""The example's questions in plain Python, without an index."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def words(text: str) -> list[str]:
 
 
 def _near(speech: Speech, one: str, other: str) -> bool:
-    found = words(speech.text)
-    places, others = ([at for at, word in enumerate(found) if word == wanted] for wanted in (one, other))
-    return any(0 < abs(at - by) <= APART for at in places for by in others)
+    all_words = words(speech.text)
+    positions, others = ([at for at, word in enumerate(all_words) if word == searched] for searched in (one, other))
+    return any(0 < abs(at - by) <= APART for at in positions for by in others)
 
 
 def _begins(speech: Speech, start: str) -> bool:
@@ -30,12 +30,12 @@ def _has(speech: Speech, *wanted: str) -> bool:
 
 
 QUESTIONS: dict[str, Callable[[Speech], bool]] = {
-    "text:ghost": lambda one: _has(one, "ghost"),
-    f'text:"crown king"~{APART}': lambda one: _near(one, "crown", "king"),
-    'text:"my kingdom for a horse"': lambda one: " my kingdom for a horse " in f" {' '.join(words(one.text))} ",
-    "text:(love -death) speaker:ROMEO": lambda one: one.speaker == "ROMEO" and _love(one),
-    'text:murd* play:"Macbeth"': lambda one: one.play == "Macbeth" and _begins(one, "murd"),
-    "speaker:(HAMLET OR GHOST)": lambda one: one.speaker in ("HAMLET", "GHOST"),
+    "text:ghost": lambda speech: _has(speech, "ghost"),
+    f'text:"crown king"~{APART}': lambda speech: _near(speech, "crown", "king"),
+    'text:"my kingdom for a horse"': lambda speech: " my kingdom for a horse " in f" {' '.join(words(speech.text))} ",
+    "text:(love -death) speaker:ROMEO": lambda speech: speech.speaker == "ROMEO" and _love(speech),
+    'text:murd* play:"Macbeth"': lambda speech: speech.play == "Macbeth" and _begins(speech, "murd"),
+    "speaker:(HAMLET OR GHOST)": lambda speech: speech.speaker in ("HAMLET", "GHOST"),
 }
 STANDING = {"ghost": "text:ghost", "crown-near-king": f'text:"crown king"~{APART}'}
 
@@ -45,5 +45,5 @@ def _love(speech: Speech) -> bool:
 
 
 def scanned(question: str, speech: Speech) -> bool:
-    """Whether a speech fits one of the questions."""
+    """Return whether a speech matches one of the questions."""
     return QUESTIONS[question](speech)

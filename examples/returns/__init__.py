@@ -1,1 +1,1 @@
-"""Which sale each return of a shop belongs to: two streams of real sales and returns, joined within thirty days."""
+"""Matching a shop's returns with sales: two streams of real sales and returns, joined within thirty days."""

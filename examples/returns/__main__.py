@@ -1,9 +1,9 @@
 """A join of two streams: a shop's returns with its sales of the thirty days before, exactly once, through a killed job.
 
-The lines are real ones: three months of a British online shop's (Online Retail II, see NOTICE). A producer writes them
-within some seconds, out of order, into the streams `sales` and `returns`. A Spark job joins them by customer, item and
-time into the stream `pairs`; in the middle it is killed (kill -9, Spark and all) and started again. A checker computes
-the same plainly and compares. The parts also run by hand: examples.returns.producer, .job and .checker.
+The lines are real: three months of a British online shop (Online Retail II, see NOTICE). A producer writes them within
+seconds, out of order, into the streams `sales` and `returns`. A Spark job joins them by customer, item and time into
+the stream `pairs`; halfway it is killed (kill -9, with Spark) and restarted. A checker computes the same join in plain
+Python and compares. The parts also run by hand: examples.returns.producer, .job and .checker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    made = parser("examples.returns", __doc__)
-    made.add_argument("--lines", type=int, metavar="N", help="the first N only (default: all 29,000)")
-    made.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
-    options = made.parse_args()
+    arguments = parser("examples.returns", __doc__)
+    arguments.add_argument("--lines", type=int, metavar="N", help="the first N only (default: all 29,000)")
+    arguments.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
+    options = arguments.parse_args()
     return ended(lambda: run(options), console)
 
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> bool:
         here.manager.create_stream(here.scope, PAIRS, 2)
         job = ("examples.returns.job", ["--checkpoint", str(here.folder / "checkpoint")])
         write = (here.manager, here.scope, lines, options.seconds)
-        through_a_kill(here, console, [job], lambda told: produce(*write, told), len(lines), PAIRS)
+        through_a_kill(here, console, [job], lambda on_written: produce(*write, on_written), len(lines), PAIRS)
         verdict = read_and_compare(here.manager, here.scope)
     show(verdict, console)
     console.print(f"took {time.monotonic() - began:.0f} s")

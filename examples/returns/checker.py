@@ -1,4 +1,4 @@
-"""The checker: reads `sales`, `returns` and `pairs`, and says whether the pairs are those of a plain computation."""
+"""The checker: reads `sales`, `returns` and `pairs`, and compares the pairs with a plain computation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Found(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many pairs are missing, too many or there twice, and what they say."""
+    """The number of missing, surplus or duplicate pairs, and statistics of them."""
 
     returns: int
-    matched: int  # returns that have a sale
+    matched: int  # returns with a sale
     pairs: int
-    days: float  # between sale and return: half of the pairs have less
+    days: float  # between sale and return: the median
     missing: int
     surplus: int
     twice: int
@@ -44,20 +44,20 @@ class Verdict:
 
 
 def compare(sales: Iterable[bytes], returns: Iterable[bytes], pairs: Iterable[bytes]) -> Verdict:
-    """What the job wrote beside what a plain join over all lines gives."""
+    """Compare the job's output with a plain join over all lines."""
     sold, back = [read(event) for event in sales], [read(event) for event in returns]
     expected = set(joined(sold, back))
-    told = Counter((one.back, one.sale) for one in (msgspec.json.decode(event, type=Found) for event in pairs))
+    written = Counter((pair.back, pair.sale) for pair in (msgspec.json.decode(event, type=Found) for event in pairs))
     times = {line.id: line.at for line in (*sold, *back)}
-    between = [(times[one] - times[sale]) / DAY_MS for one, sale in expected if sale is not None]
+    between = [(times[returned] - times[sale]) / DAY_MS for returned, sale in expected if sale is not None]
     return Verdict(
-        returns=len({one for one, _ in expected}),
-        matched=len({one for one, sale in expected if sale is not None}),
-        pairs=len(told),
+        returns=len({returned for returned, _ in expected}),
+        matched=len({returned for returned, sale in expected if sale is not None}),
+        pairs=len(written),
         days=median(between or [0.0]),
-        missing=len(expected - told.keys()),
-        surplus=len(told.keys() - expected),
-        twice=told.total() - len(told),
+        missing=len(expected - written.keys()),
+        surplus=len(written.keys() - expected),
+        twice=written.total() - len(written),
     )
 
 
@@ -71,11 +71,11 @@ def read_and_compare(manager: nadi.StreamManager, scope: str) -> Verdict:
 
 def show(verdict: Verdict, console: Console) -> None:
     console.print(
-        f"{verdict.returns} returns: {verdict.matched} of something bought within thirty days before, half of that "
-        f"{verdict.days:.1f} days or less before; {verdict.returns - verdict.matched} of nothing that is known"
+        f"{verdict.returns} returns: {verdict.matched} of items bought within the thirty days before, half of them "
+        f"{verdict.days:.1f} days or less before; {verdict.returns - verdict.matched} without a known sale"
     )
     if verdict.is_right:
-        console.print(f"[green]{verdict.pairs} pairs, equal to those of the plain computation, each once[/green]")
+        console.print(f"[green]{verdict.pairs} pairs, equal to the plain computation, without duplicates[/green]")
     else:
         console.print(f"[red]missing: {verdict.missing}, surplus: {verdict.surplus}, twice: {verdict.twice}[/red]")
 

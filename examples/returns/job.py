@@ -1,8 +1,8 @@
 """The job: joins each return with the sales it may belong to, and writes the pairs to `pairs`.
 
-A join of two streams. Each return waits in Spark's state for sales that are stored after it, and each sale for thirty
-days of returns; the watermarks say until when. A return that finds no sale is written without one, once the watermark
-has passed it. Pairs are written exactly once, however often the job is killed and started again.
+A join of two streams. Each return waits in Spark's state for sales stored after it, and each sale for thirty days of
+returns; the watermarks bound the waits. A return without a sale is written alone once the watermark has passed it.
+Pairs are written exactly once, however often the job is killed and restarted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def join_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
         return timed.withWatermark("time", f"{WATERMARK_MS} milliseconds").alias(stream)
 
     within = f"INTERVAL '{RETURNED_WITHIN_MS // 1000}' SECOND"
-    is_it = F.expr(
+    matches = F.expr(
         "returns.customer = sales.customer AND returns.item = sales.item"
         f" AND sales.time BETWEEN returns.time - {within} AND returns.time"
     )
-    pairs = lines(RETURNS).join(lines(SALES), is_it, "leftOuter")
+    pairs = lines(RETURNS).join(lines(SALES), matches, "leftOuter")
     both = F.struct(F.col("returns.id").alias("back"), F.col("sales.id").alias("sale"))
     event = F.to_json(both, {"ignoreNullFields": "false"}).cast("binary")
     events = pairs.select(event.alias("event"), F.col("returns.customer").alias("routing_key"))
@@ -46,9 +46,9 @@ def join_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
 
 
 def main() -> int:
-    made = job_parser("examples.returns.job", __doc__)
-    checkpoint_argument(made)
-    return follow("returns", made.parse_args(), join_live)
+    arguments = job_parser("examples.returns.job", __doc__)
+    checkpoint_argument(arguments)
+    return follow("returns", arguments.parse_args(), join_live)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes a shop's sales and returns into the streams `sales` and `returns`: three months within some seconds.
+"""Writes a shop's sales and returns into the streams `sales` and `returns`: three months within seconds.
 
 The routing key is the customer. Lines are stored up to six hours of the shop's time out of order.
 """
@@ -21,20 +21,20 @@ SALES, RETURNS = "sales", "returns"
 
 
 def shuffled(lines: Sequence[Line], seed: int = 1) -> list[Line]:
-    """The lines in the order in which they are stored."""
+    """Return the lines in the order of storage."""
     chance = random.Random(seed)
     times = [(line.at + chance.randrange(SHUFFLED_MS), number) for number, line in enumerate(lines)]
     return [lines[number] for _, number in sorted(times)]
 
 
 def some_lines(most: int | None = None) -> list[Line]:
-    """The first lines of the extract, or all, in the order in which they are stored; the last two close the streams."""
+    """Return the first lines of the extract, or all, in the order of storage; the last two close the streams."""
     lines = list(lines_of(EXTRACT))[:most]
     return [*shuffled(lines), *closing(lines)]
 
 
 def pieces(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """What is written at once: no more than WRITTEN_MS of lines."""
+    """Yield the lines to write at once: at most WRITTEN_MS of them."""
     piece: list[Line] = []
     for line in lines:
         if piece and line.at > piece[0].at + WRITTEN_MS:
@@ -49,19 +49,19 @@ def produce(
     scope: str,
     lines: Sequence[Line],
     seconds: float,
-    told: Callable[[int], object] = lambda count: None,
+    on_written: Callable[[int], object] = lambda count: None,
 ) -> None:
-    """Write the lines within about `seconds`. told: how many were just written."""
+    """Write the lines within about `seconds`. on_written: called with the number just written."""
     began, count = time.monotonic(), 0
     with ExitStack() as stack:
         writers = [stack.enter_context(manager.create_writer(scope, stream)) for stream in (SALES, RETURNS)]
-        for some in pieces(lines):
+        for batch in pieces(lines):
             for is_return, writer in enumerate(writers):
-                mine = [line for line in some if line.is_return == bool(is_return)]
-                writer.write_batch([line.event() for line in mine], [line.customer for line in mine])
+                selected = [line for line in batch if line.is_return == bool(is_return)]
+                writer.write_batch([line.event() for line in selected], [line.customer for line in selected])
                 writer.flush()
-            told(len(some))
-            count += len(some)
+            on_written(len(batch))
+            count += len(batch)
             due = began + seconds * count / len(lines)
             time.sleep(max(0.0, due - time.monotonic()))
 

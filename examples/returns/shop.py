@@ -1,4 +1,4 @@
-"""A shop's invoice lines: those sold and those brought back, and which sales a return may belong to, plainly computed.
+"""A shop's invoice lines, sold and returned, and the sales that a return may belong to, by plain computation.
 
 The file has a line for each item of an invoice; invoices of returns begin with a C and their quantities are negative.
 Times have no zone and are read as UTC.
@@ -21,16 +21,16 @@ import msgspec
 
 DAY_MS = 24 * 3_600_000
 RETURNED_WITHIN_MS = 30 * DAY_MS
-SHUFFLED_MS = 6 * 3_600_000  # tills send their lines late: they are stored so much out of order, at most
-WRITTEN_MS = 6 * 3_600_000  # so much is written at once, and may be readable in one segment and not yet in another
-WATERMARK_MS = DAY_MS  # no line comes so far behind the latest one: twice what it has to be
-CLOSING = "closing"  # the customer of the line that is last in each stream
+SHUFFLED_MS = 6 * 3_600_000  # tills send their lines late: the maximum disorder of stored lines
+WRITTEN_MS = 6 * 3_600_000  # written at once, so possibly readable in one segment before another
+WATERMARK_MS = DAY_MS  # no line is that far behind the latest one: twice the necessary value
+CLOSING = "closing"  # the customer of the last line of each stream
 
-Pair = tuple[str, str | None]  # a return, and a sale that it may belong to: or None, as there is none
+Pair = tuple[str, str | None]  # a return, and a sale that it may belong to, or None
 
 
 class Line(msgspec.Struct, frozen=True):
-    """An item of an invoice, sold or brought back."""
+    """An item of an invoice, sold or returned."""
 
     id: str  # the invoice and a number, such as C521012/1
     customer: str
@@ -47,12 +47,12 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def read(event: bytes) -> Line:
-    """The line of an event; msgspec's DecodeError if it is something else."""
+    """Parse an event; msgspec's DecodeError if it isn't a line."""
     return msgspec.json.decode(event, type=Line)
 
 
 def lines_of(file: Path) -> Iterator[Line]:
-    """The lines of a packed file, in its order, which is that of time; corrections that are neither are left out."""
+    """Yield the lines of a compressed file, in the order of time; corrections are omitted."""
     numbers: dict[str, int] = defaultdict(int)
     with lzma.open(file, "rt", encoding="utf-8", newline="") as text:
         for row in csv.DictReader(text):
@@ -72,13 +72,13 @@ def lines_of(file: Path) -> Iterator[Line]:
 
 
 def closing(lines: Iterable[Line]) -> tuple[Line, Line]:
-    """A sale and a return so late that all others are joined: a watermark goes no further than what it sees."""
+    """Return a sale and a return so late that all others are joined: a watermark follows the events it sees."""
     at = max(line.at for line in lines) + 2 * WATERMARK_MS
     return Line("last/1", CLOSING, "of the sales", at, 1), Line("Clast/1", CLOSING, "of the returns", at, 1)
 
 
 def joined(sales: Iterable[Line], returns: Iterable[Line]) -> list[Pair]:
-    """Each return with each sale of that item to that customer within the thirty days before; or with None."""
+    """Return each return with each sale of that item to that customer within the thirty days before; or with None."""
     sold: dict[tuple[str, str], list[Line]] = defaultdict(list)
     for sale in sales:
         sold[sale.customer, sale.item].append(sale)
@@ -87,6 +87,6 @@ def joined(sales: Iterable[Line], returns: Iterable[Line]) -> list[Pair]:
         if back.customer == CLOSING:
             continue
         earliest = back.at - RETURNED_WITHIN_MS
-        found = [sale.id for sale in sold[back.customer, back.item] if earliest <= sale.at <= back.at]
-        pairs += [(back.id, sale) for sale in found] or [(back.id, None)]
+        matches = [sale.id for sale in sold[back.customer, back.item] if earliest <= sale.at <= back.at]
+        pairs += [(back.id, sale) for sale in matches] or [(back.id, None)]
     return pairs

@@ -1,1 +1,1 @@
-"""Sensors, the slices in which their values are high, and what is in each slice: three programs linked by streams."""
+"""Slices of sensors' high values, and their aggregates: three programs linked by streams."""

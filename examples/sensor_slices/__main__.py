@@ -1,11 +1,12 @@
-"""Sine waves, slices of them and what is in each slice: three programs linked by streams, exactly once, through kills.
+"""Sine waves, slices of their high values and aggregates of these: three programs linked by streams, exactly once,
+through kills.
 
 A producer writes the readings of eight sensors into the stream `readings`, whose segments are split halfway. The
-bookmarker, a Spark job with a state for each sensor, finds where values are high, and writes a slice of each such
-stretch to `slices`: two stream cuts, exact to the event. The slice processor, another Spark job, follows `slices`,
-reads each slice and writes what is in it to `aggregates`. In the middle both jobs are killed (kill -9) and started
-again. In the end all aggregates must be those of the sine waves. The parts also run by hand:
-examples.sensor_slices.producer, .bookmarker and .processor.
+bookmarker, a Spark job with a state for each sensor, finds runs of high values, and writes a slice of each run to
+`slices`: two stream cuts, exact to the event. The slice processor, another Spark job, follows `slices`, reads each
+slice and writes its aggregate to `aggregates`. Halfway both jobs are killed (kill -9) and restarted. At the end all
+aggregates must match the sine waves. The parts also run by hand: examples.sensor_slices.producer, .bookmarker and
+.processor.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ console = Console(highlight=False)
 
 
 def main() -> int:
-    made = parser("examples.sensor_slices", __doc__)
-    made.add_argument("--readings", type=int, default=3_000, help="of each sensor (default: 3000)")
-    made.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
-    options = made.parse_args()
+    arguments = parser("examples.sensor_slices", __doc__)
+    arguments.add_argument("--readings", type=int, default=3_000, help="of each sensor (default: 3000)")
+    arguments.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
+    options = arguments.parse_args()
     return ended(lambda: run(options), console)
 
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> bool:
         ]
         write = (here.manager, here.scope, range(options.readings), options.seconds)
         total = SENSORS * options.readings
-        through_a_kill(here, console, jobs, lambda told: produce(*write, told), total, AGGREGATES)
+        through_a_kill(here, console, jobs, lambda on_written: produce(*write, on_written), total, AGGREGATES)
         verdict = compare(truth(sensors(), options.readings), here.events(AGGREGATES))
     show(verdict, console)
     console.print(f"took {time.monotonic() - began:.0f} s")

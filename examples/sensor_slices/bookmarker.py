@@ -1,8 +1,8 @@
-"""The bookmarker: finds where each sensor's values are high, and writes a slice of each such stretch to `slices`.
+"""The bookmarker: finds runs of high values of each sensor, and writes a slice of each run to `slices`.
 
-A keyed operator of Spark: for each sensor it keeps a state from batch to batch, and goes through the sensor's rows in
-the order of the stream. A slice has two stream cuts, one just before the stretch's first event and one just after its
-last. Slices are written exactly once.
+A keyed operator of Spark: it keeps a state per sensor from batch to batch, and processes the sensor's rows in the order
+of the stream. A slice has two stream cuts, just before the run's first event and just after its last. Slices are
+written exactly once.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from examples.sensor_slices.producer import READINGS, SLICES
 from examples.sensor_slices.waves import NEW, Slice, State, fold
 from nadi.spark import in_order
 
-PLACE = ("segment_id", "offset", "position_before", "position")
+POSITION_COLUMNS = ("segment_id", "offset", "position_before", "position")
 
 
 def positioned(rows: Iterable[Any]) -> Iterator[tuple[int, int, str, str]]:
-    """Number and value of a sensor's rows, and the cuts just before and just after each."""
+    """Return number and value of a sensor's rows, and the cuts just before and just after each."""
     return ((row.number, row.value, row.position_before, row.position) for row in rows)
 
 
 def find_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path) -> StreamingQuery:
     """Start the query: readings in, slices out, exactly once."""
 
-    def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], kept: Any) -> Iterator[pd.DataFrame]:
+    def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], store: Any) -> Iterator[pd.DataFrame]:
         (sensor,) = key
-        state = State.from_text(kept.get[0]) if kept.exists else NEW
-        state, found = fold(state, positioned(in_order(frames)))
-        kept.update((state.as_text(),))
-        slices = [Slice(f"{sensor}.{one.number}", sensor, one.first, one.last, one.start, one.end) for one in found]
-        events = [msgspec.json.encode(one) for one in slices]
+        state = State.from_text(store.get[0]) if store.exists else NEW
+        state, runs = fold(state, positioned(in_order(frames)))
+        store.update((state.as_text(),))
+        slices = [Slice(f"{sensor}.{run.number}", sensor, run.first, run.last, run.start, run.end) for run in runs]
+        events = [msgspec.json.encode(found) for found in slices]
         yield pd.DataFrame({"event": events, "routing_key": [sensor] * len(events)})
 
     home = {"controller": controller, "scope": scope}
     events = (
-        spark.readStream.format("nadi").options(**home, stream=READINGS, columns=",".join(["event", *PLACE])).load()
+        spark.readStream.format("nadi")
+        .options(**home, stream=READINGS, columns=",".join(["event", *POSITION_COLUMNS]))
+        .load()
     )
     reading = F.from_json(F.col("event").cast("string"), "sensor string, number long, value long").alias("reading")
-    readings = events.select(reading, *PLACE)
+    readings = events.select(reading, *POSITION_COLUMNS)
     slices = (
-        readings.select("reading.*", *PLACE)
+        readings.select("reading.*", *POSITION_COLUMNS)
         .groupBy("sensor")
         .applyInPandasWithState(step, "event binary, routing_key string", "state string", "append", "NoTimeout")
     )
@@ -59,9 +61,9 @@ def find_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
 
 
 def main() -> int:
-    made = job_parser("examples.sensor_slices.bookmarker", __doc__)
-    checkpoint_argument(made)
-    return follow("bookmarker", made.parse_args(), find_live)
+    arguments = job_parser("examples.sensor_slices.bookmarker", __doc__)
+    checkpoint_argument(arguments)
+    return follow("bookmarker", arguments.parse_args(), find_live)
 
 
 if __name__ == "__main__":

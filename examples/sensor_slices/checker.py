@@ -1,4 +1,4 @@
-"""What the slice processor found, beside what the sine waves are known to hold."""
+"""Compare the slice processor's results with the known contents of the sine waves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.sensor_slices.waves import Aggregate
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Aggregates that are missing, wrong (there is no such slice, or other values are in it), or there twice."""
+    """The aggregates, and how many are missing, wrong (no such slice, or other values), or duplicated."""
 
     found: Sequence[Aggregate]
     missing: int
@@ -28,14 +28,14 @@ class Verdict:
 
 
 def compare(truth: Iterable[Aggregate], aggregates: Iterable[bytes]) -> Verdict:
-    """The processor's events beside the truth."""
+    """Compare the processor's events with the truth."""
     expected = set(truth)
-    told = Counter(msgspec.json.decode(event, type=Aggregate) for event in aggregates)
+    written = Counter(msgspec.json.decode(event, type=Aggregate) for event in aggregates)
     return Verdict(
-        sorted(told),
-        missing=len(expected - told.keys()),
-        wrong=len(told.keys() - expected),
-        twice=told.total() - len(told),
+        sorted(written),
+        missing=len(expected - written.keys()),
+        wrong=len(written.keys() - expected),
+        twice=written.total() - len(written),
     )
 
 
@@ -43,12 +43,17 @@ def show(verdict: Verdict, console: Console) -> None:
     table = Table(title="Slices of high values")
     for column in ("sensor", "slices", "readings in them", "their mean"):
         table.add_column(column, justify="left" if column == "sensor" else "right")
-    for sensor in sorted({one.sensor for one in verdict.found}):
-        mine = [one for one in verdict.found if one.sensor == sensor]
-        events = sum(one.events for one in mine)
-        table.add_row(sensor, str(len(mine)), f"{events:,}", f"{sum(one.total for one in mine) / events:.1f}")
+    for sensor in sorted({aggregate.sensor for aggregate in verdict.found}):
+        of_sensor = [aggregate for aggregate in verdict.found if aggregate.sensor == sensor]
+        events = sum(aggregate.events for aggregate in of_sensor)
+        table.add_row(
+            sensor,
+            str(len(of_sensor)),
+            f"{events:,}",
+            f"{sum(aggregate.total for aggregate in of_sensor) / events:.1f}",
+        )
     console.print(table)
     if verdict.is_right:
-        console.print(f"[green]{len(verdict.found)} slices, exact to the event, each once[/green]")
+        console.print(f"[green]{len(verdict.found)} slices, exact to the event, without duplicates[/green]")
     else:
         console.print(f"[red]missing: {verdict.missing}, wrong: {verdict.wrong}, twice: {verdict.twice}[/red]")

@@ -1,7 +1,7 @@
-"""The producer: writes the sensors' readings into the stream `readings`, the routing key being the sensor.
+"""The producer: writes the sensors' readings into the stream `readings`, with the sensor as routing key.
 
-Halfway the stream's segments are split, as a stream's with a scaling policy are when much is written: each sensor's
-readings stay in order, and go on in another segment.
+Halfway the stream's segments are split, as in a stream with a scaling policy under load: each sensor's readings stay in
+order, and continue in another segment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def produce(
     scope: str,
     readings: range,
     seconds: float,
-    told: Callable[[int], object] = lambda count: None,
+    on_written: Callable[[int], object] = lambda count: None,
 ) -> None:
-    """Write these readings of all sensors within about `seconds`. told: how many were just written."""
+    """Write these readings of all sensors within about `seconds`. on_written: called with the number just written."""
     names = sensors()
     size = max(1, -(-len(readings) // _PIECES))
     began = time.monotonic()
@@ -41,19 +41,19 @@ def produce(
             if not is_split and low >= len(readings) // 2:
                 is_split = split(manager, scope)
             numbers = readings[low : low + size]
-            some = [Reading(name, number, value_of(name, number)) for number in numbers for name in names]
-            writer.write_batch([one.event() for one in some], [one.sensor for one in some])
+            batch = [Reading(name, number, value_of(name, number)) for number in numbers for name in names]
+            writer.write_batch([reading.event() for reading in batch], [reading.sensor for reading in batch])
             writer.flush()
-            told(len(some))
+            on_written(len(batch))
             due = began + seconds * (low + size) / len(readings)
             time.sleep(max(0.0, due - time.monotonic()))
 
 
 def split(manager: nadi.StreamManager, scope: str) -> bool:
-    """Each segment of the readings into two halves."""
-    for one in manager.current_segments(scope, READINGS):
-        middle = (one.low + one.high) / 2
-        manager.scale_stream(scope, READINGS, [one.segment_id], [(one.low, middle), (middle, one.high)])
+    """Split each segment of the readings into two halves."""
+    for segment in manager.current_segments(scope, READINGS):
+        middle = (segment.low + segment.high) / 2
+        manager.scale_stream(scope, READINGS, [segment.segment_id], [(segment.low, middle), (middle, segment.high)])
     return True
 
 

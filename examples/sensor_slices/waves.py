@@ -1,13 +1,13 @@
-"""Sine waves as sensors measure them, and the stretches in which they are high: a fold, and a plain search.
+"""Sine waves as measured by sensors, and the runs in which they are high: a fold, and a plain search.
 
-A reading is an event in JSON: the sensor, the reading's number, the value. A stretch is a run of readings of one sensor
-above THRESHOLD; it is over with the first that isn't. Values are whole numbers, so that sums don't depend on an order.
+A reading is an event in JSON: the sensor, the reading's number, the value. A run consists of consecutive readings of a
+sensor above THRESHOLD; the first other reading ends it. Values are integers, so that sums don't depend on an order.
 
 >>> readings = [(number, value, f"before {number}", f"after {number}") for number, value in enumerate([1, 800, 900, 2])]
->>> state, found = fold(NEW, readings)
->>> found
-[Stretch(number=1, first=1, last=2, start='before 1', end='after 2')]
->>> (state.stretches, state.open)
+>>> state, runs = fold(NEW, readings)
+>>> runs
+[Run(number=1, first=1, last=2, start='before 1', end='after 2')]
+>>> (state.runs, state.open)
 (1, None)
 """
 
@@ -24,7 +24,7 @@ SENSORS = 8
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a sensor measured."""
+    """A sensor's measurement."""
 
     sensor: str
     number: int  # 0, 1, … of each sensor
@@ -34,7 +34,7 @@ class Reading(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self)
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True):
     """Readings `first` to `last`, all high; `start` and `end` are the positions before the first and after the last."""
 
     number: int  # 1, 2, … of each sensor
@@ -45,10 +45,10 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What the fold knows between two readings: how many stretches there were, and the one that may still grow."""
+    """The fold's state between two readings: the number of finished runs, and the unfinished one."""
 
-    stretches: int
-    open: Stretch | None
+    runs: int
+    open: Run | None
 
     def as_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -61,7 +61,7 @@ class State(msgspec.Struct, frozen=True):
 class Slice(msgspec.Struct, frozen=True):
     """An event of `slices`."""
 
-    name: str  # the sensor and the stretch's number, such as sensor-3.17
+    name: str  # the sensor and the run's number, such as sensor-3.17
     sensor: str
     first: int  # numbers of readings
     last: int
@@ -70,7 +70,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, order=True):
-    """What is in one slice."""
+    """The aggregate of one slice."""
 
     sensor: str
     first: int
@@ -83,20 +83,21 @@ class Aggregate(msgspec.Struct, frozen=True, order=True):
 NEW = State(0, None)
 
 
-def fold(state: State, readings: Iterable[tuple[int, int, str, str]]) -> tuple[State, list[Stretch]]:
-    """A sensor's next readings, in order: number, value, the positions before and after. Gives what is over, too."""
-    count, is_open = state.stretches, state.open
-    found: list[Stretch] = []
+def fold(state: State, readings: Iterable[tuple[int, int, str, str]]) -> tuple[State, list[Run]]:
+    """Process a sensor's next readings, in order: number, value, the positions before and after. Return finished runs
+    too."""
+    count, is_open = state.runs, state.open
+    finished: list[Run] = []
     for number, value, before, after in readings:
         if value > THRESHOLD:
             if is_open is None:
-                is_open = Stretch(count + 1, number, number, before, after)
+                is_open = Run(count + 1, number, number, before, after)
             else:
-                is_open = Stretch(is_open.number, is_open.first, number, is_open.start, after)
+                is_open = Run(is_open.number, is_open.first, number, is_open.start, after)
         elif is_open is not None:
-            found.append(is_open)
+            finished.append(is_open)
             count, is_open = count + 1, None
-    return State(count, is_open), found
+    return State(count, is_open), finished
 
 
 def sensors(count: int = SENSORS) -> list[str]:
@@ -104,21 +105,21 @@ def sensors(count: int = SENSORS) -> list[str]:
 
 
 def value_of(sensor: str, number: int) -> int:
-    """A sine wave of its own for each sensor: 300 readings long for the first, and longer from one to the next."""
-    which = int(sensor.rpartition("-")[2])
-    return round(1_000 * math.sin(2 * math.pi * number / (240 + 61 * which) + which))
+    """Return a sine wave specific to each sensor: 300 readings long for the first, longer for each further one."""
+    index = int(sensor.rpartition("-")[2])
+    return round(1_000 * math.sin(2 * math.pi * number / (240 + 61 * index) + index))
 
 
 def truth(names: Iterable[str], readings: int) -> list[Aggregate]:
-    """What there is in the first readings of each sensor: of all stretches that are over."""
-    found: list[Aggregate] = []
+    """Return the aggregates of all finished runs in the first readings of each sensor."""
+    aggregates: list[Aggregate] = []
     for sensor in names:
         numbered = [(number, value_of(sensor, number)) for number in range(readings)]
-        runs = [(is_high, list(run)) for is_high, run in groupby(numbered, lambda one: one[1] > THRESHOLD)]
+        runs = [(is_high, list(run)) for is_high, run in groupby(numbered, lambda pair: pair[1] > THRESHOLD)]
         if runs and runs[-1][0]:
             runs.pop()
         for is_high, run in runs:
             if is_high:
                 values = [value for _, value in run]
-                found.append(Aggregate(sensor, run[0][0], run[-1][0], len(run), sum(values), max(values)))
-    return sorted(found)
+                aggregates.append(Aggregate(sensor, run[0][0], run[-1][0], len(run), sum(values), max(values)))
+    return sorted(aggregates)

@@ -1,8 +1,8 @@
-"""The demo: compare what a household used this week with the same week a year ago.
+"""The demo: compare a household's energy use this week with the same week a year ago.
 
-`script/demo` runs it. It starts a nadi server of its own, loads a year of a household's meters, then plays this year's
-week while a Spark streaming job finds the slices of interest; each slice is read again between its own two cuts and
-must agree to the last digit. The week of a year ago is cut by its date, and the same job runs on it.
+`script/demo` runs it. It starts its own nadi server, loads a year of a household's readings, then plays this year's
+week while a Spark streaming job finds slices of high power; each slice is read again between its two cuts and must
+agree to the last digit. The week of a year ago is cut by date, and the same job runs on it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ BEFORE = (2009, 45)
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--data", type=Path, help="folder for the server's data (default: a temporary one, removed)")
-    parser.add_argument("--page", type=int, metavar="PORT", help="serve the live page at this port meanwhile")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for machines")
-    parser.add_argument("--chart", type=Path, default=Path("demo-output/weeks.png"), help="where the chart goes")
+    parser.add_argument("--page", type=int, metavar="PORT", help="serve the live page on this port")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON")
+    parser.add_argument("--chart", type=Path, default=Path("demo-output/weeks.png"), help="file of the chart")
     parser.add_argument("--full", action="store_true", help="download and play all four years: 8.2 million events")
     return parser.parse_args()
 
@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     if options.data is not None and options.data.exists() and any(options.data.iterdir()):
-        console.print(f"[red]error:[/red] {options.data} is not empty: give the demo a new folder")
+        console.print(f"[red]error:[/red] {options.data} is not empty: choose a new folder for --data")
         return 2
     folder = options.data or Path(tempfile.mkdtemp(prefix="nadi-demo-"))
     try:
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _within(when: stage.Week, slices: list[jobs.FoundSlice]) -> list[jobs.FoundSlice]:
-    """Those that begin in the week: with all the data, the live job goes on past it."""
+    """Return the slices that start in the week: with all the data, the live job continues past it."""
     begin, end = week(*when)
     return [found for found in slices if begin <= found.start < end]
 
@@ -116,7 +116,7 @@ def _within(when: stage.Week, slices: list[jobs.FoundSlice]) -> list[jobs.FoundS
 def slices_table(
     title_before: str, before: list[jobs.FoundSlice], title_after: str, after: list[jobs.FoundSlice]
 ) -> Table:
-    """How many slices each meter had in both weeks, and their energy."""
+    """Return a table of each meter's slices in both weeks: their number and energy."""
     table = Table(title="Slices above the threshold")
     table.add_column("meter")
     for title in (title_before, title_after):

@@ -1,6 +1,6 @@
-"""What the demo shows at its end: a chart of two weeks with their slices, and a table that compares them.
+"""The demo's final output: a chart of two weeks with their slices, and a table that compares them.
 
-Both take plain readings and slices, from the stream or from the file alike; nothing here reads a stream.
+Both take plain readings and slices, from the stream or from the file; nothing here reads a stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Week:
 
 
 def summarise(title: str, start: int, readings: Iterable[Reading], slices: Iterable[Slice]) -> Week:
-    """A week's chart line and energies out of its readings; those outside the week are left out."""
+    """Compute a week's chart line and energies from its readings; readings outside the week are ignored."""
     steps = 7 * DAY_MS // STEP_MS
     used, counts = np.zeros(steps), np.zeros(steps)
     energy = dict.fromkeys(METERS, 0)
@@ -58,7 +58,7 @@ def summarise(title: str, start: int, readings: Iterable[Reading], slices: Itera
 
 
 def comparison(before: Week, after: Week) -> Table:
-    """The energy of each meter in both weeks, and the change."""
+    """Return a table of each meter's energy in both weeks, and the change."""
     table = Table(title="Energy used, in watt-hours")
     table.add_column("meter")
     table.add_column(before.title, justify="right")
@@ -72,9 +72,9 @@ def comparison(before: Week, after: Week) -> Table:
 
 
 def draw(weeks: Sequence[Week], path: Path) -> None:
-    """A PNG of the weeks, one below the other on the same scales: power, and each meter's slices as bars."""
+    """Draw a PNG of the weeks, one below the other on the same scales: power, and each meter's slices as bars."""
     top = max(float(np.nanmax(week.power_kw, initial=1.0)) for week in weeks) * 1.08
-    lane = top * 0.055  # the slices of each meter lie in a lane of their own, below the power
+    lane = top * 0.055  # each meter's slices have their own lane below the power
     floor = -lane * (len(METERS) + 0.6)
     figure, axes = plt.subplots(
         len(weeks), 1, figsize=(13, 3.6 * len(weeks) + 1.2), sharex=True, squeeze=False, layout="constrained"
@@ -86,9 +86,9 @@ def draw(weeks: Sequence[Week], path: Path) -> None:
         axis.step(days, week.power_kw, where="post", color=_LINE, linewidth=0.8)
         for row, meter in enumerate(METERS):
             bars = [
-                ((one.start - week.start) / DAY_MS, (one.end - one.start) / DAY_MS)
-                for one in week.slices
-                if one.meter == meter
+                ((slice_.start - week.start) / DAY_MS, (slice_.end - slice_.start) / DAY_MS)
+                for slice_ in week.slices
+                if slice_.meter == meter
             ]
             axis.broken_barh(bars, (-lane * (row + 1.3), lane * 0.8), color=_COLOURS[meter], linewidth=0.4)
         total = week.energy_wh["main"] / 1000

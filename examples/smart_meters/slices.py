@@ -1,16 +1,16 @@
-"""Slices: the stretches in which a meter draws much power, found while the readings stream by.
+"""Slices: the stretches in which a meter draws high power, found while readings stream by.
 
-A fold over one meter's readings in the order of its stream: state and readings in, state and finished
-slices out. The streaming job keeps the state between its batches; `finish` ends a bounded stream. However
-the readings are cut into batches, the slices are the same. No I/O and no Spark.
+A fold over one meter's readings in the order of its stream: state and readings in, state and finished slices out. The
+streaming job keeps the state between its batches; `finish` ends a bounded stream. The slices are the same for any
+division into batches. No I/O and no Spark.
 
-A stretch begins with a reading above the rule's threshold and ends with the last such reading before a
-gap: readings at or below the threshold, or missing ones, for longer than the rule allows. What lies in
-a shorter gap belongs to the slice. A stretch shorter than the rule's minimum is no slice.
+A stretch begins with a reading above the rule's threshold and ends with the last such reading before a gap: readings at
+or below the threshold, or missing ones, for longer than the rule allows. A shorter gap belongs to the slice. A stretch
+shorter than the rule's minimum is not a slice.
 
-Energy is summed in whole micro-watt-hours, each reading rounded once by `micro_wh`. Sums of integers
-are exact and don't depend on order or grouping, so whoever replays a slice, in one piece, by Spark
-partitions or from the archive, gets the very same number; sums of floats would differ in the last digits.
+Energy is summed in whole micro-watt-hours, each reading rounded once by `micro_wh`. Sums of integers are exact and
+don't depend on order or grouping, so a replay of a slice, as a whole, by Spark partitions or from the archive, has
+exactly the same number; sums of floats would differ in the last digits.
 
 >>> rule = Rule(threshold_w=1000, min_length_ms=2 * MINUTE_MS, max_gap_ms=MINUTE_MS)
 >>> kettle = [(0, 40.0), (1, 5.0), (2, 40.0), (3, 1.0), (4, 1.0)]
@@ -28,22 +28,23 @@ from dataclasses import dataclass, replace
 
 from examples.smart_meters.readings import MINUTE_MS, Reading
 
-# Where an event lies in its stream, as the source says it: in the demo, the texts of the stream cuts just before and
-# just after it. Only carried along here.
+# The location of an event in its stream, as the source returns it: in the demo, the texts of the stream cuts just
+# before
+# and just after it. Only passed through here.
 Position = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a meter's stretch is a slice: power in watts, lengths in ms."""
+    """The conditions of a slice: power in watts, lengths in ms."""
 
     threshold_w: float
     min_length_ms: int
     max_gap_ms: int
 
 
-# Chosen by looking at the data, so that a week has some dozens of slices: an oven or a hob, a washing
-# or drying cycle, a heating phase of the boiler, and what the whole house draws at busy times.
+# Chosen from the data, so that a week has some dozens of slices: an oven or a hob, a washing or drying cycle, a heating
+# phase of the boiler, and the whole house at busy times.
 RULES = {
     "main": Rule(threshold_w=2_500, min_length_ms=20 * MINUTE_MS, max_gap_ms=5 * MINUTE_MS),
     "kitchen": Rule(threshold_w=600, min_length_ms=10 * MINUTE_MS, max_gap_ms=15 * MINUTE_MS),
@@ -54,7 +55,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One finished stretch of one meter: [start, end) in ms, both positions those of events inside it."""
+    """A finished stretch of a meter: [start, end) in ms; both positions are those of events in it."""
 
     meter: str
     start: int
@@ -70,7 +71,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Stretch:
-    """The state of the fold: a stretch that has begun and may still grow. Only `fold` changes it.
+    """The state of the fold: an unfinished stretch. Only `fold` changes it.
 
     `gap_micro_wh` was used since `last_at`; it counts only if the power rises again in time.
     """
@@ -84,7 +85,7 @@ class Stretch:
     gap_micro_wh: int
 
     def as_text(self) -> str:
-        """The state as a short JSON text, for a state store."""
+        """Return the state as a short JSON text, for a state store."""
         return json.dumps(
             [
                 self.meter,
@@ -105,21 +106,21 @@ class Stretch:
 
 
 def micro_wh(wh: float) -> int:
-    """A reading's energy as the integer that is summed: half a micro-watt-hour off at most."""
+    """Return a reading's energy as an integer, at most half a micro-watt-hour off."""
     return round(wh * 1_000_000)
 
 
 def replayed_micro_wh(readings: Iterable[Reading]) -> int:
-    """The energy of a slice from its readings, in any order: equal to the slice's own to the last digit."""
+    """Return the energy of a slice from its readings, in any order: equal to the slice's own to the last digit."""
     return sum(micro_wh(reading.wh) for reading in readings)
 
 
 def fold(
     rule: Rule, state: Stretch | None, readings: Iterable[tuple[Reading, Position]]
 ) -> tuple[Stretch | None, list[Slice]]:
-    """Take one meter's next readings, in stream order: the new state, and the slices they finished.
+    """Process one meter's next readings, in stream order; return the new state, and the slices they finished.
 
-    `state` is None before the first reading and between stretches; the one given is left as it is.
+    `state` is None before the first reading and between stretches; the given one is not changed.
     """
     state = None if state is None else replace(state)
     finished: list[Slice] = []
@@ -147,7 +148,7 @@ def fold(
 
 
 def finish(rule: Rule, state: Stretch | None) -> list[Slice]:
-    """The slice that `state` holds, if it is long enough: at the end of a bounded stream."""
+    """Return the slice in `state`, if it is long enough: at the end of a bounded stream."""
     if state is None or state.last_at + MINUTE_MS - state.first_at < rule.min_length_ms:
         return []
     end = state.last_at + MINUTE_MS

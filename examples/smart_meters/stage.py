@@ -1,4 +1,4 @@
-"""The demo's steps: prepare the streams, load a year, play the live week, cut weeks by their dates, replay."""
+"""The demo's steps: prepare the streams, load a year, play the live week, cut weeks by date, replay."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _progress(console: Console) -> Progress:
 
 
 def prepare(manager: StreamManager, controller: str) -> Stage:
-    """Create the scope and its three streams; the readings' own time is named for cuts by their dates."""
+    """Create the scope and its three streams; the readings' event time allows cuts by date."""
     manager.create_scope(SCOPE)
     manager.create_stream(SCOPE, METERS_STREAM, 2, event_time=EventTime("at", "ms"))
     for stream in (SLICES_STREAM, BOOKMARKS_STREAM):
@@ -68,7 +68,7 @@ def _tail(stage: Stage) -> str:
 
 
 def cut_week(stage: Stage, when: Week) -> Cuts:
-    """Where a week of readings lies, found by its dates; named, so that it can be opened again."""
+    """Cut a week of readings by date; store the cuts by name."""
     start, end = stage.manager.cuts(SCOPE, METERS_STREAM).between(*week(*when))
     bookmark = Bookmark(f"{when[0]}-W{when[1]:02}", start.as_text(), end.as_text())
     with stage.manager.create_writer(SCOPE, BOOKMARKS_STREAM) as writer:
@@ -78,7 +78,7 @@ def cut_week(stage: Stage, when: Week) -> Cuts:
 
 
 def load_history(stage: Stage, source: Path, before: int, console: Console) -> None:
-    """Write the readings before the live week, as fast as they can be read."""
+    """Write the readings before the live week at full speed."""
     count, began = 0, time.monotonic()
     with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
         task = progress.add_task("history", total=None)
@@ -94,12 +94,12 @@ def load_history(stage: Stage, source: Path, before: int, console: Console) -> N
 def play_live(
     stage: Stage, spark: SparkSession, source: Path, live: Week, checkpoint: Path, console: Console
 ) -> list[FoundSlice]:
-    """Play the live week while the Spark job follows the tail; gives the slices found."""
+    """Play the live week while the Spark job follows the tail; return its slices."""
     start_ms, end_ms = week(*live)
     readings = list(read_readings(source, start_ms, end_ms))
     later = read_readings(source, end_ms)  # in the full data set three more weeks follow
     start = _tail(stage)
-    stage.manager.bookmarks(SCOPE).create("live", StreamCut.from_text(start), note="here the live week begins")
+    stage.manager.bookmarks(SCOPE).create("live", StreamCut.from_text(start), note="start of the live week")
     query = jobs.find_slices_live(spark, stage, StreamCut.from_text(start), checkpoint)
     try:
         with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
@@ -134,6 +134,6 @@ def _slices(stage: Stage) -> list[FoundSlice]:
 
 
 def replay(stage: Stage, spark: SparkSession, found: list[FoundSlice], console: Console) -> list[int]:
-    """Each slice's energy from a bounded Spark read between its own cuts."""
+    """Return each slice's energy from a bounded Spark read between its own cuts."""
     with _progress(console) as progress:
         return [jobs.energy_of_slice(spark, stage, slice_) for slice_ in progress.track(found, description="replays")]

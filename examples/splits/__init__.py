@@ -1,1 +1,1 @@
-"""A stream read by many workers at once, through whatever one has for that."""
+"""A stream read by many workers in parallel, with several engines."""

@@ -1,8 +1,8 @@
-"""One stream read by many workers at once: processes of this machine, Dask, Ray, and a MapReduce job of Hadoop.
+"""One stream read by many workers in parallel: processes of this machine, Dask, Ray, and a MapReduce job of Hadoop.
 
-Six meters write their readings, one of them half of all, while segments are split and merged. Then the watt-hours of
-each meter are summed by each of these, whose workers each read splits of their own, and must be what was written, to
-the digit. What isn't installed is left out, and said so.
+Six meters write their readings, one of them half of all, while segments are split and merged. Then each engine sums the
+watt-hours of each meter, with workers that read separate splits, and the sums must be exact. Engines that aren't
+installed are skipped with a message.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from examples.running import ExampleError, Place, bars, ended, parser, place
 from examples.splits.meters import SCHEMA, STREAM, produce
 
 PROCESSES, DASK, RAY, HADOOP = BY = ("processes", "dask", "ray", "hadoop")
-RAY_BYTES = 100_000_000  # for what its tasks return; a third of the machine's memory otherwise
+RAY_BYTES = 100_000_000  # for results of tasks; by default a third of the machine's memory
 console = Console(highlight=False)
 
 
 class LeftOutError(Exception):
-    """What an engine needs isn't here; the text says what."""
+    """An engine's requirements are missing; the message names them."""
 
 
 def main() -> int:
-    made = parser("examples.splits", __doc__)
-    made.add_argument("--by", choices=BY, action="append", help="by one of these (default: all that are installed)")
-    made.add_argument("--readings", type=int, default=40_000, help="to write (default: 40000)")
-    made.add_argument("--workers", type=int, default=2, help="that read at once (default: 2)")
-    options = made.parse_args()
+    arguments = parser("examples.splits", __doc__)
+    arguments.add_argument("--by", choices=BY, action="append", help="use this engine (default: all installed ones)")
+    arguments.add_argument("--readings", type=int, default=40_000, help="number of readings (default: 40000)")
+    arguments.add_argument("--workers", type=int, default=2, help="number of workers (default: 2)")
+    options = arguments.parse_args()
     return ended(lambda: run(options), console)
 
 
 def run(options: argparse.Namespace) -> bool:
     if options.workers < 1 or not 10 <= options.readings <= 10_000_000:
-        raise ExampleError("it takes a worker or more, and 10 to 10,000,000 readings")
+        raise ExampleError("--workers must be 1 or more, and --readings from 10 to 10,000,000")
     with place(options, "splits", console) as here:
         with bars(console) as progress:
             task = progress.add_task("readings written", total=options.readings)
@@ -49,21 +49,21 @@ def run(options: argparse.Namespace) -> bool:
         for name in options.by or BY:
             began = time.monotonic()
             try:
-                found = _found(name, here, options.workers)
+                totals = _totals_by(name, here, options.workers)
             except LeftOutError as why:
-                console.print(f"{name}: left out, {why}")
+                console.print(f"{name}: skipped, {why}")
                 continue
             used += 1
-            is_same = dict(found) == {meter: wh for meter, wh in expected.items() if wh}
+            is_same = dict(totals) == {meter: wh for meter, wh in expected.items() if wh}
             is_right = is_right and is_same
-            told = "as it was written, to the digit" if is_same else "[red]not as it was written[/red]"
-            console.print(f"{name}: {sum(found.values()):,} Wh of {len(found)} meters, {told}; {_since(began)}")
+            result = "exactly as written" if is_same else "[red]different from what was written[/red]"
+            console.print(f"{name}: {sum(totals.values()):,} Wh of {len(totals)} meters, {result}; {_since(began)}")
     if not used:
-        raise ExampleError("nothing of what was asked for is here")
+        raise ExampleError("none of the selected engines is installed")
     return is_right
 
 
-def _found(name: str, here: Place, workers: int) -> Mapping[str, int]:
+def _totals_by(name: str, here: Place, workers: int) -> Mapping[str, int]:
     scan = nadi.scan(
         here.manager, here.scope, STREAM, columns=["value"], value_format="json", value_schema=SCHEMA, unnest=True
     )
@@ -91,7 +91,7 @@ def _found(name: str, here: Place, workers: int) -> Mapping[str, int]:
 
 
 def _by_ray(splits: list[nadi.Split], workers: int) -> Mapping[str, int]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it tells its makers of each use otherwise
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default it reports each use to its makers
     import ray
 
     from examples.splits.with_ray import by_ray
@@ -109,9 +109,9 @@ def _by_ray(splits: list[nadi.Split], workers: int) -> Mapping[str, int]:
         ray.shutdown()
 
 
-def _check_installed(module: str, how: str) -> None:
+def _check_installed(module: str, remedy: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise LeftOutError(f"for it is not installed ({how})")
+        raise LeftOutError(f"as it is not installed ({remedy})")
 
 
 def _since(began: float) -> str:

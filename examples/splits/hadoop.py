@@ -1,7 +1,7 @@
-"""Splits read by the mappers of a MapReduce job, through Hadoop Streaming: the job of Pravega's Hadoop connector.
+"""Splits read by the mappers of a MapReduce job, through Hadoop Streaming, like the job of Pravega's Hadoop connector.
 
-Each line of `nadi splits` is a mapper's input, and `nadi read --split` the mapper. Hadoop's runner of local jobs has
-the job here: it is in the libraries that Spark brings, but for Streaming itself, which is one jar from Maven.
+Each line of `nadi splits` is a mapper's input, and `nadi read --split` is the mapper. Hadoop's local runner executes
+the job: it is in the libraries of Spark, except for Streaming, which is one jar from Maven.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DOWNLOAD_S, _JOB_S = 300, 300
 
 
 class MissingError(ExampleError):
-    """Hadoop can't be had here; the text says why."""
+    """Hadoop is unavailable here; the message has the reason."""
 
 
 def by_hadoop(controller: str, scope: str, stream: str, folder: Path) -> dict[str, int]:
-    """Run the job in the folder, which must be new."""
+    """Run the job in a new folder."""
     folder.mkdir()
     nadi = [sys.executable, "-m", "nadi"]
     splits = [*nadi, "splits", scope, stream, "--max-bytes", "1MiB", "--controller", controller, "--quiet"]
@@ -53,11 +53,11 @@ def by_hadoop(controller: str, scope: str, stream: str, folder: Path) -> dict[st
 
 
 def hadoop(folder: Path) -> list[str]:
-    """The words before a job's options that run a streaming job locally. Raises MissingError."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None or shutil.which("java") is None:
+    """Return the command, up to a job's options, that runs a streaming job locally. Raises MissingError."""
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None or shutil.which("java") is None:
         raise MissingError("Hadoop needs Java, and the libraries in pyspark: pip install 'nadi[spark]'")
-    jars = [path for path in (Path(found.origin).parent / "jars").glob("*.jar") if path.name.startswith(_LIBRARIES)]
+    jars = [path for path in (Path(pyspark.origin).parent / "jars").glob("*.jar") if path.name.startswith(_LIBRARIES)]
     local = {
         "mapreduce.framework.name": "local",
         "fs.defaultFS": "file:///",
@@ -76,13 +76,13 @@ def hadoop(folder: Path) -> list[str]:
 
 
 def streaming_jar() -> Path:
-    """The jar, downloaded once. Raises MissingError without Maven, or what Maven downloads from."""
+    """Return the jar, downloaded once. Raises MissingError without Maven, or if Maven can't download it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nadi" / "examples"
     jar = cache / f"hadoop-streaming-{VERSION}.jar"
     if jar.is_file():
         return jar
     if shutil.which("mvn") is None:
-        raise MissingError("Hadoop Streaming comes through Maven (`mvn`), which is not installed")
+        raise MissingError("Hadoop Streaming needs Maven (`mvn`), which is not installed")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as draft:
         command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", *_PATIENCE, _COPY]

@@ -1,4 +1,4 @@
-"""The stream that is read: readings of a house's meters, of which one has half, while segments are split and merged."""
+"""The stream to read: readings of a house's meters, half of them from one, while segments are split and merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METERS = ("oven", "hall", "lamp", "pump", "attic", "heating")
 
 
 def readings(count: int) -> Iterator[tuple[str, int]]:
-    """Meter and watt-hours; every other reading is the heating's.
+    """Yield meter and watt-hours; every other reading is the heating's.
 
     >>> list(readings(4))
     [('heating', 0), ('hall', 1), ('heating', 2), ('pump', 3)]
@@ -21,8 +21,8 @@ def readings(count: int) -> Iterator[tuple[str, int]]:
         yield ("heating" if number % 2 == 0 else METERS[number % 5]), number % 1_000
 
 
-def produce(manager: nadi.StreamManager, scope: str, count: int, told: Callable[[int], object]) -> dict[str, int]:
-    """Write them; the watt-hours of each meter. told: called with how many were just written."""
+def produce(manager: nadi.StreamManager, scope: str, count: int, on_written: Callable[[int], object]) -> dict[str, int]:
+    """Write the readings; return the watt-hours of each meter. on_written: called with the number just written."""
     manager.create_stream(scope, STREAM, 2)
     cuts = manager.cuts(scope, STREAM)
     totals = dict.fromkeys(METERS, 0)
@@ -39,6 +39,6 @@ def produce(manager: nadi.StreamManager, scope: str, count: int, told: Callable[
                 merged = sorted(cuts.tail().positions)[-2:]
                 manager.scale_stream(scope, STREAM, merged, [(0.0, 0.5)])
             if number % 1_000 == 999:
-                told(1_000)
-    told(count % 1_000)
+                on_written(1_000)
+    on_written(count % 1_000)
     return totals

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A reducer of Hadoop Streaming: lines of meter, tab, reading, in order of meters; the watt-hours of each."""
+"""A reducer of Hadoop Streaming: reads lines of meter, tab, reading, sorted by meter; writes the watt-hours of each."""
 
 from __future__ import annotations
 

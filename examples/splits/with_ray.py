@@ -1,4 +1,4 @@
-"""Splits read by Ray's tasks, each where there is room for it."""
+"""Splits read by Ray's tasks, wherever Ray schedules them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def totals(readings: pyarrow.Table) -> pyarrow.Table:
 def by_ray(splits: Sequence[nadi.Split]) -> dict[str, int]:
     read, sum_up = ray.remote(table), ray.remote(totals)
     tables = [read.remote(split) for split in splits]  # ray.data.from_arrow_refs(tables) is a data set of them
-    found = pyarrow.concat_tables(ray.get([sum_up.remote(one) for one in tables]))
-    together = found.group_by("meter").aggregate([("wh_sum", "sum")])
-    return dict(zip(together["meter"].to_pylist(), together["wh_sum_sum"].to_pylist(), strict=True))
+    sums = pyarrow.concat_tables(ray.get([sum_up.remote(part) for part in tables]))
+    total = sums.group_by("meter").aggregate([("wh_sum", "sum")])
+    return dict(zip(total["meter"].to_pylist(), total["wh_sum_sum"].to_pylist(), strict=True))

@@ -1,5 +1,5 @@
-"""Spark finds `format("nadi")` here: it imports every top-level module named `pyspark_*` and registers its
-DefaultSource. What that does is imported when it is first used."""
+"""The module in which Spark finds `format("nadi")`: Spark imports each top-level module named `pyspark_*` and registers
+its DefaultSource, whose implementation is imported on first use."""
 
 from nadi.spark.registered import Registered
 
@@ -7,7 +7,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(Registered):
-    """A stream as rows (event, scope, stream, segment_id, offset), and rows as events."""
+    """Stream events as rows (event, scope, stream, segment_id, offset), and rows as events."""
 
     @classmethod
     def name(cls) -> str:

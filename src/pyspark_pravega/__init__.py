@@ -1,4 +1,4 @@
-"""Spark finds `format("pravega")` here, for programs made for Pravega's own connector."""
+"""The module in which Spark finds `format("pravega")`, for programs written for Pravega's connector."""
 
 from nadi.spark.registered import Registered
 
@@ -6,7 +6,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(Registered):
-    """As `format("nadi")`, with the defaults of Pravega's connector."""
+    """`format("nadi")` with the defaults of Pravega's connector."""
 
     @classmethod
     def name(cls) -> str:

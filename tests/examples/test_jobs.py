@@ -1,4 +1,4 @@
-"""The examples' Spark jobs, stopped in the middle and started again, against their plain computations."""
+"""The examples' Spark jobs, stopped halfway and restarted, compared with plain computations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import nadi
 from examples.log_patterns import job as log_job
 from examples.log_patterns.checker import PATTERNS, read_and_compare
-from examples.log_patterns.lines import made
+from examples.log_patterns.lines import generated
 from examples.log_patterns.producer import LINES, write
 from examples.programs import ROOT, spark_session
 from examples.returns import checker as returns_checker
@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """Makes a scope of that name, on one server for all."""
+    """Creates a scope of that name, on one server for all tests."""
     with (
         nadi.embedded(tmp_path_factory.mktemp("server")) as server,
         nadi.StreamManager(server.controller_uri) as manager,
@@ -55,8 +55,8 @@ def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> Non
     here = places("log-patterns")
     here.manager.create_stream(here.scope, LINES, 2)
     here.manager.create_stream(here.scope, PATTERNS, 2)
-    lines = list(made(40, 50))
-    told = 0
+    lines = list(generated(40, 50))
+    count = 0
     for some in (lines[: len(lines) // 2], lines[len(lines) // 2 :]):
         with here.manager.create_writer(here.scope, LINES) as writer:
             write(writer, some)
@@ -65,8 +65,8 @@ def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> Non
             query.processAllAvailable()
         finally:
             query.stop()
-        assert len(here.events(PATTERNS)) > told
-        told = len(here.events(PATTERNS))
+        assert len(here.events(PATTERNS)) > count
+        count = len(here.events(PATTERNS))
     verdict = read_and_compare(here.manager, here.scope)
     assert verdict.is_right, verdict
     assert verdict.too_late > 0
@@ -77,7 +77,7 @@ def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) 
     create_streams(here.manager, here.scope)
     here.manager.create_stream(here.scope, returns_checker.PAIRS, 2)
     lines = some_lines(6_000)
-    told = 0
+    count = 0
     for some in (lines[:3_000], lines[3_000:]):
         sell(here.manager, here.scope, some, 0)
         query = returns_job.join_live(spark, here.controller, here.scope, here.folder / "checkpoint")
@@ -85,8 +85,8 @@ def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) 
             query.processAllAvailable()
         finally:
             query.stop()
-        assert len(here.events(returns_checker.PAIRS)) > told
-        told = len(here.events(returns_checker.PAIRS))
+        assert len(here.events(returns_checker.PAIRS)) > count
+        count = len(here.events(returns_checker.PAIRS))
     verdict = returns_checker.read_and_compare(here.manager, here.scope)
     assert verdict.is_right, verdict
     assert 0 < verdict.matched < verdict.returns

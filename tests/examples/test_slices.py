@@ -1,4 +1,4 @@
-"""The fold that finds slices: the same for any batches, and right where a plain search is right."""
+"""The fold that finds slices: the same for any batches, and equal to a plain search."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ rules = st.builds(
 
 @st.composite
 def streams(draw: st.DrawFn) -> Positioned:
-    """Readings of one meter with missing minutes and odd energies, each at its offset of some segment."""
+    """Readings of one meter with missing minutes and odd energies, each at an offset of some segment."""
     minute, readings = 0, []
     steps = st.tuples(st.sampled_from([1, 1, 1, 1, 2, 3, 6]), st.sampled_from([LOW, HIGH, 1 / 3, 200 / 3]))
     for offset, (step, wh) in enumerate(draw(st.lists(steps, max_size=60))):
@@ -49,7 +49,7 @@ def all_slices(rule: Rule, readings: Positioned) -> list[Slice]:
 
 
 def searched(rule: Rule, readings: Positioned) -> list[Slice]:
-    """The same, looking at the whole stream at once: group the high readings, sum what lies between."""
+    """Search the whole stream at once: group the high readings, sum the energy between."""
     high = [i for i, (reading, _) in enumerate(readings) if reading.wh * 60 > rule.threshold_w]
     groups: list[list[int]] = []
     for i in high:
@@ -84,12 +84,12 @@ def test_slices_are_the_same_for_any_batches(rule: Rule, readings: Positioned, d
 
 
 @given(rules, streams())
-def test_slices_are_those_of_a_plain_search(rule: Rule, readings: Positioned) -> None:
+def test_slices_match_a_plain_search(rule: Rule, readings: Positioned) -> None:
     assert all_slices(rule, readings) == searched(rule, readings)
 
 
 @given(rules, streams(), st.randoms(use_true_random=False))
-def test_a_replay_in_any_order_gives_equal_energy(rule: Rule, readings: Positioned, random: Random) -> None:
+def test_replay_in_any_order_has_equal_energy(rule: Rule, readings: Positioned, random: Random) -> None:
     for one in all_slices(rule, readings):
         inside = [r for r, position in readings if one.first_position <= position <= one.last_position]
         random.shuffle(inside)

@@ -1,4 +1,4 @@
-"""The commands of the examples' page, in a short form: each ends with 0, having found what it should."""
+"""The commands of the examples' page, in a short form: each exits with 0, having found the expected results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from examples.plays.speeches import WHEEL
 from examples.programs import ROOT
 from examples.wheels import WheelMissingError
 
-SHORT = {  # what makes a run short, and what it prints
-    "python -m examples.camera": ("--seconds 6", "as they were taken, byte for byte"),
-    "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "each count once"),
-    "python -m examples.plays": ("--plays 3", "as a scan finds them"),
-    "python -m examples.returns": ("--lines 5000 --seconds 2", "each once"),
-    "python -m examples.sensor_slices": ("--readings 700 --seconds 2", "exact to the event, each once"),
-    "python -m examples.splits": ("--by processes --readings 5000", "as it was written, to the digit"),
+SHORT = {  # the options of a short run, and a part of its output
+    "python -m examples.camera": ("--seconds 6", "byte for byte"),
+    "python -m examples.log_patterns": ("--minutes 30 --a-minute 60 --seconds 2", "equal to the plain computation"),
+    "python -m examples.plays": ("--plays 3", "equal to a scan"),
+    "python -m examples.returns": ("--lines 5000 --seconds 2", "equal to the plain computation"),
+    "python -m examples.sensor_slices": ("--readings 700 --seconds 2", "exact to the event"),
+    "python -m examples.splits": ("--by processes --readings 5000", "exactly as written"),
     "script/demo": ("", "replays that agree to the last digit: 65"),
 }
 QUICK = "python -m examples.log_patterns"

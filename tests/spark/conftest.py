@@ -14,7 +14,7 @@ from tests.support.spark import spark_session
 
 from .queries import Home, served
 
-# moments are told exactly
+# append times are exact
 _LIMITS = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
 
 
@@ -48,7 +48,7 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
 
 @pytest.fixture(scope="module")
 def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A server with a scope, and no Spark; a module may set SERVER_LIMITS."""
+    """A server with a scope, without Spark; a module may set SERVER_LIMITS."""
     limits = getattr(request.module, "SERVER_LIMITS", os.environ.get("NADI_LIMITS", ""))
     with served(tmp_path_factory.mktemp("server"), limits) as home:
         yield home

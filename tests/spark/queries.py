@@ -1,4 +1,4 @@
-"""What Spark does with the reader of a streaming query, without Spark."""
+"""Drive the reader of a streaming query like Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Home:
     manager: nadi.StreamManager
 
     def events(self, stream: str) -> list[nadi.client.Event]:
-        """All that the stream has now."""
+        """Return the stream's current events."""
         return list(self.manager.read_events("home", stream, end=self.manager.cuts("home", stream).tail()))
 
 
@@ -37,7 +37,7 @@ def served(folder: Path, limits: str = "") -> Iterator[Home]:
 
 
 class Query:
-    """What Spark does with a reader: each batch planned, then read; begun again at any offset."""
+    """A driver of a reader like Spark: each batch is planned, then read; restarts at any offset."""
 
     def __init__(self, home: Home, stream: str = "", **options: str) -> None:
         given = {"controller": home.uri, "scope": "home", **({"stream": stream} if stream else {}), **options}
@@ -47,7 +47,7 @@ class Query:
         self.batches: list[list[bytes]] = []
 
     def trigger(self) -> bool:
-        """One batch; False if there is nothing to read."""
+        """Run one batch; return False if there is nothing to read."""
         start = self.offsets[-1]
         end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if end == start:

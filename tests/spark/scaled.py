@@ -1,4 +1,4 @@
-"""Streams that were scaled at random, on a real server: few keys at a time, so that some segments stay empty."""
+"""Streams scaled at random on a real server: few keys at a time, so that some segments stay empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS = 20
 
 
 class ScaledStream:
-    """`<key>:<number>` under each key; `written` counts them, `counts` those of each key."""
+    """A stream of `<key>:<number>` under each key; `written` counts all, `counts` those of each key."""
 
     def __init__(self, manager: nadi.StreamManager, stream: str, seed: int) -> None:
         self.manager, self.stream, self.chance = manager, stream, random.Random(seed)
@@ -22,7 +22,7 @@ class ScaledStream:
         manager.create_stream("home", stream, 2)
 
     def live(self, epochs: int, events: int = 60) -> None:
-        """Some epochs, and events in each."""
+        """Go through some epochs, with events in each."""
         for _ in range(epochs):
             self.write(events, self.chance.choice([1, 2, 3, KEYS]))
             self.scale()
@@ -41,7 +41,7 @@ class ScaledStream:
 
 
 def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Random, scope: str = "home") -> None:
-    """All segments or some neighbours are replaced, at even places or any."""
+    """Replace all segments or some neighbours, at even or random bounds."""
     active = manager.current_segments(scope, stream)
     first = chance.randrange(len(active)) if chance.random() < 0.4 else 0
     some = active[first : first + 3] if first else active
@@ -55,8 +55,8 @@ def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Rando
 
 
 def scaled_as_it_went_wrong(manager: nadi.StreamManager, stream: str, seed: int) -> int:
-    """Streams of two and five segments in turn: of those with seeds 4 and 19, cuts were made once that no reader can
-    stand at. How many events it has."""
+    """Return streams of two and five segments alternately; seeds 4 and 19 once produced cuts that no reader can be at.
+    Return the number of events too."""
     chance = random.Random(seed)
     manager.create_stream("home", stream, 2)
     written, segments = 0, 2
@@ -77,7 +77,7 @@ def scaled_as_it_went_wrong(manager: nadi.StreamManager, stream: str, seed: int)
 
 
 def check_once_in_order(events: Iterable[bytes], written: int) -> None:
-    """Each of so many events once, and those of each key in rising order."""
+    """Check that each of these events occurs once, and those of each key in rising order."""
     by_key: dict[bytes, list[int]] = defaultdict(list)
     for event in events:
         key, _, number = event.partition(b":")

@@ -1,4 +1,4 @@
-"""How much a batch of a query holds: by bytes, by events, of each segment; and how much must be there for one."""
+"""Limits of a query's batch: bytes, events, bytes per segment, and the minimum to start one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(home: Home, name: str, events: int, size: int = 92) -> None:
             writer.write_event(f"k{number % 16}:{number}".encode().ljust(size, b"."), f"k{number % 16}")
 
 
-def test_a_limited_backlog_is_read_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limited_backlog_is_read_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     make(home, "once", 2000, segments=3)
     query = Query(home, "once", maxBytesPerTrigger="20000")
     read: list[str] = []
@@ -45,7 +45,7 @@ def test_a_limited_backlog_is_read_once(home: Home, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-def test_a_batch_has_so_many_events(home: Home, segments: int) -> None:
+def test_batch_has_max_events(home: Home, segments: int) -> None:
     name = f"rows-{segments}"
     make(home, name, 1000, segments=segments)
     query = Query(home, name, maxOffsetsPerTrigger="70")
@@ -53,7 +53,7 @@ def test_a_batch_has_so_many_events(home: Home, segments: int) -> None:
     assert [len(batch) for batch in query.batches] == [70] * 14 + [20]
 
 
-def test_events_are_shared_by_streams(home: Home) -> None:
+def test_events_are_shared_among_streams(home: Home) -> None:
     for name, events in (("dealt-a", 300), ("dealt-b", 2), ("dealt-c", 300)):
         make(home, name, events)
     query = Query(home, stream_pattern="dealt-.", maxOffsetsPerTrigger="100")
@@ -71,7 +71,7 @@ def test_events_are_shared_by_streams(home: Home) -> None:
     assert read == set(tails), "no stream waits for the others to be read"
 
 
-def test_one_segment_gives_no_more_than_its_part(home: Home) -> None:
+def test_segment_gives_at_most_its_share(home: Home) -> None:
     make(home, "parts", 1000, segments=4)
     query = Query(home, "parts", maxBytesPerSegment="5000")
     query.trigger()
@@ -81,7 +81,7 @@ def test_one_segment_gives_no_more_than_its_part(home: Home) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"maxBytesPerTrigger": "1000"}, {"maxBytesPerSegment": "300"}])
-def test_events_larger_than_a_share_are_given_too(home: Home, limit: dict[str, str]) -> None:
+def test_events_larger_than_a_share_are_read(home: Home, limit: dict[str, str]) -> None:
     name = f"large-{next(iter(limit)).lower()}"
     make(home, name, 5, segments=2)
     write(home, name, 12, size=200_000)
@@ -91,7 +91,7 @@ def test_events_larger_than_a_share_are_given_too(home: Home, limit: dict[str, s
     assert max(map(len, query.batches)) <= 10
 
 
-def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_waits_for_min_events(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
 
     class Clock:
@@ -100,7 +100,7 @@ def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pyt
     monkeypatch.setattr(admission, "time", Clock)
     make(home, "enough", 3, segments=2)
     query = Query(home, "enough", minOffsetsPerTrigger="10", maxTriggerDelay="30s")
-    assert query.trigger(), "the first is for what is there"
+    assert query.trigger(), "the first batch doesn't wait"
     counted: list[int] = []
     take = StreamView.take
 
@@ -129,4 +129,4 @@ def test_a_batch_waits_until_there_is_enough_for_it(home: Home, monkeypatch: pyt
     once = query.reader.latestOffset(query.offsets[-1], ReadAllAvailable())
     assert len(query.read(query.offsets[-1], once)) == 1, "a trigger of once waits for nothing"
     query.reader.prepareForTriggerAvailableNow()
-    assert query.trigger(), "nor does one of what is available now"
+    assert query.trigger(), "nor does an available-now query"

@@ -1,5 +1,5 @@
-"""Batches of a stream whose events have their own time end at one time in all segments: a watermark over loaded history
-leaves no row behind that its own segment did not have late."""
+"""Batches of a stream with event times end at the same time in all segments: loading history, a watermark drops no row
+that wasn't late in its own segment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ METERS = 12
 
 
 def readings(hours: Iterable[int], *, padding: bool = True) -> list[tuple[bytes, str]]:
-    """Of each hour one of each meter, and its key; those of low keys are large, so that segments differ in bytes per
-    hour."""
+    """Return hourly readings of each meter with their keys; those of low keys are large, so that segments differ in
+    bytes per hour."""
     made = []
     for hour in hours:
         for meter in range(METERS):
@@ -73,7 +73,7 @@ def time_of(event: bytes) -> datetime | None:
 
 
 def late_rows(batches: list[list[bytes]], delay: timedelta) -> list[bytes]:
-    """Those that Spark would drop: earlier than the latest row of any batch before, less the delay."""
+    """Return the rows that Spark would drop: earlier than the latest row of any batch before, minus the delay."""
     late, latest = list[bytes](), YEAR - 1000 * HOUR
     for batch in batches:
         times = [(time, event) for event in batch if (time := time_of(event)) is not None]
@@ -102,7 +102,7 @@ LIMITS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit), "all"))
-def test_no_row_is_left_behind(home: Home, limit: dict[str, str]) -> None:
+def test_watermark_drops_no_rows(home: Home, limit: dict[str, str]) -> None:
     stream = f"behind-{next(iter(limit), 'all')}"
     as_split_and_merged(home.manager, stream)
     query = Query(home, stream, **limit)
@@ -114,7 +114,7 @@ def test_no_row_is_left_behind(home: Home, limit: dict[str, str]) -> None:
 
 
 def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
-    """Some rows come up to two days late, some clocks are ahead by a day, some rows have no time."""
+    """Make some rows up to two days late, some clocks fast by a day, and some rows without a time."""
     chance = random.Random(5)
     manager.create_stream("home", stream, 3, event_time="read_at")
     events = list[tuple[bytes, str]]()
@@ -135,7 +135,7 @@ def as_disordered(manager: nadi.StreamManager, stream: str) -> None:
         pytest.param("maxOffsetsPerTrigger=300", marks=pytest.mark.slow),
     ],
 )
-def test_disordered_rows_are_left_behind_only_where_they_came_late(home: Home, limit: str) -> None:
+def test_only_late_rows_are_dropped(home: Home, limit: str) -> None:
     stream = "disordered-" + limit.replace("=", "-")
     as_disordered(home.manager, stream)
     query, whole = Query(home, stream, **dict([limit.split("=")])), home.events(stream)
@@ -150,7 +150,7 @@ def test_disordered_rows_are_left_behind_only_where_they_came_late(home: Home, l
 @pytest.mark.parametrize(
     "limit", [{"maxOffsetsPerTrigger": "1"}, {"maxBytesPerTrigger": "100"}], ids=["events", "bytes"]
 )
-def test_a_batch_without_room_for_a_row_of_each_segment_goes_on(home: Home, limit: dict[str, str]) -> None:
+def test_batch_smaller_than_a_row_per_segment_advances(home: Home, limit: dict[str, str]) -> None:
     stream = f"narrow-{next(iter(limit))}"
     home.manager.create_stream("home", stream, 3, event_time="read_at")
     load(home.manager, stream, readings(range(10)))
@@ -159,7 +159,7 @@ def test_a_batch_without_room_for_a_row_of_each_segment_goes_on(home: Home, limi
     assert late_rows(query.batches, 0 * HOUR) == []
 
 
-def test_streams_of_one_query_end_at_one_time(home: Home) -> None:
+def test_batch_ends_at_one_time_in_all_streams(home: Home) -> None:
     for name, hours in (("many-a", 24 * 10), ("many-b", 24 * 30)):
         home.manager.create_stream("home", name, 2, event_time="read_at")
         load(home.manager, name, readings(range(hours), padding=name == "many-b"))
@@ -173,7 +173,7 @@ def test_streams_of_one_query_end_at_one_time(home: Home) -> None:
     assert sum(any(not event.startswith(b"{") for event in batch) for batch in query.batches) <= 3, "as without a time"
 
 
-def test_a_client_that_may_not_write_plans_the_same(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_client_plans_equal_batches(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     as_split_and_merged(home.manager, "closed")
 
     async def refused(*_: object) -> int:
@@ -189,7 +189,7 @@ def test_a_client_that_may_not_write_plans_the_same(home: Home, monkeypatch: pyt
     assert late_rows(closed.batches, 0 * HOUR) == []
 
 
-def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_before_query_start_are_not_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     as_loaded(home.manager, "from-the-middle")
     cuts = home.manager.cuts("home", "from-the-middle")
     middle = cuts.after(cuts.head(), 24 * 15 * METERS)
@@ -209,7 +209,7 @@ def test_what_lies_before_a_query_is_not_read_for_it(home: Home, monkeypatch: py
     assert all(start >= starts[name] > 0 for name, start in read.items())
 
 
-def test_at_the_tail_nothing_is_asked_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_at_tail_sends_no_requests(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     as_loaded(home.manager, "tail")
     query = Query(home, "tail", start="tail", **LIMITS[0])
 
@@ -247,7 +247,7 @@ def test_windows_over_loaded_history_close_in_order_with_all_rows(world: World, 
     assert len(late) > 3
 
 
-def test_times_before_1970_need_a_shift_until_the_window_is_made(world: World) -> None:
+def test_times_before_1970_need_a_shift(world: World) -> None:
     """Spark takes 1970 for the first watermark, whatever the delay (findings/pyspark-first-watermark-is-1970.sh)."""
     world.manager.create_stream("home", "old", 1, event_time="read_at")
     load(world.manager, "old", [(encoded(datetime(year, 7, 20, tzinfo=UTC), 1), "k") for year in (1869, 1969, 2025)])

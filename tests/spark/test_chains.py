@@ -1,4 +1,4 @@
-"""The guide's chain of two queries: one is stopped and loses its checkpoint while the other goes on."""
+"""The guide's chain of two queries: one is stopped and loses its checkpoint while the other continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of columns that need no event bytes: the same rows, the same errors, and none of the bytes are sent."""
+"""Reads of columns without event bytes: the same rows, the same errors, and no event bytes are sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLACES = "offset,segment_id,position_before,position,stream"
 
 @pytest.fixture(scope="module", autouse=True)
 def every() -> Iterator[list[int]]:
-    """How many bytes came over a connection to a segment store, each time: for connections made from now on."""
+    """Record the bytes received by each connection to a segment store made from now on."""
     sizes: list[int] = []
     handled = SegmentStoreConnection.buffer_updated
 
@@ -66,15 +66,15 @@ def rows(home: Home, stream: str, piece: ScanRange, columns: str, **given: str) 
 
 
 def same(home: Home, stream: str, piece: ScanRange, **given: str) -> int:
-    """How many rows there are, which are the same as beside their events."""
+    """Check that the rows equal those read with their events; return their number."""
     alone = rows(home, stream, piece, PLACES, **given)
-    beside = rows(home, stream, piece, f"event,{PLACES}", **given)
-    assert alone == [{name: row[name] for name in alone[0]} for row in beside] if alone else not beside
+    with_events = rows(home, stream, piece, f"event,{PLACES}", **given)
+    assert alone == [{name: row[name] for name in alone[0]} for row in with_events] if alone else not with_events
     return len(alone)
 
 
 def write(home: Home, stream: str, events: list[bytes]) -> int:
-    """Where the segment ends then."""
+    """Write the events; return the segment's end."""
     with home.manager.create_writer("home", stream) as writer:
         for event in events:
             writer.write_event(event, "key")
@@ -125,7 +125,7 @@ def error(home: Home, piece: ScanRange, columns: str) -> tuple[type[NadiError], 
     return type(caught.value), str(caught.value)
 
 
-def test_an_older_server_sends_the_events(home: Home, received: list[int]) -> None:
+def test_older_server_sends_events(home: Home, received: list[int]) -> None:
     home.manager.create_stream("home", "older")
     end = write(home, "older", [bytes(1000)] * 500)
     client = client_of(options_of(home, "older", "offset").controller)
@@ -143,7 +143,7 @@ def test_an_older_server_sends_the_events(home: Home, received: list[int]) -> No
     assert 0 < sum(received) < 2_000
 
 
-def test_a_batch_of_so_many_events_is_counted_without_them(home: Home, received: list[int]) -> None:
+def test_limited_batch_is_counted_without_event_bytes(home: Home, received: list[int]) -> None:
     home.manager.create_stream("home", "counted")
     size = write(home, "counted", [bytes(1000 + number % 7) for number in range(2000)])
     query = Query(home, "counted", maxOffsetsPerTrigger="300")
@@ -158,7 +158,7 @@ def test_a_batch_of_so_many_events_is_counted_without_them(home: Home, received:
 
 
 def located(client: TaskClient, stream: str, end: int) -> int:
-    """How many of the segment's bytes are in tier 2."""
+    """Return how many of the segment's bytes are in tier 2."""
     name = segment_name("home", stream, 0)
     found = client.run(locate_chunks(stores_of(client.manager), name, 0, end))
     return sum(part.length for part in found.parts)
@@ -171,7 +171,7 @@ def in_tier2(client: TaskClient, stream: str, end: int, least: int) -> None:
         time.sleep(0.05)
 
 
-def test_chunks_that_can_be_read_are_looked_through_here(
+def test_accessible_chunks_are_scanned_by_tasks(
     home: Home, received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.manager.create_stream("home", "chunks")
@@ -211,7 +211,7 @@ def test_chunks_that_can_be_read_are_looked_through_here(
     assert sum(received) < 10_000, "the server has all"
 
 
-def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> None:
+def test_damage_is_reported_or_skipped_as_in_reads(tmp_path: Path) -> None:
     limits = {"NADI_LIMITS": SERVER_LIMITS.replace("262144", "4194304")}
     with (
         nadi.embedded(tmp_path / "data", environment=limits) as server,
@@ -232,13 +232,13 @@ def test_damage_is_told_and_skipped_as_where_events_are_read(tmp_path: Path) -> 
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         home, piece = Home(server.controller_uri, manager), ScanRange("damaged", 0, 0, end)
-        told, left = [], []
+        errors, left = [], []
         for direct in ("never", "always"):
             for columns in ("offset", "event"):
                 with pytest.raises(DamagedDataError) as caught:
                     rows(home, "damaged", piece, columns, direct=direct)
-                told.append((caught.value.segment, caught.value.offset, caught.value.end_offset, caught.value.reason))
+                errors.append((caught.value.segment, caught.value.offset, caught.value.end_offset, caught.value.reason))
             assert 1000 < same(home, "damaged", piece, on_damage="skip", direct=direct) < 9000
             left.append(rows(home, "damaged", piece, "event", on_damage="skip", direct=direct))
-        assert told == told[:1] * 4
+        assert errors == errors[:1] * 4
         assert left[0] == left[1]

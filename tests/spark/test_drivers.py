@@ -1,5 +1,5 @@
-"""One link of a chain whose drivers die at any step, lose their checkpoints, and are started twice: its output has each
-event once, in order per key."""
+"""One link of a chain whose drivers die at any step, lose their checkpoints, and are started twice: its output has
+each event once, in order per key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def dies(*_: object) -> None:
 
 
 class Driver:
-    """A query with a checkpoint, which is its offsets and the number of batches in the commit log."""
+    """A query with a checkpoint: its offsets and the number of batches in the commit log."""
 
     def __init__(self, home: Home, name: str, number: int, room: int) -> None:
         given = {"groupId": name, "output": f"{name}-out", "startAt": "last-committed"}
@@ -42,7 +42,8 @@ class Driver:
         self._reader: StreamReader | None = None
 
     def trigger(self, monkeypatch: pytest.MonkeyPatch, end_at: str | None) -> bool:
-        """A batch, as Spark does it, to the step at which the driver is killed; False if there is nothing to read."""
+        """Run a batch like Spark up to the step at which the driver is killed; return False if there is nothing to
+        read."""
         try:
             return self._batch(monkeypatch, end_at)
         except DiedError:
@@ -52,7 +53,7 @@ class Driver:
                 self._reader = None
 
     def forget(self) -> None:
-        """It is started again."""
+        """Restart it."""
         self._reader = None
 
     def _batch(self, monkeypatch: pytest.MonkeyPatch, end_at: str | None) -> bool:
@@ -94,7 +95,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 60))])
-def test_a_link_whoever_dies(home: Home, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_chain_link_is_exact_despite_kills(home: Home, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance, name = random.Random(seed), f"link-{seed}"
     for stream in (name, f"{name}-out"):
         home.manager.create_stream("home", stream, 2)

@@ -1,4 +1,4 @@
-"""The column `event_time` on a server: as writers noted it, through scalings, truncations and restarts."""
+"""The column `event_time` with a server: as noted by writers, across scalings, truncations and restarts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Noted:
-    """A stream whose events are their own times, each counted on; times are noted after every STEP of them."""
+    """A stream of events that are their own times, counting up; times are noted after every STEP of them."""
 
     def __init__(self, home: Home) -> None:
         self.manager, self.stream = home.manager, f"noted-{next(_names)}"
@@ -58,7 +58,7 @@ class Noted:
 
 
 def add_watermark(home: Home, stream: str, noted: int, offset: int) -> None:
-    """As the controller does, in a stream of one segment."""
+    """Add a watermark like the controller, in a stream of one segment."""
     client = client_of(options_of(home, stream).controller)
 
     async def add() -> None:
@@ -70,7 +70,7 @@ def add_watermark(home: Home, stream: str, noted: int, offset: int) -> None:
 
 
 def known(number: int) -> int | None:
-    """The last time that was noted before an event."""
+    """Return the last time noted before an event."""
     return number // STEP * STEP or None
 
 
@@ -102,7 +102,7 @@ def test_event_times_through_scalings(home: Home, at_once: int, monkeypatch: pyt
     assert {int(row["event"]): row["event_time"] for row in rows} == {n: known(n) for n in range(stream.written)}
 
 
-def test_a_query_tells_the_same_and_goes_on_from_a_checkpoint_without_the_column(home: Home) -> None:
+def test_query_adds_event_times_to_an_older_checkpoint(home: Home) -> None:
     stream = Noted(home)
     stream.live(2)
     scale_somehow(home.manager, stream.stream, random.Random(1))
@@ -113,28 +113,28 @@ def test_a_query_tells_the_same_and_goes_on_from_a_checkpoint_without_the_column
     offset = without.initialOffset()
     offset = without.latestOffset(offset, without.getDefaultReadLimit())
     reader = StreamReader(options_of(home, stream.stream, Use.READ_STREAM, **limited))
-    told = dict[int, Any]()
+    times = dict[int, Any]()
     batches = 0
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
-        told |= {int(row["event"]): row["event_time"] for row in rows_of(reader, reader.partitions(offset, end))}
+        times |= {int(row["event"]): row["event_time"] for row in rows_of(reader, reader.partitions(offset, end))}
         offset, batches = end, batches + 1
     assert batches > 3
-    assert STEP < len(told) < stream.written
-    assert told == {number: known(number) for number in told}
+    assert STEP < len(times) < stream.written
+    assert times == {number: known(number) for number in times}
 
 
-def test_a_row_that_is_read_again_may_know_more(home: Home) -> None:
+def test_later_read_may_have_later_event_time(home: Home) -> None:
     home.manager.create_stream("home", "late")
     with home.manager.create_writer("home", "late") as writer:
         writer.write_batch([b"0", b"1", b"2"], "k")
-    told = [[row["event_time"] for row in batch(home, "late")]]
+    times = [[row["event_time"] for row in batch(home, "late")]]
     for noted, offset in ((5, 9), (7, 18)):
         add_watermark(home, "late", noted, offset)
-        told.append([row["event_time"] for row in batch(home, "late")])
-    assert told == [[None, None, None], [None, 5, 5], [None, 5, 7]]
+        times.append([row["event_time"] for row in batch(home, "late")])
+    assert times == [[None, None, None], [None, 5, 5], [None, 5, 7]]
 
 
-def test_a_stream_that_was_never_noted_beside_one_that_was(home: Home) -> None:
+def test_event_times_of_streams_with_and_without_notes(home: Home) -> None:
     stream = Noted(home)
     stream.live(2)
     home.manager.create_stream("home", "never")
@@ -145,7 +145,7 @@ def test_a_stream_that_was_never_noted_beside_one_that_was(home: Home) -> None:
     assert {row["event_time"] for row in rows if row["stream"] == stream.stream} == {None, STEP}
 
 
-def test_what_is_left_after_a_truncation_keeps_its_times(home: Home) -> None:
+def test_remaining_rows_keep_event_times_after_truncation(home: Home) -> None:
     stream = Noted(home)
     stream.live(4)
     half = stream.cuts.after_event_time(2 * STEP)
@@ -194,24 +194,22 @@ def test_times_in_their_writers_unit(home: Home, unit: str | None, noted: int) -
     assert batch(home, stream, columns="event_time")[1] == {"event_time": noted}
 
 
-def test_numbers_that_are_no_times_in_that_unit(home: Home) -> None:
+def test_numbers_out_of_range_of_the_unit_are_rejected(home: Home) -> None:
     home.manager.create_stream("home", "nanoseconds")
     with home.manager.create_writer("home", "nanoseconds") as writer:
         writer.write_batch([b"0", b"1"], "k")
     add_watermark(home, "nanoseconds", 1_795_435_201_123_456_789, 9)
-    with pytest.raises(
-        InvalidArgumentError, match=r"'eventTimeUnit' the unit that they note, of s, ms, us, ns, or 'none'"
-    ):
+    with pytest.raises(InvalidArgumentError, match="'eventTimeUnit'"):
         batch(home, "nanoseconds", eventTimeUnit="ms")
 
 
-def test_the_option_is_checked(home: Home) -> None:
+def test_invalid_event_time_unit_is_rejected(home: Home) -> None:
     given = {"controller": home.uri, "scope": "home", "stream": "late"}
     assert DefaultSource(given | {"columns": "event_time", "eventTimeUnit": "None"}).schema() == "event_time long"
     for wrong, says in (
-        ({"columns": "event_time", "eventTimeUnit": "hours"}, "must be s, ms, us, ns since 1970, or none"),
-        ({"columns": "event", "eventTimeUnit": "ms"}, "no effect where 'columns' leaves out 'event_time'"),
-        ({"eventTimeUnit": "ms"}, "no effect where 'columns' leaves out 'event_time'"),
+        ({"columns": "event_time", "eventTimeUnit": "hours"}, "hours"),
+        ({"columns": "event", "eventTimeUnit": "ms"}, "'event_time'"),
+        ({"eventTimeUnit": "ms"}, "'event_time'"),
     ):
         with pytest.raises(InvalidArgumentError, match=says):
             DefaultSource(given | wrong).schema()
@@ -226,7 +224,7 @@ BEGIN = datetime.datetime(2026, 11, 23, tzinfo=datetime.UTC)
 
 
 def write_hours(manager: nadi.StreamManager, hours: range) -> None:
-    """Ten events behind the note of each hour, whose watermark is awaited."""
+    """Write ten events after the note of each hour, and await its watermark."""
     cuts = manager.cuts("home", "meters")
     with manager.create_writer("home", "meters", writer_id="kitchen") as writer:
         for hour in hours:
@@ -270,7 +268,7 @@ def test_the_guides_example(spark: Any, home: Home, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def loaded(home: Home) -> dict[str, str]:
-    """A stream with a year of two meters' hours, loaded at once; the options to read it."""
+    """Load a year of two meters' hours into a stream at once; return the options to read it."""
     manager = home.manager
     manager.create_stream("home", "year", 2, event_time="read_at")
     hours = [BEGIN + datetime.timedelta(hours=hour) for hour in range(24 * 365)]
@@ -288,7 +286,7 @@ WEEK_MS = {name: f"{1_803_859_200_000 + days * 86_400_000}" for name, days in zi
 
 @pytest.mark.spark
 @pytest.mark.parametrize("times", [WEEK, WEEK_MS], ids=["text", "ms"])
-def test_a_batch_between_event_times_has_what_plain_python_finds(
+def test_batch_between_event_times_matches_plain_python(
     spark: Any, loaded: dict[str, str], times: dict[str, str]
 ) -> None:
     rows = spark.read.format("nadi").options(**loaded, **times, value_format="json", value_schema="read_at timestamp")
@@ -298,9 +296,7 @@ def test_a_batch_between_event_times_has_what_plain_python_finds(
 
 
 @pytest.mark.spark
-def test_a_query_between_event_times_has_what_plain_python_finds(
-    spark: Any, loaded: dict[str, str], tmp_path: Path
-) -> None:
+def test_query_between_event_times_matches_plain_python(spark: Any, loaded: dict[str, str], tmp_path: Path) -> None:
     found: list[bytes] = []
     read = spark.readStream.format("nadi").options(**loaded, **WEEK, maxBytesPerTrigger="4096").load()
     query = read.writeStream.foreachBatch(lambda rows, _: found.extend(bytes(row.event) for row in rows.collect()))

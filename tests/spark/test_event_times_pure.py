@@ -1,4 +1,4 @@
-"""The column `event_time` against the windows of readers, on streams that live at random, without a server."""
+"""The column `event_time` compared with readers' time windows, on random streams without a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nadi.naming import segment_id
 
 
 class Life:
-    """A stream's segments, as they were split and merged, their lengths, and watermarks on the way of one reader."""
+    """A random stream's segments and their lengths, and watermarks along one reader's path."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -52,7 +52,7 @@ class Life:
         return sorted([one for one in active if one not in some] + made, key=lambda one: one.low)
 
     def _marked(self) -> Iterator[Watermark]:
-        """Of places that a reader may stand at, each at or after the one before."""
+        """Return cuts that a reader can be at, each at or after the previous one."""
         cut = {0: 0, 1: 0}
         lower = self.chance.randrange(-5, 5)
         while True:
@@ -69,7 +69,7 @@ class Life:
                 return
 
     def _passed(self, cut: dict[int, int], segment: int) -> dict[int, int]:
-        """A cut behind a segment: what follows it begins, or waits for others that it follows, too."""
+        """Return the cut after a segment: its successors start, or wait for their other predecessors."""
         cut = {one: offset for one, offset in cut.items() if one != segment}
         for other in self.following[segment]:
             before = [one for one in cut if one < other and share_keys(self.segments[one], self.segments[other])]
@@ -81,13 +81,13 @@ class Life:
         return SegmentPosition(segment, piece.low, piece.high, offset)
 
     async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
-        """In place of `watermarks`: an entry's place is its number."""
+        """A fake of `watermarks`: an entry's position is its number."""
         first = of[3] if len(of) > 3 else 0
         for number, watermark in enumerate(self.watermarks[first:], start=first + 1):
             yield number, watermark
 
     async def find(self, *of: Any) -> int:
-        """In place of `find_last`: the last that is accepted, or one shortly before it."""
+        """A fake of `find_last`: returns the last accepted entry, or one shortly before it."""
         accepted: list[bool] = [of[3](watermark) for watermark in self.watermarks]
         assert accepted == sorted(accepted, reverse=True), "none is accepted after one that isn't"
         return max(0, sum(accepted) - 1 - self.chance.randrange(3))
@@ -104,7 +104,7 @@ class Life:
 
 
 class OwnLoop:
-    """In place of a client: what it is asked runs here."""
+    """A fake client that runs work in this loop."""
 
     manager = None
 
@@ -114,7 +114,7 @@ class OwnLoop:
 
 @given(st.integers(0, 1 << 32), st.integers(1, 5))
 @settings(max_examples=150)
-def test_a_row_has_the_lower_bound_of_a_reader_that_stands_there(seed: int, at_once: int) -> None:
+def test_row_has_lower_bound_of_a_reader_at_its_position(seed: int, at_once: int) -> None:
     life = Life(chance := random.Random(seed))
     with (
         asyncio.Runner() as runner,
@@ -141,7 +141,7 @@ def test_a_row_has_the_lower_bound_of_a_reader_that_stands_there(seed: int, at_o
 
 
 @given(st.integers(0, 1 << 32))
-def test_a_watermark_holds_from_the_first_place_at_or_after_it(seed: int) -> None:
+def test_watermark_applies_from_first_offset_at_or_after_it(seed: int) -> None:
     life = Life(random.Random(seed))
     ranges = {one: (piece.low, piece.high) for one, piece in life.segments.items()}
     for watermark in life.watermarks:

@@ -1,4 +1,4 @@
-"""Executors follow a stream's segments: how many there should be, the loop, and Spark's own executors."""
+"""Executors follow a stream's segments: their target number, the loop, and Spark's own executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def until(is_so: Callable[[], bool], what: str, limit_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_how_many_there_should_be() -> None:
+def test_target_size_follows_segments() -> None:
     size = Size(least=2, most=6, segments_per_executor=2, idle_s=60)
     # more at once; fewer only when more were last needed a minute ago
     assert [size.after(1, 0), size.after(7, 1), size.after(100, 2), size.after(9, 3)] == [2, 4, 6, 6]
@@ -34,14 +34,14 @@ def test_how_many_there_should_be() -> None:
     assert Size(1, 8, 1, idle_s=0).after(3, 0) == 3
 
 
-def test_a_short_rise_starts_the_wait_anew() -> None:
+def test_short_rise_restarts_the_wait() -> None:
     size = Size(1, 8, 1, idle_s=10)
     assert [size.after(4, 0), size.after(1, 1), size.after(3, 9), size.after(1, 10)] == [4, 4, 4, 3]
     assert [size.after(1, 18), size.after(1, 19)] == [3, 1]
 
 
 class Segments:
-    """A manager that tells of so many segments, or fails."""
+    """A manager that reports that many segments, or fails."""
 
     def __init__(self) -> None:
         self.count = 2
@@ -54,7 +54,7 @@ class Segments:
 
 
 class Room:
-    """Executors that start at once; busy ones are not given back."""
+    """Executors that start at once; busy ones are not released."""
 
     def __init__(self) -> None:
         self.count, self.busy, self.stopped = 1, 0, False
@@ -65,7 +65,7 @@ class Room:
     def want(self, count: int) -> None:
         self.count = max(self.count, count)
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self.count = max(self.busy, self.count - count)
 
     def is_over(self) -> bool:
@@ -76,7 +76,7 @@ def following(segments: Segments, room: Room) -> ExecutorFollowing:
     return ExecutorFollowing(cast("Any", segments), "home", ["a", "b"], cast("Any", room), Size(1, 8, 1, 0), 0.01)
 
 
-def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:
+def test_loop_requests_more_and_releases_idle_executors() -> None:
     segments, room = Segments(), Room()
     with following(segments, room):
         assert room.count == 4  # of two streams, when it returns
@@ -87,10 +87,10 @@ def test_the_loop_asks_for_more_and_gives_back_what_is_idle() -> None:
         segments.error = UnavailableError("away for a moment")
         time.sleep(0.05)
         segments.error, segments.count = None, 3
-        until(lambda: room.count == 6, "it goes on once nadi answers")
+        until(lambda: room.count == 6, "it resumes once nadi responds")
 
 
-def test_what_ends_the_loop_is_told() -> None:
+def test_error_that_ends_the_loop_is_raised_by_close() -> None:
     segments, room = Segments(), Room()
     loop = following(segments, room)
     segments.error = StreamNotFoundError("home", "a")
@@ -128,7 +128,7 @@ def lose_the_stream_and_divide(room: Room) -> None:
         ({}, "Spark Connect"),
     ],
 )
-def test_what_it_refuses(options: dict[str, Any], named: str) -> None:
+def test_invalid_arguments_are_rejected(options: dict[str, Any], named: str) -> None:
     given = {"streams": "s", "max_executors": 4, **options}
     with pytest.raises(InvalidArgumentError, match=named):
         follow_segments(object(), cast("Any", Segments()), "home", **given)
@@ -136,7 +136,7 @@ def test_what_it_refuses(options: dict[str, Any], named: str) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A standalone master and two workers with a core each, in one machine's processes."""
+    """A standalone master and two workers with a core each, in processes of this machine."""
     from pyspark.sql import SparkSession
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -153,7 +153,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_spark_s_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:
+def test_spark_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None:
     known = cluster.sparkContext._jsc.sc()
 
     def executors() -> int:
@@ -164,13 +164,13 @@ def test_spark_s_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None
         manager.create_stream("home", "meters", 1)
 
         class Query:
-            """What the guide's example waits for."""
+            """The query that the guide's example waits for."""
 
             def awaitTermination(self) -> None:
                 until(lambda: executors() == 1, "one segment, one executor", 120)
                 scale(manager, 3)
                 until(lambda: executors() == 2, "a segment more than executors", 120)
-                # work goes on while they go
+                # work continues while they are released
                 assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
                 scale(manager, 1)
                 until(lambda: executors() == 1, "one segment again", 120)

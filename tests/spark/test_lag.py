@@ -1,4 +1,4 @@
-"""What a query says about its lag: in the latest offset that it reports, and in Spark's progress."""
+"""The lag of a query, in the latest offset that it reports, and in Spark's progress."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def write(home: Home | World, name: str, events: int) -> None:
 
 
 def reported(query: Query) -> Any:
-    """After a trigger, as Spark asks."""
+    """Return the report after a trigger."""
     query.trigger()
     return query.reader.reportLatestOffset()
 
 
-def test_a_query_that_keeps_up_is_not_behind_and_asks_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_at_tail_has_no_lag_and_sends_no_requests(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.manager.create_stream("home", "up", 2)
     write(home, "up", 10)
     query = Query(home, "up")
@@ -48,7 +48,7 @@ def test_a_query_that_keeps_up_is_not_behind_and_asks_nothing(home: Home, monkey
         assert latest == {**query.offsets[-1], "behind": NOTHING}
 
 
-def test_a_limited_query_says_what_is_left(home: Home) -> None:
+def test_limited_query_reports_its_lag(home: Home) -> None:
     home.manager.create_stream("home", "left", 2)
     began = time.monotonic()
     write(home, "left", 100)
@@ -64,7 +64,7 @@ def test_a_limited_query_says_what_is_left(home: Home) -> None:
     assert "behind" not in str(query.offsets), "offsets are what they always were"
 
 
-def test_of_a_scaled_stream_all_that_lies_behind_counts(home: Home) -> None:
+def test_lag_counts_all_segments_of_a_scaled_stream(home: Home) -> None:
     stream = ScaledStream(home.manager, "lag-scaled", 3)
     stream.live(3)
     query = Query(home, stream.stream)
@@ -78,7 +78,7 @@ def test_of_a_scaled_stream_all_that_lies_behind_counts(home: Home) -> None:
     assert latest["behind"] == NOTHING
 
 
-def test_several_streams_are_told_one_by_one_and_together(home: Home) -> None:
+def test_lag_of_several_streams_is_reported_each_and_in_total(home: Home) -> None:
     for name in ("lags-a", "lags-b"):
         home.manager.create_stream("home", name, 1)
         write(home, name, 50)
@@ -87,7 +87,7 @@ def test_several_streams_are_told_one_by_one_and_together(home: Home) -> None:
     assert latest["behind"]["bytes"] == 4000
 
 
-def test_a_lag_that_cannot_be_told_fails_no_query(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_lag_doesnt_fail_the_query(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.manager.create_stream("home", "untold", 1)
     write(home, "untold", 5)
     query = Query(home, "untold", maxOffsetsPerTrigger="1")
@@ -100,7 +100,7 @@ def test_a_lag_that_cannot_be_told_fails_no_query(home: Home, monkeypatch: pytes
     assert query.trigger()
 
 
-def test_both_ends_of_a_gap_are_told_and_what_was_skipped_is_counted(home: Home) -> None:
+def test_gap_has_both_ends_and_skipped_bytes_are_counted(home: Home) -> None:
     home.manager.create_stream("home", "gap", 1)
     write(home, "gap", 10)
     strict, lenient = Query(home, "gap"), Query(home, "gap", failOnDataLoss="false")
@@ -111,7 +111,7 @@ def test_both_ends_of_a_gap_are_told_and_what_was_skipped_is_counted(home: Home)
     write(home, "gap", 20)
     head = cuts.after(before, 15)
     home.manager.truncate_stream(head)
-    with pytest.raises(QueryTruncatedError, match="gone is what lies from") as caught:
+    with pytest.raises(QueryTruncatedError) as caught:
         strict.trigger()
     assert caught.value.cuts == (before, head)
     assert reported(lenient)["skipped_bytes"] == 1500
@@ -119,7 +119,7 @@ def test_both_ends_of_a_gap_are_told_and_what_was_skipped_is_counted(home: Home)
     assert len(lenient.batches[-1]) == 5
 
 
-def test_a_batch_whose_events_went_before_a_restart_fails_before_its_tasks(home: Home) -> None:
+def test_batch_truncated_before_restart_fails_when_planned(home: Home) -> None:
     home.manager.create_stream("home", "went", 2)
     write(home, "went", 50)
     query = Query(home, "went")
@@ -127,7 +127,7 @@ def test_a_batch_whose_events_went_before_a_restart_fails_before_its_tasks(home:
     start, end = query.offsets
     home.manager.truncate_stream(home.manager.cuts("home", "went").after(nadi.StreamCut.from_text(start["cut"]), 20))
     query.restart(1)
-    with pytest.raises(QueryTruncatedError, match="gone is what lies from"):
+    with pytest.raises(QueryTruncatedError):
         query.reader.partitions(start, end)
     lenient = Query(home, "went", failOnDataLoss="false")
     assert len(lenient.read(start, end)) == 30
@@ -140,7 +140,7 @@ def test_the_lag_of_other_sources_is_none() -> None:
     assert lag({"sources": [one, {"latestOffset": 5}, other]}) == QueryLag(3, None, 2.0, 7)
 
 
-def test_in_spark_the_lag_is_in_the_progress(world: World, tmp_path: Path) -> None:
+def test_spark_progress_contains_the_lag(world: World, tmp_path: Path) -> None:
     world.manager.create_stream("home", "spark-lag", 1)
     write(world, "spark-lag", 100)
     query = (

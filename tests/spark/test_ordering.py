@@ -1,4 +1,4 @@
-"""Rows of a key are put in the order of their stream, in whatever frames they come."""
+"""Rows of a key are sorted in the order of their stream, in any frames."""
 
 import random
 
@@ -29,12 +29,12 @@ def test_one_stream_after_the_other() -> None:
     assert [(row.stream, row.offset) for row in in_order(frames)] == [("a", 7), ("a", 9), ("b", 5)]
 
 
-def test_nothing_is_in_order() -> None:
+def test_empty_input_is_sorted() -> None:
     assert list(in_order([])) == []
     assert list(in_order(frame().reindex(columns=["segment_id", "offset"]))) == []
 
 
 @pytest.mark.parametrize("missing", ["segment_id", "offset"])
-def test_a_missing_column_is_named(missing: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"without the column '{missing}': select segment_id and offset"):
+def test_missing_column_is_rejected_by_name(missing: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"'{missing}'"):
         in_order(frame((OLD, 0)).drop(columns=[missing]))

@@ -1,5 +1,5 @@
-"""Programs in the shapes of those published for Pravega's connector, with real Spark: made for it, they run as they
-are. So they create what they write to, read on from the present end, and look at streams by `metadata`."""
+"""Programs like those published for Pravega's connector, with real Spark, run unchanged: they create their streams,
+read from the current tail, and inspect streams by `metadata`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENSORS = 3
 
 
 def test_a_query_writes_generated_rows_to_a_stream_that_it_creates(world: World, tmp_path: Path) -> None:
-    """As the sample that streams generated data: Spark's rate source, one sensor for each of a few keys."""
+    """Like the sample that streams generated data: Spark's rate source, one sensor for each of a few keys."""
     rows = world.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).load()
     sensors = rows.selectExpr(
         f"to_json(named_struct('sensor', value % {SENSORS}, 'n', value)) AS event",
@@ -51,13 +51,13 @@ def test_a_query_writes_generated_rows_to_a_stream_that_it_creates(world: World,
 
 
 def events_of(manager: StreamManager, scope: str, stream: str) -> list[bytes]:
-    """All that is there now."""
+    """Return the current events."""
     tail = manager.stream_info(scope, stream).tail
     return [bytes(event.data) for event in manager.read_events(scope, stream, end=tail)]
 
 
 def check_sensors(manager: StreamManager, least: int) -> None:
-    """Each number once. (A sensor's rows are in several of Spark's partitions, so in any order.)"""
+    """Check that each number occurs once. (A sensor's rows are in several Spark partitions, so in any order.)"""
     found: list[dict[str, int]] = []
 
     def are_whole() -> bool:
@@ -75,8 +75,8 @@ def written(world: World, stream: str, rows: list[tuple[str, str]], **more: Any)
     frame.write.format("pravega").options(**options).mode("append").save()
 
 
-def test_a_batch_is_read_between_the_ends_that_metadata_tells(world: World) -> None:
-    """As the samples that read a stream as a batch, and those that look at its ends first."""
+def test_batch_is_read_between_cuts_from_metadata(world: World) -> None:
+    """Like the samples that read a stream as a batch, and those that inspect its ends first."""
     written(world, "batched", [(f"{n}", f"{n % 5}") for n in range(50)])
 
     def read(**more: Any) -> Any:
@@ -100,7 +100,7 @@ def test_a_batch_is_read_between_the_ends_that_metadata_tells(world: World) -> N
     assert read(end_stream_cut=cut.start_stream_cut).count() == 51
 
 
-def test_a_query_starts_at_the_present_end_or_the_earliest(world: World, tmp_path: Path) -> None:
+def test_query_starts_at_tail_or_earliest(world: World, tmp_path: Path) -> None:
     written(world, "followed", [("before", "a")])
 
     def follow(name: str, **more: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_query_starts_at_the_present_end_or_the_earliest(world: World, tmp_pat
     assert found == {"latest": ["after"], "earliest": ["before", "after"]}
 
 
-def test_without_transactions_rows_are_there_when_the_write_ends(world: World, tmp_path: Path) -> None:
+def test_rows_without_transactions_are_readable_after_the_write(world: World, tmp_path: Path) -> None:
     written(world, "direct", [(f"{n}", f"{n % 3}") for n in range(30)], exactly_once="false")
     assert len(events_of(world.manager, "home", "direct")) == 30
     rows = world.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()

@@ -1,6 +1,6 @@
-"""Streaming queries over random streams, planned by the code that Spark runs, against a plain model.
+"""Streaming queries over random streams, planned by the production code, compared with a plain model.
 
-NADI_STREAM_EXAMPLES says how many (500 unless given); NADI_STREAM_SEED is the first one's seed.
+NADI_STREAM_EXAMPLES is their number (default 500); NADI_STREAM_SEED is the first one's seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import Room
+from nadi.spark.reading.admission import Capacity
 from nadi.spark.reading.offsets import Offset
 from nadi.spark.reading.progress import QueryProgress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Without a loop: nothing here waits."""
+    """Run a coroutine without a loop: nothing here waits."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -38,7 +38,7 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 class Ends:
-    """The ends of a random stream's segments; `asked` counts requests, and rounds of them that follow each other."""
+    """The ends of a random stream's segments; `asked` counts requests, and sequential rounds of them."""
 
     def __init__(self, stream: RandomStream) -> None:
         self.stream = stream
@@ -55,7 +55,7 @@ class Ends:
 
 
 class View(StreamView):
-    """A random stream, as planning sees it. forgets: nothing is known of the epochs that the head needs no more."""
+    """A planner's view of a random stream. forgets: epochs that the head doesn't need are forgotten."""
 
     def __init__(self, stream: RandomStream, forgets: bool) -> None:
         self.forgets = forgets
@@ -103,7 +103,7 @@ class View(StreamView):
 
 
 class Query:
-    """One query's life: its checkpoint, and what each of its batches gave."""
+    """One query's life: its checkpoint, and the events of each batch."""
 
     def __init__(
         self, stream: RandomStream, start: Mapping[int, int], end: Mapping[int, int] | None, skips: bool, forgets: bool
@@ -120,9 +120,9 @@ class Query:
             run(self.progress.limit_to("end", StreamCut("sc", "st", self.end)))
 
     def trigger(self, max_bytes: int | None) -> bool:
-        """One batch; False if there is nothing to read."""
+        """Run one batch; return False if there is nothing to read."""
         start = self.offsets[-1]
-        end = run(self.progress.next(start, Room() if max_bytes is None else self.room(max_bytes)))
+        end = run(self.progress.next(start, Capacity() if max_bytes is None else self.capacity(max_bytes)))
         if end == start:
             return False
         assert end.cut != start.cut
@@ -138,13 +138,15 @@ class Query:
         self.batches.append(self.read(start, end))
         return True
 
-    def room(self, size: int) -> Room:
-        """By bytes, by events, or both."""
+    def capacity(self, size: int) -> Capacity:
+        """Return a limit by bytes, by events, or both."""
         few = max(1, size // 20)
-        return self.stream.chance.choice([Room(size), Room(None, few), Room(size, 5, 50), Room(None, None, size)])
+        return self.stream.chance.choice(
+            [Capacity(size), Capacity(None, few), Capacity(size, 5, 50), Capacity(None, None, size)]
+        )
 
     def read(self, start: Offset, end: Offset) -> list[Written]:
-        """What the tasks give, whichever is first."""
+        """Return the tasks' events, in any order of tasks."""
         found: list[Written] = []
         homes: dict[float, int] = {}
         slices = run(self.progress.slices(start, end))
@@ -158,7 +160,7 @@ class Query:
         return found
 
     def restart(self, at: int) -> None:
-        """From any offset that was in the checkpoint; the batch that was planned there gives the same again."""
+        """Restart at any offset of the checkpoint; the batch planned there has the same events again."""
         self.start_anew()
         if at < len(self.batches) and not self.skips:
             again = self.read(self.offsets[at], self.offsets[at + 1])
@@ -176,7 +178,7 @@ class Query:
 
 
 def play(seed: int) -> None:
-    """One stream and one query of it."""
+    """Run a stream and a query of it."""
     chance = random.Random(seed)
     stream = RandomStream(chance)
     truncates = chance.random() < 0.25
@@ -217,8 +219,8 @@ def play(seed: int) -> None:
 
 
 def check_all(stream: RandomStream, query: Query, wanted: list[Written]) -> None:
-    """Of these each once, in order of each key, but what lies before the query's start, behind its end, or was told
-    to be truncated."""
+    """Check that each event occurs once, in order of its key, except those before the query's start, after its end, or
+    reported as truncated."""
     given = query.given()
     check_order(given)
     start = query.offsets[0].cut.positions
@@ -239,7 +241,7 @@ def check_all(stream: RandomStream, query: Query, wanted: list[Written]) -> None
 
 
 @pytest.mark.timeout(60 + EXAMPLES // 20)
-def test_any_query_of_any_stream_gives_each_event_once_in_order() -> None:
+def test_random_query_reads_each_event_once_in_order() -> None:
     for seed in range(SEED, SEED + EXAMPLES):
         try:
             play(seed)

@@ -1,4 +1,4 @@
-"""A query with a `groupId`: retention waits for what it has committed, and the group's lag is its own."""
+"""A query with a `groupId`: retention waits for its commits, and the group's lag is the query's."""
 
 from __future__ import annotations
 
@@ -71,30 +71,30 @@ def test_retention_waits_for_what_a_query_has_committed(home: Home) -> None:
         query.reader.commit(query.offsets[-2])
 
 
-def test_two_queries_of_one_group_are_told(home: Home) -> None:
+def test_second_query_of_a_group_raises_conflict(home: Home) -> None:
     make(home, "shared", 30)
     first, second = (Query(home, "shared", groupId="both", maxOffsetsPerTrigger="10") for _ in range(2))
     first.trigger()
     second.trigger()
-    with pytest.raises(ConflictError, match=r"another query has taken reader group home/both: .*'groupId'"):
+    with pytest.raises(ConflictError, match="home/both"):
         first.trigger()
-    assert second.trigger(), "who came last has it"
+    assert second.trigger(), "the last query has the group"
 
 
-def test_a_group_that_is_not_the_querys_is_refused(home: Home) -> None:
+def test_group_of_others_is_rejected(home: Home) -> None:
     for name in ("mine", "yours"):
         make(home, name, 1)
     groups = home.manager.reader_group_manager("home")
     groups.create_reader_group("readers", "mine")
     Query(home, "yours", groupId="of-yours").trigger()
-    for group, told in (("readers", "was made for them"), ("of-yours", "is of yours, and the query reads mine")):
-        with pytest.raises(InvalidArgumentError, match=told):
+    for group in ("readers", "of-yours"):
+        with pytest.raises(InvalidArgumentError, match=group):
             Query(home, "mine", groupId=group).trigger()
-    with pytest.raises(InvalidArgumentError, match="'groupId' and 'stream_tag' exclude each other"):
+    with pytest.raises(InvalidArgumentError, match="'groupId' and 'stream_tag'"):
         Query(home, stream_tag="x", groupId="g")
 
 
-def test_a_query_without_its_checkpoint_starts_at_what_was_committed(home: Home) -> None:
+def test_query_without_checkpoint_starts_at_last_commit(home: Home) -> None:
     for name in ("lost-a", "lost-b"):
         make(home, name, 30)
     options = {"streams": "lost-a,lost-b", "groupId": "lost", "startAt": "last-committed", "maxOffsetsPerTrigger": "20"}
@@ -104,20 +104,20 @@ def test_a_query_without_its_checkpoint_starts_at_what_was_committed(home: Home)
     again = Query(home, **options)
     assert again.offsets == [query.offsets[-1]]
     assert len(again.run()) == 20
-    earlier = Query(home, streams="lost-a,lost-b", groupId="lost")  # from the head: what was released stays released
+    earlier = Query(home, streams="lost-a,lost-b", groupId="lost")  # from the head: released events stay released
     assert len(earlier.run()) == 60
 
 
 @pytest.fixture
 def batch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The query and batch that tasks are of: the last in the list."""
+    """The current query and batch of tasks: the last in the list."""
     found: list[tuple[str, int]] = []
     monkeypatch.setattr("nadi.spark.reading.streaming.batch_of_task", lambda: found[-1])
     return found
 
 
 def copied(home: Home, target: str, events: list[bytes], query: str, batch: int) -> None:
-    """What the sink of a query does with a batch."""
+    """Write a batch like the sink of a query."""
     sink_of(home, target).commit([TaskCommit(begun(home, target, events), query)], batch)
 
 
@@ -151,7 +151,7 @@ def stream_of_numbers(home: Home, name: str) -> list[bytes]:
 
 
 def finish(home: Home, batch: list[tuple[str, int]], query: Query, target: str, name: str) -> list[bytes]:
-    """Run a query to the end; what is in its output then."""
+    """Run a query to the end; return its output."""
     for number in range(10):
         batch.append((name, number))
         if not query.trigger():
@@ -161,7 +161,7 @@ def finish(home: Home, batch: list[tuple[str, int]], query: Query, target: str, 
 
 
 @pytest.mark.parametrize("died", ["before the commit", "after it", "after the record", "lost its transactions"])
-def test_a_query_without_its_checkpoint_goes_on_where_its_output_ends(
+def test_query_without_checkpoint_continues_at_end_of_output(
     home: Home, batch: list[tuple[str, int]], died: str
 ) -> None:
     name = f"exact-{died.replace(' ', '-')}"
@@ -186,16 +186,16 @@ def test_a_query_without_its_checkpoint_goes_on_where_its_output_ends(
     third = Query(home, **exact(name))  # the second died before it planned anything
     assert second.offsets == third.offsets
     assert finish(home, batch, third, f"{name}-out", "third") == numbers
-    with pytest.raises(ConflictError, match="another query has taken its place behind batch"):
+    with pytest.raises(ConflictError):
         copied(home, f"{name}-out", [b"late"], "first", 3)
     batch.append(("first", 3))
-    with pytest.raises(ConflictError, match="has taken the place of query first"):
+    with pytest.raises(ConflictError, match="query first"):
         first.read(first.offsets[-2], first.offsets[-1])
     assert finish(home, batch, Query(home, **exact(name)), f"{name}-out", "fourth") == numbers
 
 
-def test_a_query_whose_first_batch_is_run_again_is_no_other(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Spark asks for the start again then."""
+def test_repeated_first_batch_is_not_another_query(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Spark then requests the start again."""
     numbers = stream_of_numbers(home, "first-again")
     batch.append(("first", 0))
     first = Query(home, **exact("first-again"))
@@ -210,8 +210,8 @@ def test_a_query_whose_first_batch_is_run_again_is_no_other(home: Home, batch: l
     assert finish(home, batch, Query(home, **exact("first-again")), "first-again-out", "second") == numbers
 
 
-def test_a_first_batch_that_is_written_is_read_again_whole(home: Home, batch: list[tuple[str, int]]) -> None:
-    """The sink passes it over, and operators need its rows for their state."""
+def test_written_first_batch_is_read_again_completely(home: Home, batch: list[tuple[str, int]]) -> None:
+    """The sink skips it, but operators need its rows for their state."""
     stream_of_numbers(home, "state")
     batch.append(("first", 0))
     first = Query(home, **exact("state"))
@@ -222,11 +222,11 @@ def test_a_first_batch_that_is_written_is_read_again_whole(home: Home, batch: li
     assert again.read(again.offsets[0], first.offsets[1]) == first.batches[0]
     other = Query(home, **exact("state"))
     batch.append(("second", 0))
-    with pytest.raises(ConflictError, match="query first wrote to home/state-out while this one, second, was being"):
+    with pytest.raises(ConflictError, match=r"query first wrote to home/state-out.*second"):
         other.read(other.offsets[0], first.offsets[1])  # that it had planned from the same start
 
 
-def test_a_first_batch_that_another_query_has_passed_is_refused(home: Home, batch: list[tuple[str, int]]) -> None:
+def test_first_batch_passed_by_another_query_is_rejected(home: Home, batch: list[tuple[str, int]]) -> None:
     numbers = stream_of_numbers(home, "passed")
     slow = Query(home, **exact("passed"))
     end = slow.reader.latestOffset(slow.offsets[0], slow.reader.getDefaultReadLimit())  # then it was killed
@@ -236,12 +236,12 @@ def test_a_first_batch_that_another_query_has_passed_is_refused(home: Home, batc
         fast.trigger()
         copied(home, "passed-out", fast.batches[-1], "fast", number)
     again = Query(home, **exact("passed"))
-    with pytest.raises(ConflictError, match=r"another query has gone on to home/passed: 0=.* with a new checkpoint"):
+    with pytest.raises(ConflictError, match="home/passed: 0="):
         again.read(again.offsets[0], end)
     assert finish(home, batch, Query(home, **exact("passed")), "passed-out", "third") == numbers
 
 
-def test_a_first_batch_from_the_tail_releases_nothing_unread(home: Home) -> None:
+def test_first_batch_from_tail_releases_no_unread_events(home: Home) -> None:
     make(home, "from-tail", 10, RetentionPolicy.by_size(1_000))
     query = Query(home, "from-tail", groupId="from-tail", start="tail")
     write(home, "from-tail", 10)
@@ -255,7 +255,7 @@ def test_a_first_batch_from_the_tail_releases_nothing_unread(home: Home) -> None
     assert len(again.run()) == 50
 
 
-def test_of_queries_that_start_at_once_none_writes_what_another_wrote(home: Home, batch: list[tuple[str, int]]) -> None:
+def test_concurrently_started_queries_write_each_event_once(home: Home, batch: list[tuple[str, int]]) -> None:
     numbers = stream_of_numbers(home, "at-once")
     batch.append(("lost", 0))
     lost = Query(home, **exact("at-once"))
@@ -266,18 +266,18 @@ def test_of_queries_that_start_at_once_none_writes_what_another_wrote(home: Home
         batch.append((name, 0))
         query.offsets.append(query.reader.latestOffset(query.offsets[0], query.reader.getDefaultReadLimit()))
         query.batches.append(query.read(*query.offsets))
-    with pytest.raises(ConflictError, match="another query has taken its place"):
+    with pytest.raises(ConflictError):
         copied(home, "at-once-out", first.batches[0], "first", 0)
     copied(home, "at-once-out", second.batches[0], "second", 0)
     batch.append(("third", 0))
     end = third.reader.latestOffset(third.offsets[0], third.reader.getDefaultReadLimit())
-    with pytest.raises(ConflictError, match="query second wrote to home/at-once-out while this one, third, was being"):
+    with pytest.raises(ConflictError, match=r"query second wrote to home/at-once-out.*third"):
         third.read(third.offsets[0], end)
     assert finish(home, batch, Query(home, **exact("at-once")), "at-once-out", "fourth") == numbers
 
 
-def test_a_commit_that_nobody_remembers_is_told(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Its transactions may be in the output or not: so the batch is neither read again nor passed over."""
+def test_forgotten_commit_raises_transaction_failed(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Its transactions may or may not be in the output: so the batch is neither repeated nor skipped."""
     stream_of_numbers(home, "forgotten")
     batch.append(("first", 0))
     first = Query(home, **exact("forgotten"))
@@ -285,14 +285,14 @@ def test_a_commit_that_nobody_remembers_is_told(home: Home, batch: list[tuple[st
     home.manager.table("home", TABLE).create()
     intent = f'{{"batch":0,"transactions":["{UUID(int=99)}"],"done":false}}'
     home.manager.table("home", TABLE).put(b"sink/first/forgotten-out", intent.encode())
-    with pytest.raises(TransactionFailedError, match="batch 0 of query first may be in home/forgotten-out or not"):
+    with pytest.raises(TransactionFailedError, match=r"batch 0 of query first .*home/forgotten-out"):
         Query(home, **exact("forgotten"))
-    with pytest.raises(TransactionFailedError, match="may be in home/forgotten-out or not"):
+    with pytest.raises(TransactionFailedError, match="home/forgotten-out"):
         copied(home, "forgotten-out", first.batches[0], "first", 0)
     assert home.events("forgotten-out") == []
 
 
-def test_whose_group_was_deleted_starts_anew(home: Home, batch: list[tuple[str, int]]) -> None:
+def test_query_with_deleted_group_starts_afresh(home: Home, batch: list[tuple[str, int]]) -> None:
     numbers = stream_of_numbers(home, "deleted")
     batch.append(("first", 0))
     first = Query(home, **exact("deleted"))
@@ -302,28 +302,28 @@ def test_whose_group_was_deleted_starts_anew(home: Home, batch: list[tuple[str, 
     assert finish(home, batch, Query(home, **exact("deleted")), "deleted-out", "second") == numbers[:10] + numbers
 
 
-def test_a_note_is_of_one_output(home: Home, batch: list[tuple[str, int]]) -> None:
+def test_note_of_another_output_is_rejected(home: Home, batch: list[tuple[str, int]]) -> None:
     stream_of_numbers(home, "noted")
     batch.append(("first", 0))
     Query(home, **exact("noted")).trigger()
-    with pytest.raises(InvalidArgumentError, match=r"'output' is home/other, and .* wrote home/noted-out"):
+    with pytest.raises(InvalidArgumentError, match=r"home/other.* home/noted-out"):
         Query(home, **(exact("noted") | {"output": "other"}))
-    with pytest.raises(InvalidArgumentError, match="'output' needs 'groupId'"):
+    with pytest.raises(InvalidArgumentError, match=r"'output'.*'groupId'"):
         Query(home, "noted", output="noted-out")
 
 
-def test_a_batch_that_is_planned_anew_is_noted_anew(home: Home, batch: list[tuple[str, int]]) -> None:
-    """Its offsets were taken out of the checkpoint by hand."""
-    numbers = stream_of_numbers(home, "anew")
+def test_replanned_batch_is_noted_again(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Its offsets were removed from the checkpoint by hand."""
+    numbers = stream_of_numbers(home, "replanned")
     batch.append(("first", 0))
-    Query(home, **exact("anew")).trigger()
-    again = Query(home, "anew", groupId="anew", output="anew-out", maxOffsetsPerTrigger="30")
+    Query(home, **exact("replanned")).trigger()
+    again = Query(home, "replanned", groupId="replanned", output="replanned-out", maxOffsetsPerTrigger="30")
     again.trigger()
-    copied(home, "anew-out", again.batches[-1], "first", 0)
-    assert finish(home, batch, Query(home, **exact("anew")), "anew-out", "second") == numbers
+    copied(home, "replanned-out", again.batches[-1], "first", 0)
+    assert finish(home, batch, Query(home, **exact("replanned")), "replanned-out", "second") == numbers
 
 
-# --- whose streams were deleted, made anew or truncated while it was down -----------------------------
+# --- streams deleted, recreated or truncated while the query was down -----------------------------
 
 
 def delete(home: Home, stream: str) -> None:
@@ -331,7 +331,7 @@ def delete(home: Home, stream: str) -> None:
     home.manager.delete_stream("home", stream)
 
 
-def test_a_query_goes_on_without_a_stream_that_was_deleted_while_it_was_down(home: Home) -> None:
+def test_query_continues_without_stream_deleted_meanwhile(home: Home) -> None:
     for stream in ("left", "lost"):
         home.manager.create_stream("home", stream, 1)
         write(home, stream, 20)
@@ -341,12 +341,12 @@ def test_a_query_goes_on_without_a_stream_that_was_deleted_while_it_was_down(hom
     delete(home, "lost")
     for query in queries:
         query.restart(len(query.batches))
-    with pytest.raises(StreamNotFoundError, match="was deleted under a query"):
+    with pytest.raises(StreamNotFoundError):
         queries[0].trigger()
     assert len(queries[1].run()) == 25, "5 had been read of the other one"
 
 
-def test_a_group_of_a_stream_that_was_made_anew_is_told(home: Home) -> None:
+def test_group_of_recreated_stream_is_rejected(home: Home) -> None:
     home.manager.create_stream("home", "remade", 1)
     write(home, "remade", 20)
     Query(home, "remade", groupId="remade").trigger()
@@ -354,13 +354,13 @@ def test_a_group_of_a_stream_that_was_made_anew_is_told(home: Home) -> None:
     home.manager.create_stream("home", "remade", 1)
     write(home, "remade", 20)
     for more in ({}, {"startAt": "last-committed"}):
-        with pytest.raises(InvalidArgumentError, match="of a stream remade that was deleted and created again"):
+        with pytest.raises(InvalidArgumentError, match="remade"):
             Query(home, "remade", groupId="remade", **more).trigger()
     home.manager.reader_group_manager("home").delete_reader_group("remade")
     assert len(Query(home, "remade", groupId="remade", startAt="last-committed").run()) == 20
 
 
-def test_a_query_with_a_group_goes_on_behind_forgotten_epochs(home: Home) -> None:
+def test_query_with_group_continues_after_forgotten_epochs(home: Home) -> None:
     home.manager.create_stream("home", "old", 1)
     write(home, "old", 20)
     query = Query(home, "old", groupId="old", maxOffsetsPerTrigger="5")
@@ -372,7 +372,7 @@ def test_a_query_with_a_group_goes_on_behind_forgotten_epochs(home: Home) -> Non
     home.manager.truncate_stream(home.manager.stream_info("home", "old").tail)
     write(home, "old", 20)
     query.restart(1)
-    with pytest.raises(QueryTruncatedError, match="gone is what lies from home/old: 0=500"):
+    with pytest.raises(QueryTruncatedError, match="home/old: 0=500"):
         query.trigger()
     skipping = Query(home, "old", groupId="old", failOnDataLoss="false")
     skipping.offsets = query.offsets[1:]
@@ -382,7 +382,7 @@ def test_a_query_with_a_group_goes_on_behind_forgotten_epochs(home: Home) -> Non
 # --- as Spark has it ----------------------------------------------------------------------------------
 
 
-def test_in_spark_a_lost_checkpoint_costs_nothing(world: World, tmp_path: Path) -> None:
+def test_spark_query_survives_lost_checkpoint(world: World, tmp_path: Path) -> None:
     numbers = [b"%d" % number for number in range(100)]
     for stream in ("in-spark", "in-spark-out"):
         world.manager.create_stream("home", stream, 2)
@@ -403,7 +403,7 @@ def test_in_spark_a_lost_checkpoint_costs_nothing(world: World, tmp_path: Path) 
         assert sorted(found) == sorted(numbers * (number + 1))
 
 
-def test_in_spark_commits_move_the_group(world: World, tmp_path: Path) -> None:
+def test_spark_commits_move_the_group(world: World, tmp_path: Path) -> None:
     world.manager.create_stream("home", "spark-group", 1)
     with world.manager.create_writer("home", "spark-group") as writer:
         for _ in range(100):

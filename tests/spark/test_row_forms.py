@@ -1,4 +1,4 @@
-"""Every form in which Spark hands rows to Python, and takes them: each has the same rows, whatever Arrow is set to."""
+"""Each form in which Spark passes rows to Python and back: the rows are equal under any setting of Arrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import World
 
 pytestmark = pytest.mark.spark
 _SCHEMA = "event binary, routing_key string"
-_ROWS = 17  # of different lengths, of which one is empty, and one isn't ASCII
+_ROWS = 17  # of different lengths, including an empty one and one beyond ASCII
 _ARROW = "execution.arrow"
 SETTINGS = {
     "rows": {f"{_ARROW}.pyspark.enabled": "false", "execution.pyspark.binaryAsBytes": "false"},
@@ -69,7 +69,7 @@ def in_arrow() -> pa.Table:
 
 
 def places(world: World, stream: str) -> dict[bytes, int]:
-    """In which segment each event is."""
+    """Return the segment of each event."""
     end = world.manager.stream_info("home", stream).tail
     return {event.data: event.segment_id for event in world.manager.read_events("home", stream, end=end)}
 

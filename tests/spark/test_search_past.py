@@ -1,4 +1,4 @@
-"""The past of a stream is indexed by Spark's tasks, in parts, and each event can be found once, whatever tasks do."""
+"""Spark's tasks backfill an index of a stream in parts, and each event is found once, whatever tasks do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
     write(world, "logs", range(COUNT, COUNT * 21 // 20))
 
     def indexed(part: search.BackfillPart) -> tuple[int, bool]:
-        """Once it is done, the first try of every task fails, as if its result had been lost."""
+        """Fail the first attempt of every task after it is done, as if its result had been lost."""
         from pyspark import TaskContext
 
         is_new = part.index()
@@ -82,7 +82,7 @@ def test_tasks_that_fail_and_are_repeated_index_each_event_once(world: World, tm
     assert (status.past_bytes, status.behind_bytes, status.indexed) == (0, 0, COUNT * 21 // 20)
 
 
-def test_as_the_guide_does(world: World, tmp_path: Path) -> None:
+def test_backfill_as_in_the_guide(world: World, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), re.DOTALL)
     (shown,) = (one for one in blocks if "parallelize" in one)
     world.manager.create_stream("home", "past", 2)
@@ -93,7 +93,7 @@ def test_as_the_guide_does(world: World, tmp_path: Path) -> None:
     exec(program, {})  # of nothing
     write(world, "past", range(500))
     exec(program, {})
-    exec(program, {})  # what is indexed is left out
+    exec(program, {})  # indexed events are omitted
     with indexes.open("past", cache=tmp_path / "cache") as index:
         index.wait("tail", 0)
         assert found(index) == Counter(range(500))

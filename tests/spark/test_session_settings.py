@@ -1,7 +1,7 @@
-"""What a session of Spark is set to changes neither a stream's instants nor its rows.
+"""Settings of a Spark session change neither a stream's instants nor its rows.
 
-The clocks of New York change on 2026-03-08 at 07:00 UTC, where 02:30 is left out, and on 2026-11-01 at 06:00 UTC, where
-01:30 comes twice.
+The clocks of New York change on 2026-03-08 at 07:00 UTC, skipping 02:30, and on 2026-11-01 at 06:00 UTC, repeating
+01:30.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {
 
 @pytest.fixture(params=SETTINGS)
 def session(request: pytest.FixtureRequest, world: World) -> Iterator[str]:
-    """The settings' name, in a session that has them."""
+    """The settings' name, in a session with those settings."""
     with with_settings(world.spark, {f"spark.sql.{name}": value for name, value in SETTINGS[request.param].items()}):
         yield request.param
 
@@ -85,7 +85,7 @@ _ARROW = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 
 
 def moment_of(value: Any) -> datetime.datetime:
-    """Of what a serializer reads."""
+    """Return the instant of a serializer's value."""
     if isinstance(value, Reading):
         return value.at
     row = value.to_pylist()[0] if isinstance(value, pa.RecordBatch) else value
@@ -93,7 +93,7 @@ def moment_of(value: Any) -> datetime.datetime:
     return moment
 
 
-def test_times_that_are_written_are_the_same_instants_in_every_session(world: World, session: str) -> None:
+def test_written_times_are_the_same_instants_in_every_session(world: World, session: str) -> None:
     for format_, serializer, number in (
         ("json", Struct(Reading), "bigint"),
         ("msgpack", Struct(Reading, "msgpack"), "bigint"),
@@ -113,7 +113,7 @@ def test_times_that_are_written_are_the_same_instants_in_every_session(world: Wo
         ]
         assert sorted(found) == MOMENTS, format_
         wall = given.selectExpr("struct(cast(timestamp_micros(at) AS timestamp_ntz) AS at, n) AS value")
-        with pytest.raises(PySparkException, match=r"value.at is timestamp\[us\], and must be timestamp\[us, tz=UTC\]"):
+        with pytest.raises(PySparkException, match=r"value\.at is timestamp\[us\].*timestamp\[us, tz=UTC\]"):
             wall.write.format("nadi").options(**world.options(stream, value_format=format_)).mode("append").save()
 
 
@@ -135,11 +135,11 @@ def test_times_of_rows_are_the_same_instants_in_every_session(world: World, sess
         ("endingTimestamp", "2025-03-09T07:00Z", 0),
     ):
         assert world.read(stream, **{option: moment}).count() == count
-    with pytest.raises(PySparkException, match="'2025-11-02T01:30' has no time zone"):
+    with pytest.raises(PySparkException, match="2025-11-02T01:30"):
         world.read(stream, startingTimestamp="2025-11-02T01:30").count()
 
 
-def test_event_times_are_in_an_hour_of_their_own_in_every_session(home: Home, spark: Any, session: str) -> None:
+def test_event_times_in_repeated_hour_are_equal_in_every_session(home: Home, spark: Any, session: str) -> None:
     stream = f"noted-{session}"
     home.manager.create_stream("home", stream)
     cuts = home.manager.cuts("home", stream)

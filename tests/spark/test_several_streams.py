@@ -1,4 +1,5 @@
-"""Several streams in one source: named, by pattern, by tag; in a batch and as a query, while they come and go."""
+"""Several streams in one source: by name, by pattern, by tag; in a batch and a query, while they are created and
+deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def _looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For streams that were created, each time."""
+    """Look for new streams each time."""
     monkeypatch.setattr(query_streams, "SPARK_LOOK_FOR_STREAMS_S", 0.0)
 
 
@@ -46,7 +47,7 @@ def delete(home: Home, name: str) -> None:
 
 
 def batch(home: Home, **options: str) -> list[tuple[str, str]]:
-    """The stream that each row names, and the one that its event does."""
+    """Return the stream named by each row, and the one named by its event."""
     reader = BatchReader(ReadOptions.from_spark({"controller": home.uri, "scope": "home", **options}))
     found = []
     for one in reader.partitions():
@@ -57,7 +58,7 @@ def batch(home: Home, **options: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> None:
+def test_batch_of_several_streams_names_the_stream_of_each_row(home: Home) -> None:
     for number, name in enumerate(("batch-a", "batch-b", "batch-c")):
         make(home, name, 10 * (number + 1), tags=["odd"] if number != 1 else [])
     make(home, "batch", 5)
@@ -77,13 +78,13 @@ def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> N
     for name in ("end", "end_stream_cut"):
         rows = batch(home, streams="batch-a,batch-b", **{name: json.dumps({"batch-b": cut.as_text()})})
         assert len(rows) == 10 + 8
-    with pytest.raises(InvalidArgumentError, match=r"has no stream that 'stream_pattern' = nothing-.* takes"):
+    with pytest.raises(InvalidArgumentError, match=r"'stream_pattern' = nothing-"):
         batch(home, stream_pattern="nothing-.*")
     with pytest.raises(StreamNotFoundError, match="home/batch-z"):
         batch(home, streams="batch-a,batch-z")
 
 
-def test_a_query_of_scaled_streams_gives_each_event_once_in_order(home: Home) -> None:
+def test_query_of_scaled_streams_reads_each_event_once_in_order(home: Home) -> None:
     streams = [ScaledStream(home.manager, f"many-{number}", number) for number in range(3)]
     for stream in streams:
         stream.live(2)
@@ -102,7 +103,7 @@ def test_a_query_of_scaled_streams_gives_each_event_once_in_order(home: Home) ->
 
 
 def rows_by_stream(query: Query) -> dict[str, list[bytes]]:
-    """All that the query's batches read, planned anew."""
+    """Return all rows of the query's batches, planned again."""
     found: dict[str, list[bytes]] = {}
     for start, end in zip(query.offsets, query.offsets[1:], strict=False):
         for one in query.reader.partitions(start, end):
@@ -112,7 +113,7 @@ def rows_by_stream(query: Query) -> dict[str, list[bytes]]:
     return found
 
 
-def test_streams_that_appear_are_read_from_their_heads(home: Home) -> None:
+def test_new_streams_are_read_from_their_heads(home: Home) -> None:
     make(home, "new-a", 10, tags=["new"])
     query = Query(home, stream_tag="new", start="tail")
     assert query.run() == []
@@ -126,7 +127,7 @@ def test_streams_that_appear_are_read_from_their_heads(home: Home) -> None:
     assert len(query.run()) == 25
 
 
-def test_a_query_that_ends_at_once_takes_what_there_is_now(home: Home) -> None:
+def test_available_now_query_reads_current_streams(home: Home) -> None:
     for name in ("now-a", "now-b"):
         make(home, name, 10)
     query = Query(home, stream_pattern="now-.*")
@@ -140,7 +141,7 @@ def test_a_query_that_ends_at_once_takes_what_there_is_now(home: Home) -> None:
 
 
 @pytest.mark.parametrize("way", ["streams", "stream_pattern"])
-def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) -> None:
+def test_deleted_stream_fails_or_is_dropped(home: Home, way: str) -> None:
     names = [f"left-{len(way)}-{letter}" for letter in "ab"]
     for name in names:
         make(home, name, 10)
@@ -151,19 +152,19 @@ def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) 
     delete(home, names[1])
     write(home, names[0], 5)
     for _ in range(2):
-        with pytest.raises(StreamNotFoundError, match=rf'home/{names[1]}: .*option\("failOnDataLoss", "false"\)'):
+        with pytest.raises(StreamNotFoundError, match=f"home/{names[1]}: .*failOnDataLoss"):
             strict.trigger()
         strict.restart(len(strict.batches))
     assert len(lenient.run()) == 25
     assert [offset["left"] for offset in lenient.offsets if "left" in offset] == [[names[1]]]
     lenient.restart(len(lenient.batches) - 1)
     assert len(lenient.run()) == 25
-    make(home, names[1], 3)  # anew, so it has a head
+    make(home, names[1], 3)  # recreated, so it has a head
     lenient.restart(len(lenient.batches))
     assert len(lenient.run()) == 28
 
 
-def test_one_stream_that_is_sealed_and_deleted_under_its_query(home: Home) -> None:
+def test_stream_sealed_and_deleted_during_query(home: Home) -> None:
     make(home, "gone-one", 10)
     query = Query(home, "gone-one", failOnDataLoss="false")
     query.trigger()
@@ -178,14 +179,14 @@ def test_one_stream_that_is_sealed_and_deleted_under_its_query(home: Home) -> No
         query.reader = StreamReader(query.options)
 
 
-def test_a_stream_made_anew_under_a_query_of_several_is_told(home: Home) -> None:
-    for name in ("anew-a", "anew-b"):
+def test_recreated_stream_of_several_raises_error(home: Home) -> None:
+    for name in ("recreated-a", "recreated-b"):
         make(home, name, 10)
-    query = Query(home, streams="anew-a,anew-b", failOnDataLoss="false")
+    query = Query(home, streams="recreated-a,recreated-b", failOnDataLoss="false")
     query.run()
-    delete(home, "anew-b")
-    make(home, "anew-b", 3)
-    with pytest.raises(StreamRecreatedError, match="home/anew-b"):
+    delete(home, "recreated-b")
+    make(home, "recreated-b", 3)
+    with pytest.raises(StreamRecreatedError, match="home/recreated-b"):
         query.trigger()
 
 
@@ -211,18 +212,18 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     several.offsets = [one.offsets[-1]]  # the query of one stream got another
     assert len(several.run()) == 10
 
-    def refused(query: Query, offset: dict[str, Any], told: str) -> None:
+    def refused(query: Query, offset: dict[str, Any], named: str) -> None:
         for ask in (
             lambda: query.reader.latestOffset(offset, query.reader.getDefaultReadLimit()),
             lambda: query.reader.partitions(offset, offset),
         ):
-            with pytest.raises(InvalidStreamCutError, match=told):
+            with pytest.raises(InvalidStreamCutError, match=named):
                 ask()
 
     refused(one, several.offsets[-1], "checkpoint is of check-a, check-b, and the query reads home/check-a")
     refused(one, Query(home, "check-b").offsets[0], "is of check-b, and the query reads home/check-a")
     fewer = Query(home, streams="check-a,check-c")
-    with pytest.raises(StreamNotFoundError, match=r"home/check-b.*name it no more"):
+    with pytest.raises(StreamNotFoundError, match="home/check-b"):
         fewer.reader.latestOffset(several.offsets[-1], fewer.reader.getDefaultReadLimit())
     for wrong in ({"streams": 5}, {"streams": {"check-a": 5}}, {"streams": {}, "left": 5}):
         refused(several, wrong, "another query")
@@ -230,7 +231,7 @@ def test_checkpoints_of_one_stream_and_of_several(home: Home) -> None:
     refused(several, {"streams": {"check-a": {"cut": stranger.as_text()}}}, "is of work/check-a")
 
 
-def test_named_streams_must_be_there(home: Home) -> None:
+def test_missing_named_stream_is_rejected(home: Home) -> None:
     make(home, "there-a", 1)
     given = {"controller": home.uri, "scope": "home", "streams": "there-a,there-b"}
     with pytest.raises(StreamNotFoundError, match="home/there-b"):
@@ -241,7 +242,7 @@ def test_named_streams_must_be_there(home: Home) -> None:
     assert len(empty.run()) == 4
 
 
-def test_in_spark_a_query_of_several_streams(world: World, tmp_path: Any) -> None:
+def test_spark_query_of_several_streams(world: World, tmp_path: Any) -> None:
     manager = world.manager
     for name in ("spark-many-a", "spark-many-b"):
         manager.create_stream("home", name, 1)

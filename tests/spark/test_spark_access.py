@@ -1,4 +1,4 @@
-"""Spark against a server that asks for credentials and speaks TLS."""
+"""Spark with a server that requires credentials and TLS."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def test_spark_with_credentials_over_tls(spark: Any, tmp_path: Path) -> None:
             query.awaitTermination()
             copied = spark.read.format("nadi").options(**home("reader", "copy")).load().collect()
             assert sorted(int(bytes(row.event)) for row in copied) == list(range(100))
-            with pytest.raises(Exception, match="READ on prn::/scope:home/stream:meters is needed"):
+            with pytest.raises(Exception, match="READ on prn::/scope:home/stream:meters"):
                 spark.read.format("nadi").options(**home("stranger", "meters")).load().collect()

@@ -1,4 +1,4 @@
-"""The benchmark of Spark in its smallest form: every part gives its figures, with ratios where it has a mark."""
+"""The smallest form of Spark's benchmark: every part has figures, with ratios where it has a reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_parts_have_figures_and_marks(spark: Any, tmp_path: Path, parts: list[st
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_beside_sparks_source_for_kafka(tmp_path: Path) -> None:
+def test_comparison_with_sparks_kafka_source(tmp_path: Path) -> None:
     for kind in (jars.SPARK, jars.BROKER):
         try:
             jars.jars_of(kind)

@@ -1,4 +1,4 @@
-"""A scope's streams and tables as views in Spark's SQL."""
+"""A scope's streams and tables as views in Spark SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reading(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def views(world: World) -> World:
-    """Scope home: stream meters, with a table that has a key, and one of its changes; typed, with a schema; plain-text,
+    """Scope home: stream meters, with a table with a key, and one of its changes; typed, with a schema; plain-text,
     with neither; and broken, whose schema has changed since its table was defined."""
     manager = world.manager
     world.spark.conf.set("spark.sql.shuffle.partitions", "2")
@@ -66,7 +66,7 @@ def test_a_scope_in_sql(views: World, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         names = register(spark, "home", controller=views.uri)
     assert names == ["meter-changes", "meter-changes_latest", "meters", "meters_latest", "plain-text", "typed"]
-    assert "table home/broken is no view" in caplog.text
+    assert "home/broken" in caplog.text
     sums = "select meter, sum(wh) as wh from {} where meter is not null group by meter order by meter"
     table = nadi.stream_table(views.manager, "home", "meters")
     expected = pa.table(table.rows()).group_by("meter").aggregate([("wh", "sum")]).to_pylist()
@@ -83,7 +83,7 @@ def test_a_scope_in_sql(views: World, caplog: pytest.LogCaptureFixture) -> None:
     assert bytes(spark.table("`plain-text`").first().event) == b"text"
 
 
-def test_views_of_columns_in_upper_case_have_their_own(views: World) -> None:
+def test_views_with_upper_case_columns(views: World) -> None:
     manager, spark = views.manager, views.spark
     manager.create_stream("home", "capitals")
     manager.stream_tables("home").define("capitals", value_schema="Meter string, OFFSET long", key=["Meter"])
@@ -98,7 +98,7 @@ def test_views_of_columns_in_upper_case_have_their_own(views: World) -> None:
         assert rows(spark.sql(f"select Meter, OFFSET from {view}")) == [{"Meter": "m1", "OFFSET": 9}]
 
 
-def test_a_prefix_a_stretch_and_what_comes_later(views: World) -> None:
+def test_views_with_prefix_and_range_are_fixed(views: World) -> None:
     manager, spark = views.manager, views.spark
     manager.create_stream("home", "grows")
     manager.stream_tables("home").define("grows", value_schema="wh long", value_mode="DROPMALFORMED")
@@ -110,7 +110,7 @@ def test_a_prefix_a_stretch_and_what_comes_later(views: World) -> None:
     assert spark.table("home_grows").count() == 1, "it stays what it was"
     register(spark, "home", prefix="home_", controller=views.uri)
     assert spark.table("home_grows").count() == 2
-    with pytest.raises(InvalidArgumentError, match="'value_format' has no effect here"):
+    with pytest.raises(InvalidArgumentError, match="'value_format'"):
         register(spark, "home", controller=views.uri, value_format="json")
 
 
@@ -149,7 +149,7 @@ def test_streaming_view_with_an_event_time_of_any_name_has_a_watermark(views: Wo
         assert "EventTimeWatermark" in str(spark.table(name)._jdf.queryExecution().analyzed())
 
 
-def test_views_whose_names_differ_by_case_alone_are_left_out(views: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_views_with_names_differing_in_case_are_skipped(views: World, caplog: pytest.LogCaptureFixture) -> None:
     manager, spark = views.manager, views.spark
     manager.create_scope("cases")
     for name in ("Doors", "doors", "DOORS", "halls"):
@@ -168,6 +168,6 @@ def test_views_whose_names_differ_by_case_alone_are_left_out(views: World, caplo
 
 
 @pytest.mark.parametrize("given", [{"prefix": 5}, {"prefix": None}, {"streaming": "no"}])
-def test_views_with_arguments_of_another_type_are_refused(views: World, given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="prefix is a text, and streaming True or False, not"):
+def test_views_reject_arguments_of_wrong_type(views: World, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
         register(views.spark, "home", **given)

@@ -1,9 +1,9 @@
 """Spark reads and writes streams: `spark.read`, `spark.readStream`, `df.write`, `df.writeStream` with `format("nadi")`.
 
-Spark finds the data source by itself (see `pyspark_nadi`), so nothing in this package needs to be imported: it
-registers `registered`, which hands what it is asked to `formats`. `options` defines what may be set, `reading` makes
-rows of streams, all at once or a query's batches, and `writing` makes events of rows, each batch once. `in_order`
-is for operators of yours that keep a state for each key. `following` keeps as many executors as a stream has segments.
+Spark discovers the data source itself (see `pyspark_nadi`), so nothing in this package needs to be imported: Spark
+registers `registered`, which delegates to `formats`. `options` defines the options, `reading` turns streams into rows,
+in batch or streaming queries, and `sink` turns rows into events, each batch once. `in_order` is for stateful operators.
+`follow_segments` adjusts the number of executors to a stream's segments.
 """
 
 from __future__ import annotations

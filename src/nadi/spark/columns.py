@@ -1,6 +1,6 @@
-"""Which columns a read has: the options `columns` and `metadata`; the refusal of tables; Arrow's schemas as Spark's.
+"""The columns of a read: the options `columns` and `metadata`; rejection of tables; conversion of Arrow schemas.
 
-Spark has a program of its own find out, so nothing is imported here that takes time.
+Spark starts a separate program to determine a schema, so this module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-TYPES = {  # of all columns there are, in Spark's words; to it, "timestamp" may be one without a zone
+TYPES = {  # of all columns, in Spark's DDL, where plain "timestamp" may mean one without a zone
     "event": "binary",
     "scope": "string",
     "stream": "string",
@@ -26,28 +26,28 @@ TYPES = {  # of all columns there are, in Spark's words; to it, "timestamp" may 
     "append_time": "timestamp_ltz",
     "event_time": "timestamp_ltz",
 }
-METADATA_SCHEMAS = {  # of what the option `metadata` may be
+METADATA_SCHEMAS = {  # by the values of the option `metadata`
     "Streams": "scope_name string, stream_name string",
     "StreamInfo": "head_stream_cut string, tail_stream_cut string",
     "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
 }
 
 NO_TABLES = (
-    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
-    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
+    "Spark keeps the options of a table of a Python source without passing them to queries: use CREATE TEMPORARY VIEW "
+    "… USING nadi OPTIONS (…), which can be read and inserted into, or give the options with each query: "
     "SELECT * FROM t WITH (scope = …)"
 )
 
 
 def refuse_tables(given: Mapping[str, str]) -> None:
-    """InvalidArgumentError for what Spark hands over when a table is made."""
+    """Raise InvalidArgumentError for the options that Spark passes when a table is created."""
     if {"provider", "owner"} <= given.keys():
         raise InvalidArgumentError(NO_TABLES)
 
 
 def named_schema(options: Mapping[str, str]) -> str | None:
-    """The schema that follows from the options alone; None if the events' values are a column, or a lake's columns are
-    those of its table."""
+    """Return the schema that follows from the options alone; None if it contains the values, or comes from a lake's
+    table."""
     if options.get("source", "").lower() == "union":
         return None
     if "metadata" in options:
@@ -57,7 +57,7 @@ def named_schema(options: Mapping[str, str]) -> str | None:
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that are read, in the order in which they were named; InvalidArgumentError for others."""
+    """Return the columns to read in the given order; InvalidArgumentError for unknown ones."""
     text, has_value = options.get("columns"), "value_format" in options
     if text is None:
         return tuple(VALUE if has_value and name == "event" else name for name in USUAL)
@@ -65,21 +65,21 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     for name in names:
         if name not in TYPES and name != VALUE:
             raise InvalidArgumentError(
-                f"the option 'columns' names {name[:40]!r}: there are {', '.join(TYPES)}, {VALUE}"
+                f"the option 'columns' contains {name[:40]!r}: use {', '.join(TYPES)} or {VALUE}"
             )
     if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"the option 'columns' is {text[:80]!r}: it names a column twice")
+        raise InvalidArgumentError(f"the option 'columns' is {text[:80]!r}: remove the duplicate")
     if has_value != (VALUE in names):
         raise InvalidArgumentError(
-            "the option 'value_format' has no effect where 'columns' leaves out 'value'"
+            "the option 'value_format' needs the column 'value': add it to 'columns'"
             if has_value
-            else "the option 'columns' names 'value', which needs 'value_format'"
+            else "the column 'value' in 'columns' needs the option 'value_format'"
         )
     return names
 
 
 def event_time_unit(options: Mapping[str, str], columns: tuple[str, ...]) -> str:
-    """In which the stream's writers note times, or "none"; InvalidArgumentError for others."""
+    """Return the unit of the times that writers note, or "none"; InvalidArgumentError for others."""
     text = options.get("eventtimeunit")
     if text is None:
         return USUAL_UNIT
@@ -88,14 +88,12 @@ def event_time_unit(options: Mapping[str, str], columns: tuple[str, ...]) -> str
             f"the option 'eventTimeUnit' is {text[:40]!r}: it must be {', '.join(PER_SECOND)} since 1970, or {NO_UNIT}"
         )
     if EVENT_TIME not in columns:
-        raise InvalidArgumentError(
-            f"the option 'eventTimeUnit' has no effect where 'columns' leaves out {EVENT_TIME!r}"
-        )
+        raise InvalidArgumentError(f"the option 'eventTimeUnit' needs the column {EVENT_TIME!r}: add it to 'columns'")
     return text.lower()
 
 
 def schema_of(columns: tuple[str, ...], unit: str = USUAL_UNIT) -> str:
-    """The columns as Spark's schema. unit: of event times, which without one are numbers.
+    """Return the columns as a Spark schema. unit: of event times; without one they are numbers.
 
     >>> schema_of(("event", "offset"))
     'event binary, offset long'
@@ -105,15 +103,15 @@ def schema_of(columns: tuple[str, ...], unit: str = USUAL_UNIT) -> str:
 
 
 def spark_schema(columns: pa.Schema) -> StructType:
-    """Spark's schema of columns whose types are plain."""
+    """Return the Spark schema of columns of plain types."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    found: StructType = from_arrow_schema(columns, prefer_timestamp_ntz=True)
-    return found
+    schema: StructType = from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    return schema
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
-    """The columns of Spark's rows, as its tasks hand them over."""
+    """Return the Arrow columns of Spark's rows, as passed to tasks."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

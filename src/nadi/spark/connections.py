@@ -1,6 +1,6 @@
-"""One client for each controller in a Python process of Spark, kept from batch to batch; and the task that it runs.
+"""One client per controller in each of Spark's Python processes, reused from batch to batch; and the current task.
 
-Spark's Python workers are forked and reused: a client belongs to the process that made it.
+Clients are keyed by process id, as Spark's Python workers are forked and reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _managers: dict[tuple[int, ConnectionSettings], StreamManager] = {}
 
 
 class TaskClient(scan.ScanClient):
-    """What a task reads and writes with; its writers by scope and stream, and when each stream was seen to be there."""
+    """The client of a task: also caches its writers by scope and stream, and when each stream was last seen to
+    exist."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         super().__init__(*scan.opened(connection, "Spark"))
@@ -48,7 +49,7 @@ def manager_of(controller: ConnectionSettings) -> StreamManager:
 
 
 def batch_of_task() -> tuple[str, int] | None:
-    """The query's id and the batch's number, of the task that this process runs; None outside of streaming queries."""
+    """Return the query's id and the batch's number of the current task; None outside of streaming queries."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -59,7 +60,7 @@ def batch_of_task() -> tuple[str, int] | None:
 
 
 def attempt_of_task() -> tuple[int, int, int]:
-    """The number of the task that this process runs among its stage's, the stage's, and that of this attempt."""
+    """Return the partition, the stage and the attempt of the current task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -67,10 +68,10 @@ def attempt_of_task() -> tuple[int, int, int]:
 
 
 def begin_task() -> None:
-    """To be called at the start of each task.
+    """Freeze the imported objects during a worker's first tasks; call it at the start of each task.
 
-    Spark's worker daemon collects garbage after each task, 25 to 50 ms over all that is imported;
-    frozen objects are skipped.
+    Spark's worker daemon collects garbage after each task, which takes 25 to 50 ms for all imported modules; frozen
+    objects are skipped.
     """
     global _tasks
     _tasks += 1

@@ -1,4 +1,4 @@
-"""The lag of a query for programs: `nadi.spark.lag(query)`, read from what Spark reports of it."""
+"""The lag of a query for programs: `nadi.spark.lag(query)`, from the progress that Spark reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """How far a query is behind the tails of the streams that it reads, as of its latest trigger.
+    """The distance between a query and the tails of its streams, at its latest trigger.
 
-    size_bytes: what it has not read, events' headers included. events: about how many these are; None if nothing is
-    known of their size. seconds: for how long the oldest of them has waited; None if unknown. skipped_bytes: of
-    truncated events that it had not read, at least, since it was started.
+    size_bytes: the unread bytes, including event headers. events: approximately how many events these are; None if the
+    event size is unknown. seconds: how long the oldest of them has waited; None if unknown. skipped_bytes: a lower
+    bound of truncated, unread bytes since the query was started.
     """
 
     size_bytes: int
@@ -24,10 +24,10 @@ class QueryLag:
 
 
 def lag(query: Any) -> QueryLag | None:
-    """Return the lag of a streaming query; None before its first trigger, or if no source of it is nadi's.
+    """Return the lag of a streaming query; None before its first trigger, and if no source is nadi's.
 
-    query: a `StreamingQuery`, or what a `StreamingQueryListener` gets as `event.progress`. Of several sources of nadi's
-    bytes and events are summed, and the longest wait is told.
+    query: a `StreamingQuery`, or the `event.progress` of a `StreamingQueryListener`. For several sources of nadi's,
+    bytes and events are summed, and the longest wait is returned.
 
     >>> from nadi.spark import lag
     >>> behind = {"bytes": 5000, "events": 50, "seconds": 1.5}
@@ -38,26 +38,26 @@ def lag(query: Any) -> QueryLag | None:
     if progress is None:
         return None
     sources = progress["sources"] if isinstance(progress, Mapping) else progress.sources
-    latest = [one for source in sources if (one := _latest(source)) is not None]
+    latest = [offset for source in sources if (offset := _latest(source)) is not None]
     if not latest:
         return None
-    size, events, seconds = together(one["behind"] for one in latest).values()
-    return QueryLag(size, events, seconds, sum(one.get("skipped_bytes", 0) for one in latest))
+    size, events, seconds = combined(offset["behind"] for offset in latest).values()
+    return QueryLag(size, events, seconds, sum(offset.get("skipped_bytes", 0) for offset in latest))
 
 
-def together(behind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several lags, as queries report them, as one; None is unknown."""
+def combined(behind: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine several lags, in the form that queries report, into one; None is unknown."""
     lags = list(behind)
-    events, seconds = [one["events"] for one in lags], [one["seconds"] for one in lags]
+    events, seconds = [each["events"] for each in lags], [each["seconds"] for each in lags]
     return {
-        "bytes": sum(one["bytes"] for one in lags),
+        "bytes": sum(each["bytes"] for each in lags),
         "events": None if None in events else sum(events),
         "seconds": None if None in seconds else max(seconds, default=0.0),
     }
 
 
 def _latest(source: Any) -> Mapping[str, Any] | None:
-    """A source's latest offset, if it is one of nadi's."""
+    """Return a source's latest offset, if the source is nadi's."""
     offset = source["latestOffset"] if isinstance(source, Mapping) else source.latestOffset
     if isinstance(offset, str):
         try:

@@ -1,8 +1,8 @@
-"""Executors that follow streams: as many as their segments need, more when they split, fewer when they merge.
+"""Adjust executors to streams: as many as their segments need, more after splits, fewer after merges.
 
-A loop beside a program's queries asks nadi's controller how many segments there are now, and Spark for that many
-executors. It gives back only idle ones, and only once fewer have sufficed for a while: a stream that scales down and up
-again costs no start of an executor.
+A loop in the program of the queries polls nadi's controller for the number of segments and requests that many executors
+from Spark. It releases only idle ones, and only after fewer have been sufficient for a while, so a stream that scales
+down and up again starts no executors.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class Size:
-    """How many executors there should be: at once as many as segments need, fewer after `idle_s` of needing fewer."""
+    """The target number of executors: increased at once, decreased after `idle_s` of needing fewer."""
 
     def __init__(self, least: int, most: int, segments_per_executor: int, idle_s: float) -> None:
         self._least, self._most, self._each, self._idle_s = least, most, segments_per_executor, idle_s
-        self._needed: list[tuple[float, int]] = []  # when last, and how many; each less than those before it
+        self._needed: list[tuple[float, int]] = []  # (time of the last need, number), in decreasing numbers
 
     def after(self, segments: int, now: float) -> int:
         needed = min(max(math.ceil(segments / self._each), self._least), self._most)
@@ -55,14 +55,14 @@ class ExecutorFollowing:
         self._manager, self._scope, self._streams = manager, scope, streams
         self._executors, self._size, self._period_s = executors, size, period_s
         self._ended = threading.Event()
-        self.wanted = 0  # executors, as of the last look
+        self.wanted = 0  # executors, at the last poll
         self._error: BaseException | None = None
         self.look()
         self._thread = threading.Thread(target=self._run, name="nadi executors", daemon=True)
         self._thread.start()
 
     def look(self) -> None:
-        """Count the segments, and ask Spark for what they need."""
+        """Count the segments, and request the executors that they need."""
         segments = sum(len(self._manager.current_segments(self._scope, stream)) for stream in self._streams)
         wanted = self._size.after(segments, time.monotonic())
         if wanted != self.wanted:
@@ -71,14 +71,14 @@ class ExecutorFollowing:
         self._executors.want(wanted)
         surplus = self._executors.running() - wanted
         if surplus > 0:
-            self._executors.give_back(surplus)
+            self._executors.release(surplus)
 
     def _run(self) -> None:
         while not self._ended.wait(self._period_s):
             try:
                 self.look()
             except UnavailableError as error:
-                _log.warning("executors stay as they are, for nadi does not answer: %s", error)
+                _log.warning("the number of executors stays unchanged, as nadi doesn't respond: %s", error)
             except BaseException as error:
                 if self._executors.is_over():
                     return
@@ -88,11 +88,12 @@ class ExecutorFollowing:
 
     @property
     def is_running(self) -> bool:
-        """Whether executors still follow; if not, `close` raises what ended it."""
+        """Whether the loop runs; if not, `close` raises the error that ended it."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the loop; executors stay as they are. Raises what ended it before, such as a stream's deletion."""
+        """End the loop; executors stay as they are. Raises the error that ended it earlier, such as a deleted
+        stream."""
         self._ended.set()
         self._thread.join()
         error, self._error = self._error, None
@@ -106,7 +107,7 @@ class ExecutorFollowing:
         try:
             self.close()
         except Exception:
-            if kind is None:  # what failed in the block says more
+            if kind is None:  # the block's error takes precedence
                 raise
 
 
@@ -122,20 +123,19 @@ def follow_segments(
     idle_s: float = 60.0,
     period_s: float = 5.0,
 ) -> ExecutorFollowing:
-    """Keep as many executors as the streams have segments, within limits; returns the loop that does, under way.
+    """Keep as many executors as the streams have segments, within limits; return the running loop.
 
-    spark: the driver's session, on a cluster, without Spark's dynamic allocation, which would want another number at
-    the same time. On a standalone cluster, set `spark.executor.cores`, or each executor takes all cores of its worker.
-    manager: the connection that tells of the segments; it must stay open until the loop is closed.
-    streams: one or up to 100 that the session's queries read; their segments are added up.
-    segments_per_executor: how many an executor reads, usually its cores. A query's `max_partitions` limits its tasks.
-    idle_s: seconds for which fewer executors must have sufficed before idle ones are given back.
-    period_s: seconds between two looks at the segments.
+    spark: the driver's session on a cluster, without Spark's dynamic allocation, which would request another number. On
+    a standalone cluster, set `spark.executor.cores`, or each executor takes all cores of its worker. manager: the
+    connection for the segments; keep it open until the loop is closed. streams: one or up to 100 streams of the
+    session's queries; their segments are added up. segments_per_executor: usually an executor's cores. A query's
+    `max_partitions` limits its tasks. idle_s: seconds for which fewer executors have to be sufficient before idle ones
+    are released. period_s: seconds between two polls.
 
-    A look that nadi does not answer changes nothing. Whatever else goes wrong ends the loop, and `close` raises it.
+    A poll without a response changes nothing. Any other error ends the loop, and `close` raises it.
 
-    Raises InvalidArgumentError if Spark can't be asked for executors here (in `local` mode, through Spark Connect), or
-    for limits that contradict each other; StreamNotFoundError.
+    Raises InvalidArgumentError if executors can't be requested here (in `local` mode, through Spark Connect), or for
+    contradictory limits; StreamNotFoundError.
 
         from nadi.spark import follow_segments
 
@@ -147,10 +147,10 @@ def follow_segments(
     """
     names = [streams] if isinstance(streams, str) else list(streams)
     if not 0 < len(names) <= SPARK_FOLLOWED_STREAMS:
-        raise InvalidArgumentError(f"streams: 1 to {SPARK_FOLLOWED_STREAMS} of them, not {len(names)}")
+        raise InvalidArgumentError(f"streams: give 1 to {SPARK_FOLLOWED_STREAMS} of them, not {len(names)}")
     if not 1 <= min_executors <= max_executors:
         raise InvalidArgumentError(
-            f"min_executors must be 1 or more and max_executors no less, not {min_executors} and {max_executors}"
+            f"min_executors must be from 1 to max_executors, not {min_executors} of {max_executors}"
         )
     if segments_per_executor < 1:
         raise InvalidArgumentError(f"segments_per_executor must be 1 or more, not {segments_per_executor}")
@@ -162,7 +162,7 @@ def follow_segments(
 
 
 class SparkExecutors:
-    """Those of a session, by its scheduler: standalone, YARN and Kubernetes alike."""
+    """The executors of a session, for any scheduler: standalone, YARN and Kubernetes."""
 
     def __init__(self, spark: Any) -> None:
         if not hasattr(spark, "_jsc"):
@@ -175,9 +175,7 @@ class SparkExecutors:
         while kind is not None:
             ancestors, kind = f"{ancestors} {kind.getName()}", kind.getSuperclass()
         if "CoarseGrained" not in ancestors:
-            raise InvalidArgumentError(
-                f"spark: master {self._context.master} has no executors to request, a cluster's has"
-            )
+            raise InvalidArgumentError(f"spark: master {self._context.master} can't provide executors: use a cluster")
         if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
             raise InvalidArgumentError(
                 "spark: set spark.dynamicAllocation.enabled to false for executors to follow segments"
@@ -187,18 +185,18 @@ class SparkExecutors:
         return len(self._active())
 
     def want(self, count: int) -> None:
-        """Start more if there are fewer."""
-        nowhere = self._context._jvm.PythonUtils.toScalaMap({})  # no host is better than another
-        self._context._jsc.sc().requestTotalExecutors(count, 0, nowhere)
+        """Request executors if there are fewer."""
+        no_preference = self._context._jvm.PythonUtils.toScalaMap({})  # no preferred hosts
+        self._context._jsc.sc().requestTotalExecutors(count, 0, no_preference)
 
-    def give_back(self, count: int) -> None:
-        """End so many that run no task, or as many as there are of these."""
-        for executor in sorted(self._active(), key=int, reverse=True):  # the oldest have most in their caches
+    def release(self, count: int) -> None:
+        """End up to `count` executors that run no task."""
+        for executor in sorted(self._active(), key=int, reverse=True):  # the oldest have the fullest caches
             if count == 0:
                 return
-            some = self._context._jvm.PythonUtils.toSeq([executor])
+            ids = self._context._jvm.PythonUtils.toSeq([executor])
             # without a new target, not counted as failures, and refused while it runs a task
-            count -= self._backend.killExecutors(some, False, False, False).size()
+            count -= self._backend.killExecutors(ids, False, False, False).size()
 
     def is_over(self) -> bool:
         """Whether Spark has stopped."""

@@ -1,4 +1,4 @@
-"""What Spark asks a format for (`registered`), answered by `reading` and `sink`."""
+"""Answers Spark's requests to a format (`registered`) with `reading` and `sink`."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.reading.union_batch import UnionReader, is_union, schema_of_union
 from nadi.spark.sink import BatchWriter, SinkColumns, StreamWriter, check_overwrite, plan_of
 
-# the options that a schema follows from: a schema is asked for before it is known what is read with it
+# the options that determine a schema: Spark requests it before the other options are known
 _OF_SCHEMA = {
     *("controller", "scope", "stream", "streams", "stream_pattern", "stream_tag", "columns", "eventtimeunit"),
     *("auth_user", "auth_password", "auth_token", "trust_store", "validate_host_name"),
     *("value_format", "value_schema", "value_version", "value_mode"),
 }
-_SEEN_S = 1.0  # a query asks twice a batch whether its stream is there
+_SEEN_S = 1.0  # a query checks twice per batch that its stream exists
 Row = tuple[str | None, ...]
 
 
 class MetadataReader(DataSourceReader):
-    """All rows in one task, as they are when it runs."""
+    """Reads all rows in one task, when it runs."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -63,8 +63,8 @@ class MetadataReader(DataSourceReader):
         bookmarks = await manager.bookmarks(scope).list(stream=stream)
         slices = await manager.slices(scope).list(stream=stream)
         return [
-            *(("bookmark", one.name, one.cut.as_text(), None) for one in bookmarks),
-            *(("slice", one.name, one.start.as_text(), one.end.as_text()) for one in slices),
+            *(("bookmark", bookmark.name, bookmark.cut.as_text(), None) for bookmark in bookmarks),
+            *(("slice", named.name, named.start.as_text(), named.end.as_text()) for named in slices),
         ]
 
 
@@ -84,7 +84,9 @@ class BatchReader(DataSourceReader):
         options = self._options
         names = await plan.streams_of(manager, options)
         if not names:
-            raise InvalidArgumentError(f"scope {options.scope} has no stream that {options.several} takes: check it")
+            raise InvalidArgumentError(
+                f"scope {options.scope} lacks a stream that matches {options.several}: check the option"
+            )
         pieces = []
         for name in names:
             pieces += pieces_of(name, await plan.batch_slices(manager, options.of_stream(name)))
@@ -96,13 +98,13 @@ class BatchReader(DataSourceReader):
 
 
 class SourceRequest:
-    """One use of a format: what Spark asks its data source for. given: the options, as the user gave them."""
+    """One request of Spark to the data source. given: the options as the user gave them."""
 
     def __init__(self, given: Mapping[str, str], format_: SparkFormat) -> None:
         self._given, self._format = given, format_
 
     def schema(self) -> StructType:
-        """With a column of values; `columns` knows all others."""
+        """Return the schema of a read with a column of values, or of a union; other schemas follow from `columns`."""
         if is_union(self._given):
             return schema_of_union(self._given, self._format)
         known = {name: value for name, value in self._given.items() if name.lower() in _OF_SCHEMA}
@@ -137,14 +139,14 @@ class SourceRequest:
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise InvalidArgumentError(
-                'outputMode("complete") writes all results again with each batch: use .outputMode("append")'
+                'outputMode("complete") rewrites all results in each batch: use .outputMode("append")'
             )
         self._check_any()
         return StreamWriter(self._writable(Use.WRITE_STREAM, schema), schema)
 
     def _check_any(self) -> None:
         if not self._given:
-            raise InvalidArgumentError(f"no option is given. {NO_TABLES}")
+            raise InvalidArgumentError(f"no options were given. {NO_TABLES}")
 
     def _writable(self, use: Use, schema: StructType) -> WriteOptions:
         options = WriteOptions.from_spark(self._given, use, self._format)
@@ -157,7 +159,7 @@ class SourceRequest:
 
 
 async def _ensure_stream(manager: StreamManager, options: WriteOptions) -> None:
-    """Have the stream: it is there, or is made now. StreamNotFoundError, ScopeNotFoundError if it may not be."""
+    """Create the stream if it doesn't exist; StreamNotFoundError, ScopeNotFoundError if that isn't allowed."""
     scope, stream = options.scope, options.stream
     if await stores_of(manager).controller.stream_exists(scope, stream):
         return
@@ -169,7 +171,7 @@ async def _ensure_stream(manager: StreamManager, options: WriteOptions) -> None:
 
 
 def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
-    """The options with what values are encoded as; InvalidArgumentError if the rows don't have them."""
+    """Return the options with the encoding of values; InvalidArgumentError if the rows' column doesn't fit."""
     from nadi.client.values.parser import check_column
     from nadi.client.values.target import target_of
 
@@ -181,41 +183,41 @@ def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructTyp
         kind = arrow_columns(StructType([event])).field(0).type
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the column {options.event_column!r} is {event.dataType.simpleString()}, and Spark hands over no "
-            f"values of such a type: cast what it has of it ({error})"
+            f"the column {options.event_column!r} is {event.dataType.simpleString()}, a type that Spark can't pass to "
+            f"Python: cast it to another type ({error})"
         ) from None
     check_column(kind, target, options.event_column)
     return replace(options, target=target)
 
 
-def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool]) -> ReadOptions:
-    """The options with what events are parsed as; without it if no version of the schema is the one that is wanted."""
+def _with_target(options: ReadOptions, is_accepted: Callable[[ReadOptions], bool]) -> ReadOptions:
+    """Return the options with the type of values; without it if `is_accepted` rejects all versions of the schema."""
     from nadi.client.values.target import target_of
 
     client, value = client_of(options.controller), options.value
     assert value is not None
 
-    async def found() -> ReadTarget | None:
+    async def resolved() -> ReadTarget | None:
         streams = await plan.streams_of(client.manager, options)
         return await target_of(
-            client.manager, value, options.scope, streams, lambda target: is_wanted(replace(options, target=target))
+            client.manager, value, options.scope, streams, lambda target: is_accepted(replace(options, target=target))
         )
 
-    return replace(options, target=client.run(found()))
+    return replace(options, target=client.run(resolved()))
 
 
 def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
     if options.value is not None:
         given = schema.simpleString()
-        options = _with_target(options, lambda one: spark_schema(arrow_schema(one)).simpleString() == given)
+        options = _with_target(options, lambda read: spark_schema(arrow_schema(read)).simpleString() == given)
         if options.target is None:
             raise InvalidArgumentError(
-                f"a stream's values are read with their own schema, and no version of it is {given[:300]}: leave out "
-                ".schema(...), or name the fields in 'value_schema'"
+                f"values are read with the stream's own schema, which is in no version {given[:300]}: remove "
+                ".schema(...), or list the fields in 'value_schema'"
             )
         return options
     own = schema_of(options.columns, options.event_time_unit)
-    names = ((one.name, one.dataType.typeName()) for one in schema.fields)
+    names = ((field.name, field.dataType.typeName()) for field in schema.fields)
     if own != ", ".join(f"{name} {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in names):
-        raise InvalidArgumentError(f"a stream is read with its own schema, {own}: leave out .schema(...)")
+        raise InvalidArgumentError(f"the schema of this read is {own}: remove .schema(...)")
     return options

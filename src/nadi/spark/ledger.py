@@ -1,4 +1,4 @@
-"""What queries keep about themselves: records in one table of each scope, changed by compare-and-set."""
+"""The records that queries keep about themselves: one table per scope, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _T = TypeVar("_T")
 
 
 def ledger(manager: StreamManager, scope: str, noun: str, prefix: str, kept: type[_T]) -> Catalog[_T]:
-    """The records of one kind. noun: what messages call one, before its name. prefix: of their keys."""
+    """Return the catalog of one kind of record. noun: names a record in messages. prefix: of its keys."""
     kind: RecordKind[_T] = RecordKind(
         noun,
         scope,
-        lambda name: f"remove {prefix}{name} from table {TABLE}: its query then starts anew",
-        lambda name: NotFoundError(f"there is no {noun} {scope}/{name}"),
+        lambda name: f"remove {prefix}{name} from table {TABLE}; its query then starts afresh",
+        lambda name: NotFoundError(f"{noun} {scope}/{name} doesn't exist"),
         lambda _, value: msgspec.json.decode(value, type=kept),
         prefix=prefix,
     )

@@ -1,7 +1,7 @@
-"""A key's rows in the order of its stream, for operators that keep a state for each key.
+"""Sort a key's rows in the order of its stream, for operators that keep a state for each key.
 
-Spark's shuffle keeps no order: the rows of a group come as they arrive from the tasks, in several frames. A query's
-batch reads no key from two segments, and a key's later segments have greater ids, so segment and offset order them.
+Spark's shuffle doesn't preserve order: a group's rows arrive in several frames, in the order of the tasks. A query's
+batch reads each key from one segment, and a key's later segments have greater ids, so segment and offset order them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from nadi.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-_PLACE = ("segment_id", "offset")
+_POSITION = ("segment_id", "offset")
 
 
 def in_order(frames: pd.DataFrame | Iterable[pd.DataFrame]) -> Iterator[Any]:
-    """The rows of a key in the order in which they were written, as tuples whose fields are the columns.
+    """Return the rows of a key in the order in which they were written, as tuples whose fields are the columns.
 
-    frames: what Spark gives an operator for one key: a DataFrame of pandas (`applyInPandas`), or several of them
-    (`applyInPandasWithState`, `transformWithStateInPandas`). They need the columns `segment_id` and `offset` of
-    the source, and `stream` if there are rows of several streams: these come one stream after the other, as there
-    is no order between them. The key must be the events' routing key, or a part of it that always goes with it:
-    only events of one routing key have an order. The rows of the key in this batch are held in memory.
-    Raises InvalidArgumentError if one of the columns is missing.
+    frames: what Spark passes to an operator for one key: a DataFrame of pandas (`applyInPandas`), or several
+    (`applyInPandasWithState`, `transformWithStateInPandas`). They need the columns `segment_id` and `offset` of the
+    source, and `stream` if there are rows of several streams, which are then sorted stream by stream, as streams have
+    no common order. The key must be the events' routing key, or be determined by it: only events of one routing key
+    are ordered. Holds the key's rows of this batch in memory. Raises InvalidArgumentError if a column is missing.
 
     >>> import pandas as pd
     >>> late = pd.DataFrame({"value": [5, 4], "segment_id": [1, 0], "offset": [0, 90]})
@@ -33,17 +32,17 @@ def in_order(frames: pd.DataFrame | Iterable[pd.DataFrame]) -> Iterator[Any]:
     >>> [row.value for row in in_order([late, early])]
     [3, 4, 5]
     """
-    import pandas as pd  # whoever has a frame has imported it; nadi doesn't need it otherwise
+    import pandas as pd  # not a dependency: the caller has imported it
 
     several = [frames] if isinstance(frames, pd.DataFrame) else frames
     rows: list[Any] = []
     order: tuple[str, ...] = ()
     for frame in several:
-        if missing := [name for name in _PLACE if name not in frame.columns]:
+        if missing := [name for name in _POSITION if name not in frame.columns]:
             raise InvalidArgumentError(
-                f"rows can't be put in order without the column {missing[0]!r}: select segment_id and offset, too"
+                f"rows can't be sorted without the column {missing[0]!r}: select segment_id and offset"
             )
-        order = ("stream", *_PLACE) if "stream" in frame.columns else _PLACE
+        order = ("stream", *_POSITION) if "stream" in frame.columns else _POSITION
         rows.extend(frame.itertuples(index=False))
     rows.sort(key=lambda row: tuple(getattr(row, name) for name in order))
     return iter(rows)

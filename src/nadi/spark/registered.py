@@ -1,5 +1,5 @@
-"""What Spark registers: it is imported by every Python process that Spark starts to look for formats, so it imports
-nothing but what it is made of. All else is in `formats`, and comes with the first use.
+"""The data source that Spark registers. Every Python process that Spark starts to look for formats imports this module,
+so it imports as little as possible; `formats` has the implementation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 try:
     from pyspark.sql.datasource import DataSource
 except ImportError as error:
-    raise ImportError(f"Spark's formats need pyspark: pip install 'nadi[spark]' ({error})") from error
+    raise ImportError(f"Spark's formats need pyspark: run pip install 'nadi[spark]' ({error})") from error
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Registered(DataSource):
-    """A format, by its name."""
+    """A format registered by its name."""
 
     def _source(self) -> SourceRequest:
         from nadi.spark.formats import SourceRequest

@@ -1,13 +1,12 @@
-"""A new version of a job on old data: it catches up with the running one, is compared with it, and takes over from it.
+"""Replay a new version of a job on old data: it catches up with the running version, is compared, and takes over.
 
-`Replay` is the new version's query, and the steps of its takeover, in a Spark session. The same object serves before
-and after: `start` runs the query into the trial stream or, once it has taken over, into the output. Whoever dies, make
-it again with the same arguments and go on: each step of `Takeover`, which knows nothing of Spark, reads the record
-first, so that it may be taken again after anything.
+`Replay` is the new version's query and the steps of its takeover in a Spark session. It serves before and after the
+takeover: `start` runs the query into the trial stream at first, into the output later. After a crash, create it again
+with the same arguments and continue: each step of `Takeover`, which is independent of Spark, reads the record first, so
+any step may be repeated.
 
-`compare` tells which events only one of two outputs has, and which keys have theirs in another order. Events are known
-by their hashes, and forgotten as soon as both have had them: what is held is what they differ in so far, and a hash for
-each key.
+`compare` reports which events only one of two outputs has, and which keys have the same events in another order. Events
+are compared by hash and dropped once both outputs had them: memory holds the current difference, and a hash per key.
 """
 
 from __future__ import annotations
@@ -36,15 +35,17 @@ from nadi.spark.options.parsed import GivenOptions
 
 __all__ = ["Comparison", "QuerySupersededError", "Replay", "ReplayLag"]
 KeyOf = Callable[[bytes], bytes | str]
-_TAKEN = 1000  # events of one, then of the other
-_TOLD_EVERY_S = 5.0
+_CHUNK_EVENTS = 1000  # read alternately from each output
+_REPORT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What both made of the same input. missing: events, by number, that only the old version made; extra: that only
-    the new one did; the first few of each. other_order: keys whose events are the same, in another order; None if
-    no key was given."""
+    """The comparison of both versions' outputs of the same input.
+
+    missing: events, with repetitions, that only the old version wrote; extra: those that only the new one wrote; the
+    first few of each. other_order: keys with the same events in another order; None if no key was given.
+    """
 
     old_events: int
     new_events: int
@@ -63,8 +64,8 @@ class Comparison:
             return f"equal: {self.old_events:,} events each"
         order = f", {self.other_order:,} keys in another order" if self.other_order else ""
         first = "".join(
-            f"; {what}: {', '.join(repr(event[:60]) for event in events)}"
-            for what, events in (("only the old has", self.first_missing), ("only the new has", self.first_extra))
+            f"; {side}: {', '.join(repr(event[:60]) for event in events)}"
+            for side, events in (("only in the old", self.first_missing), ("only in the new", self.first_extra))
             if events
         )
         return (
@@ -81,19 +82,19 @@ async def compare(
 ) -> Comparison:
     """Compare the events of both; they are read again for examples if they differ.
 
-    InvalidArgumentError if so much differs that it isn't worth counting.
+    InvalidArgumentError if the difference exceeds the memory limit.
     """
     balance: Counter[bytes] = Counter()
     chains: dict[bytes, list[bytes]] = {}  # by key: a hash over its events, old and new
     counts = [0, 0]
     async with aclosing(old()) as olds, aclosing(new()) as news:
         both = [olds, news]
-        left = [0, 1]
-        while left:
-            for side in tuple(left):
-                taken = 0
+        unfinished = [0, 1]
+        while unfinished:
+            for side in tuple(unfinished):
+                count = 0
                 async for event in both[side]:
-                    taken += 1
+                    count += 1
                     digest = _digest(event)
                     balance[digest] += 1 - 2 * side
                     if not balance[digest]:
@@ -101,15 +102,15 @@ async def compare(
                     if key_of is not None:
                         chain = chains.setdefault(_key(key_of, event), [b"", b""])
                         chain[side] = _digest(chain[side] + digest)
-                    if taken == _TAKEN:
+                    if count == _CHUNK_EVENTS:
                         break
                 else:
-                    left.remove(side)
-                counts[side] += taken
+                    unfinished.remove(side)
+                counts[side] += count
                 if len(balance) + len(chains) > SPARK_COMPARED_AT_ONCE:
                     raise InvalidArgumentError(
                         f"the outputs have {len(balance):,} different events and {len(chains):,} keys so far, more "
-                        "than are held at once: compare a shorter time, or by a coarser key"
+                        "than the limit: compare a shorter time, or use a coarser key"
                     )
     missing, extra = +balance, -balance
     keys_differing: set[bytes] = set()
@@ -117,28 +118,30 @@ async def compare(
     first_extra = await _first(new(), extra, examples, key_of, keys_differing)
     other_order = None
     if key_of is not None:
-        other_order = sum(one != other for key, (one, other) in chains.items() if key not in keys_differing)
+        other_order = sum(
+            old_chain != new_chain for key, (old_chain, new_chain) in chains.items() if key not in keys_differing
+        )
     return Comparison(counts[0], counts[1], missing.total(), extra.total(), first_missing, first_extra, other_order)
 
 
 async def _first(
-    events: AsyncGenerator[bytes, None], wanted: Counter[bytes], most: int, key_of: KeyOf | None, keys: set[bytes]
+    events: AsyncGenerator[bytes, None], differing: Counter[bytes], most: int, key_of: KeyOf | None, keys: set[bytes]
 ) -> tuple[bytes, ...]:
-    found: list[bytes] = []
-    left = set(wanted)
-    if not left:
+    examples: list[bytes] = []
+    pending = set(differing)
+    if not pending:
         return ()
     async for event in events:
         digest = _digest(event)
-        if digest in left:
-            left.discard(digest)
-            if len(found) < most:
-                found.append(event)
+        if digest in pending:
+            pending.discard(digest)
+            if len(examples) < most:
+                examples.append(event)
             if key_of is not None:
                 keys.add(_key(key_of, event))
-            if not left:
+            if not pending:
                 break
-    return tuple(found)
+    return tuple(examples)
 
 
 def _digest(data: bytes) -> bytes:
@@ -152,9 +155,11 @@ def _key(key_of: KeyOf, event: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReplayLag:
-    """How far the new version is. size_bytes: of input between it and the old one, as both last said; None if one of
-    them has not said yet. bytes_per_s: how fast it gets nearer; eta_s: how long that will take; None if unknown.
-    is_even: it stands where the old one stood."""
+    """The progress of the new version.
+
+    size_bytes: input between it and the old version, as last reported; None before both have reported. bytes_per_s: the
+    speed of catching up and eta_s: the remaining time; None if unknown. is_even: it is at the old version's position.
+    """
 
     state: State
     size_bytes: int | None = None
@@ -164,14 +169,15 @@ class ReplayLag:
 
     def __str__(self) -> str:
         if self.size_bytes is None:
-            return f"{self.state.value}: waiting for the queries to say where they are"
-        rate = "" if self.bytes_per_s is None else f", {self.bytes_per_s:,.0f} bytes/s nearer"
-        eta = "" if self.eta_s is None else f", {self.eta_s:,.0f} s to go"
+            return f"{self.state.value}: waiting for the queries to report their positions"
+        rate = "" if self.bytes_per_s is None else f", {self.bytes_per_s:,.0f} bytes/s faster"
+        eta = "" if self.eta_s is None else f", {self.eta_s:,.0f} s remaining"
         return f"{self.state.value}: {self.size_bytes:,} bytes behind{rate}{eta}"
 
 
 class Takeover:
-    """The takeover from the query `old` by the query `new`, of one stream into another of the same scope."""
+    """The takeover of a stream from the query `old` by the query `new`, with an output and a trial stream in its
+    scope."""
 
     def __init__(
         self, manager: StreamManager, scope: str, stream: str, *, old: str, new: str, output: str, trial: str
@@ -179,119 +185,120 @@ class Takeover:
         self._manager, self._scope, self._stream = manager, scope, stream
         self._new, self._output, self._trial = new, output, trial
         self._record = CutoverRecord(manager, scope, stream, old)
-        self._seen: tuple[float, int] | None = None
+        self._first_lag: tuple[float, int] | None = None
 
     async def begin(self, start: str) -> Cutover:
-        """Make trial stream and record, unless they are there. start: as `StreamCuts.named` takes it."""
-        found = await self._record.cutover.find()
-        if found is None or found.state is State.ABANDONED:
-            if found is not None and found.new == self._new:
+        """Create the trial stream and the record, unless they exist. start: as for `StreamCuts.named`."""
+        cutover = await self._record.cutover.find()
+        if cutover is None or cutover.state is State.ABANDONED:
+            if cutover is not None and cutover.new == self._new:
                 raise InvalidArgumentError(
-                    f"the replay {self._new} was abandoned: give the next one another name and checkpoint"
+                    f"the replay {self._new} was abandoned: use another name and checkpoint for the next one"
                 )
             cut = (await self._manager.cuts(self._scope, self._stream).named(start)).as_text()
             policies = await self._manager.stream_configuration(self._scope, self._output)
             if not await self._manager.create_stream(self._scope, self._trial, scaling=policies.scaling):
                 trial = self._manager.cuts(self._scope, self._trial)
                 if await trial.bytes_between(await trial.head(), await trial.tail()):
-                    raise NotEmptyError(f"the trial stream {self._trial} has events: delete it, or name another")
+                    raise NotEmptyError(f"the trial stream {self._trial} has events: delete it, or use another")
             is_head = start.lower() == HEAD
-            wanted = Cutover(new=self._new, output=self._output, trial=self._trial, start=cut, from_head=is_head)
-            found = await self._record.begin(wanted)
-        if (found.new, found.output, found.trial) != (self._new, self._output, self._trial):
+            requested = Cutover(new=self._new, output=self._output, trial=self._trial, start=cut, from_head=is_head)
+            cutover = await self._record.begin(requested)
+        if (cutover.new, cutover.output, cutover.trial) != (self._new, self._output, self._trial):
             raise ConflictError(
-                f"the query {self._record.old} is being replayed as {found.new} already, into {found.trial} and "
-                f"{found.output}: go on with that one, or abandon it"
+                f"the query {self._record.old} is already being replayed as {cutover.new}, into {cutover.trial} and "
+                f"{cutover.output}: continue that replay, or abandon it"
             )
-        return found
+        return cutover
 
     async def behind(self) -> ReplayLag:
-        found = await self._found()
-        old, new = await self._record.old_place.find(), await self._record.new_place.find()
+        cutover = await self._cutover()
+        old, new = await self._record.old_position.find(), await self._record.new_position.find()
         if old is None or new is None:
-            return ReplayLag(found.state)
-        here, there = StreamCut.from_text(new.cut), StreamCut.from_text(found.cut or old.cut)
+            return ReplayLag(cutover.state)
+        here, there = StreamCut.from_text(new.cut), StreamCut.from_text(cutover.cut or old.cut)
         cuts = self._manager.cuts(self._scope, self._stream)
         size, now = 0, time.monotonic()
         if await cuts.compare(here, there) is CutOrder.BEFORE:
             size = await cuts.bytes_between(here, there)
         rate = eta = None
-        if self._seen is not None and now > self._seen[0]:
-            rate = (self._seen[1] - size) / (now - self._seen[0])
+        if self._first_lag is not None and now > self._first_lag[0]:
+            rate = (self._first_lag[1] - size) / (now - self._first_lag[0])
             eta = size / rate if rate > 0 else None
         else:
-            self._seen = now, size
-        return ReplayLag(found.state, size, rate, eta, new.last is not None and new.last.cut == new.cut)
+            self._first_lag = now, size
+        return ReplayLag(cutover.state, size, rate, eta, new.last is not None and new.last.cut == new.cut)
 
     async def compare(self, key_of: KeyOf | None = None, examples: int = 5) -> Comparison:
-        """The outputs of the same input, up to the cut if both are done there, else to the latest mark."""
-        found, place = await self._found(), await self._record.new_place.find()
-        first, last = (None, None) if place is None else (place.first, place.last)
-        starts = (None, None) if found.from_head or first is None else first.cuts()
+        """Compare the outputs of the same input, up to the cut if both are complete, else to the latest mark."""
+        cutover, position = await self._cutover(), await self._record.new_position.find()
+        first, last = (None, None) if position is None else (position.first, position.last)
+        starts = (None, None) if cutover.from_head or first is None else first.cuts()
         ends: tuple[StreamCut, StreamCut] | None = None
-        if found.is_old_done and found.is_new_done and found.state is State.FIXED:
-            output, trial = (self._manager.cuts(self._scope, stream) for stream in (found.output, found.trial))
+        if cutover.is_old_done and cutover.is_new_done and cutover.state is State.FIXED:
+            output, trial = (self._manager.cuts(self._scope, stream) for stream in (cutover.output, cutover.trial))
             ends = await output.tail(), await trial.tail()
-        elif last is not None and found.state is not State.SWITCHED:
+        elif last is not None and cutover.state is not State.SWITCHED:
             ends = last.cuts()
-        if ends is None or not (found.from_head or first):
-            raise ConflictError(f"{self._new} has not caught up yet: wait_until_caught_up() first")
+        if ends is None or not (cutover.from_head or first):
+            raise ConflictError(f"{self._new} hasn't caught up yet: call wait_until_caught_up() first")
 
         async def events(stream: str, side: int) -> AsyncGenerator[bytes, None]:
             async for event in self._manager.read_events(self._scope, stream, start=starts[side], end=ends[side]):
                 yield event.data
 
-        return await compare(lambda: events(found.output, 0), lambda: events(found.trial, 1), key_of, examples)
+        return await compare(lambda: events(cutover.output, 0), lambda: events(cutover.trial, 1), key_of, examples)
 
     async def ask(self) -> Cutover:
         return await self._change(State.ASKED, State.FOLLOWING)
 
-    async def wait_until_done(self, give_up_s: float) -> Cutover:
-        """Wait until both outputs are complete up to the cut; ConflictError, saying who is late, if they aren't."""
-        until = time.monotonic() + give_up_s
+    async def wait_until_done(self, timeout_s: float) -> Cutover:
+        """Wait until both outputs are complete up to the cut; ConflictError, naming the late query, on timeout."""
+        until = time.monotonic() + timeout_s
         while True:
-            found = await self._found()
-            if found.state in (State.SWITCHED, State.ABANDONED) or (found.is_old_done and found.is_new_done):
-                return found
+            cutover = await self._cutover()
+            if cutover.state in (State.SWITCHED, State.ABANDONED) or (cutover.is_old_done and cutover.is_new_done):
+                return cutover
             if time.monotonic() >= until:
-                late = self._new if found.is_old_done else self._record.old
+                late = self._new if cutover.is_old_done else self._record.old
                 raise ConflictError(
-                    f"the query {late} is not at the cut after {give_up_s:.0f} s: see that it runs, then switch again"
+                    f"the query {late} hasn't reached the cut after {timeout_s:.0f} s: check that it is running, then "
+                    "switch again"
                 )
             await asyncio.sleep(0.1)
 
     async def finish(self) -> Cutover:
-        """From now on the new query writes the output."""
+        """Let the new query write the output from now on."""
         return await self._change(State.SWITCHED, State.FIXED)
 
     async def abandon(self) -> Cutover:
-        """Go on with the old query alone; ConflictError once the new one has taken over."""
-        found = await self._change(State.ABANDONED, State.FOLLOWING, State.ASKED, State.FIXED)
-        if found.state is State.SWITCHED:
-            raise ConflictError(f"{self._new} has taken over from {self._record.old} already")
-        return found
+        """Continue with the old query alone; ConflictError once the new one has taken over."""
+        cutover = await self._change(State.ABANDONED, State.FOLLOWING, State.ASKED, State.FIXED)
+        if cutover.state is State.SWITCHED:
+            raise ConflictError(f"{self._new} has already taken over from {self._record.old}")
+        return cutover
 
     async def delete_trial(self) -> None:
-        """Idempotent."""
+        """Delete the trial stream, if it exists."""
         with suppress(NotFoundError):
             await self._manager.seal_stream(self._scope, self._trial)
             await self._manager.delete_stream(self._scope, self._trial)
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _found(self) -> Cutover:
-        found = await self._record.cutover.find()
-        if found is None or found.new != self._new:
-            other = "none was begun" if found is None else f"that is {found.new}"
-            raise ConflictError(f"{self._new} is not the replay of {self._record.old}: {other}; start it first")
-        return found
+    async def _cutover(self) -> Cutover:
+        cutover = await self._record.cutover.find()
+        if cutover is None or cutover.new != self._new:
+            other = "there is none" if cutover is None else f"that is {cutover.new}"
+            raise ConflictError(f"{self._new} is not the replay of {self._record.old}: {other}. Call start() first")
+        return cutover
 
     async def _change(self, to: State, *of: State) -> Cutover:
-        await self._found()
+        await self._cutover()
 
         def changed(stored: Cutover) -> Cutover | None:
             if stored.new != self._new:
-                raise ConflictError(f"the replay {stored.new} has taken the place of {self._new}")
+                raise ConflictError(f"the replay {stored.new} has replaced {self._new}")
             if to is State.SWITCHED and not (stored.is_old_done and stored.is_new_done):
                 return None
             return replace(stored, state=to) if stored.state in of else None
@@ -300,12 +307,13 @@ class Takeover:
 
 
 class Replay:
-    """A new version of a job, from the old one's past to its place.
+    """A new version of a job, from catching up on old data to replacing the old version.
 
-    spark: the session that runs the new version. job: makes the rows to be written of the rows that are read. home: the
-    options `controller`, `scope` and those to log in. old: the option `cutover` of the old version's query. new: the
-    new version's, and this replay's name. start: where it starts, `head`, a bookmark, a time or a cut's text. trial:
-    the stream it writes until it takes over; made and deleted by the replay. read, write: more options of its query.
+    spark: the session that runs the new version. job: transforms the rows read into the rows to write. home: the
+    options `controller`, `scope` and the credentials. old: the option `cutover` of the old version's query. new: the
+    same of the new version, and the replay's name. start: its start, `head`, a bookmark, a time or a cut's text. trial:
+    the stream that it writes before the takeover; created and deleted by the replay. read, write: more options of its
+    query.
     """
 
     def __init__(
@@ -339,44 +347,44 @@ class Replay:
         self.query: Any = None
 
     def start(self) -> Any:
-        """Begin the replay, or go on with it; return its query. Does nothing if that is running."""
-        found = self._client.run(self._takeover.begin(self._start))
-        if found.state is State.ABANDONED:
+        """Start or resume the replay and return its query; do nothing if it is running."""
+        cutover = self._client.run(self._takeover.begin(self._start))
+        if cutover.state is State.ABANDONED:
             raise ConflictError(f"the replay {self._new} was abandoned")
-        return self._run(found)
+        return self._run(cutover)
 
     def behind(self) -> ReplayLag:
-        """How far the new version is behind the old one, and how long that will take."""
+        """Return the new version's lag behind the old one, and the remaining time."""
         return self._client.run(self._takeover.behind())
 
     def wait_until_caught_up(
         self, timeout_s: float = 86_400.0, tell: Callable[[str], object] | None = print
     ) -> ReplayLag:
-        """Wait until the new version has read what the old one has, printing progress; it goes on to follow it.
+        """Wait until the new version has read what the old one has, printing progress; then it continues to follow.
 
-        ConflictError after timeout_s; the query's own error if it fails. tell: None prints nothing.
+        ConflictError after timeout_s; the query's error if it fails. tell: None prints nothing.
         """
-        give_up, told = time.monotonic() + timeout_s, 0.0
+        deadline, reported_at = time.monotonic() + timeout_s, 0.0
         while True:
             if self.query is None:
-                raise ConflictError(f"the replay {self._new} is not running here: start() it")
+                raise ConflictError(f"the replay {self._new} is not running here: call start() first")
             if (error := self.query.exception()) is not None:
                 raise error
-            at = self.behind()
-            if at.state is not State.FOLLOWING or at.is_even:
-                return at
-            if time.monotonic() >= give_up:
-                raise ConflictError(f"{self._new} has not caught up with {self._old} after {timeout_s:.0f} s: {at}")
-            if tell is not None and time.monotonic() - told >= _TOLD_EVERY_S:
-                tell(f"{self._new}, {at}")
-                told = time.monotonic()
+            lag = self.behind()
+            if lag.state is not State.FOLLOWING or lag.is_even:
+                return lag
+            if time.monotonic() >= deadline:
+                raise ConflictError(f"{self._new} has not caught up with {self._old} after {timeout_s:.0f} s: {lag}")
+            if tell is not None and time.monotonic() - reported_at >= _REPORT_EVERY_S:
+                tell(f"{self._new}, {lag}")
+                reported_at = time.monotonic()
             time.sleep(0.2)
 
     def compare(self, key: KeyOf | None = None, examples: int = 5) -> Comparison:
-        """Compare what both versions made of the same input, up to the latest place where both have been.
+        """Compare the outputs of both versions for the same input, up to the latest common position.
 
-        From the start, if the new version started at the head; else from where it had first caught up. key: of an
-        event, for the order within keys to be compared, too.
+        The comparison starts at the head if the new version did, else where it first caught up. key: the key of an
+        event, to compare the order within keys too.
         """
         return self._client.run(self._takeover.compare(key, examples))
 
@@ -388,35 +396,36 @@ class Replay:
         key: KeyOf | None = None,
         timeout_s: float = 600.0,
     ) -> Any:
-        """Have the new version take over at one cut; return its query, which writes the output now.
+        """Let the new version take over at one cut; return its query, which then writes the output.
 
-        accept: looks at all that both made, up to the cut, and says whether to; if_equal: only if nothing differs. If
-        not, the replay is abandoned and ConflictError raised: start the old version again, it goes on.
+        accept: decides on the comparison of both outputs up to the cut; if_equal: accept only equal outputs. Otherwise
+        the replay is abandoned and ConflictError raised: start the old version again, it continues.
         """
-        found = self._client.run(self._takeover.ask())
-        if found.state is not State.SWITCHED:
-            self._run(found)
-        found = self._client.run(self._takeover.wait_until_done(timeout_s))
-        if found.state is State.FIXED:
+        cutover = self._client.run(self._takeover.ask())
+        if cutover.state is not State.SWITCHED:
+            self._run(cutover)
+        cutover = self._client.run(self._takeover.wait_until_done(timeout_s))
+        if cutover.state is State.FIXED:
             if if_equal or accept is not None:
-                compared = self.compare(key)
-                if not (compared.is_equal if if_equal or accept is None else accept(compared)):
+                comparison = self.compare(key)
+                if not (comparison.is_equal if if_equal or accept is None else accept(comparison)):
                     self.abandon()
                     raise ConflictError(
-                        f"{self._new} doesn't take over: {compared}. Start {self._old} again: it goes on where it was"
+                        f"{self._new} doesn't take over: {comparison}. Start {self._old} again: it continues where it "
+                        "stopped"
                     )
-            found = self._client.run(self._takeover.finish())
-        if found.state is not State.SWITCHED:
-            raise ConflictError(f"the replay {self._new} is {found.state.value}")
+            cutover = self._client.run(self._takeover.finish())
+        if cutover.state is not State.SWITCHED:
+            raise ConflictError(f"the replay {self._new} is {cutover.state.value}")
         self._stop()
-        query = self._run(found)
+        query = self._run(cutover)
         self._client.run(self._takeover.delete_trial())
         return query
 
     def abandon(self) -> None:
         """Stop the new version and delete its trial stream; ConflictError once it has taken over.
 
-        The old version, if it has stopped at the cut already, goes on from there when it is started again.
+        The old version, if it has already stopped at the cut, continues there when it is started again.
         """
         self._client.run(self._takeover.abandon())
         self._stop()
@@ -424,12 +433,12 @@ class Replay:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _run(self, found: Cutover) -> Any:
+    def _run(self, cutover: Cutover) -> Any:
         if self.query is not None and self.query.isActive:
             return self.query
-        has_it = found.state is State.SWITCHED
-        source = {"cutover": self._new} if has_it else {"replay_of": self._old}
-        start = {"start_stream_cut": found.cut if has_it else found.start}
+        has_switched = cutover.state is State.SWITCHED
+        source = {"cutover": self._new} if has_switched else {"replay_of": self._old}
+        start = {"start_stream_cut": cutover.cut if has_switched else cutover.start}
         rows = (
             self._spark.readStream.format("nadi")
             .options(**self._home, stream=self._stream, **self._read, **source, **start)
@@ -438,7 +447,7 @@ class Replay:
         self.query = (
             self._job(rows)
             .writeStream.format("nadi")
-            .options(**self._home, stream=found.output if has_it else found.trial, **self._write)
+            .options(**self._home, stream=cutover.output if has_switched else cutover.trial, **self._write)
             .option("checkpointLocation", self._checkpoint)
             .start()
         )

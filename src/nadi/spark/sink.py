@@ -1,11 +1,10 @@
-"""Rows to events, in transactions: one for each task, committed together by the driver when all tasks are done.
+"""Write rows as events in transactions: one per task, committed together by the driver after all tasks.
 
-A task's transaction has a short lease while it is written, so that a killed task's is soon gone, and a
-long one once it is handed to the driver, so that it outlives a driver's restart.
+A task's transaction has a short lease while it is written, so that a killed task's transaction expires soon, and a long
+one once it is handed to the driver, so that it survives the driver's restart.
 
-What a batch write does with a stream that has events is planned beside the driver, before any task runs. Spark itself
-refuses the modes `errorifexists`, its default, and `ignore` for sources in Python; so `append` is what it is told, and
-the option `save_mode` says what is meant.
+A batch write into a stream with events is planned in the driver's process before any task runs. Spark rejects the modes
+`errorifexists`, its default, and `ignore` for sources in Python; so users pass `append` and the option `save_mode`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,11 @@ _WRITING_LEASE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """skips: nothing is to be written. former: what lies before this cut is dropped once all is written; that of the
-    first try, if it is one of an application's writes that is tried again."""
+    """The plan of a batch write.
+
+    skips: nothing is written. former: after the write the stream is truncated at this cut; for a repeated write of an
+    application, the cut of the first attempt.
+    """
 
     skips: bool = False
     former: StreamCut | None = None
@@ -48,17 +50,19 @@ class BatchPlan:
 def check_overwrite(options: WriteOptions, *, overwrite: bool) -> None:
     if overwrite and not options.truncates:
         raise InvalidArgumentError(
-            'mode("overwrite") would drop all events that the stream has: say .option("truncate", "true") too, or '
+            'mode("overwrite") would drop all events of the stream: also set .option("truncate", "true"), or '
             'append with .mode("append")'
         )
     if options.truncates and not overwrite:
         raise InvalidArgumentError("the option 'truncate' has no effect without mode(\"overwrite\")")
     if overwrite and options.save_mode != "append":
-        raise InvalidArgumentError(f"the option 'save_mode' is {options.save_mode!r}: it excludes mode(\"overwrite\")")
+        raise InvalidArgumentError(
+            f"the option 'save_mode' is {options.save_mode!r}: it can't be combined with mode(\"overwrite\")"
+        )
 
 
 async def plan_of(manager: StreamManager, options: WriteOptions) -> BatchPlan:
-    """NotEmptyError if there are events that the options don't allow for."""
+    """Return the plan; NotEmptyError if the stream has events and the options don't allow that."""
     if options.application is not None:
         name, version = options.application
         last = await SinkRecord(manager, options, application(name), skips=True).last()
@@ -76,17 +80,17 @@ async def plan_of(manager: StreamManager, options: WriteOptions) -> BatchPlan:
     if options.save_mode == "ignore":
         return BatchPlan(skips=True)
     raise NotEmptyError(
-        f"{options.scope}/{options.stream} has events already, and save_mode is errorifexists: write to another, or "
-        "append to it"
+        f"{options.scope}/{options.stream} already has events, and save_mode is errorifexists: write to another "
+        "stream, or append"
     )
 
 
 async def _drop(manager: StreamManager, former: StreamCut) -> None:
-    """Drop what lies before the cut, after the new events are in the stream: a failure before leaves both. What others
-    have dropped since, of it or more, is gone."""
+    """Truncate the stream at the cut, or at its head if others have truncated more. Called after the new events are
+    written: a failure before leaves both."""
     try:
         await manager.truncate_stream(former)
-    except InvalidArgumentError:  # the stream begins behind it, in some segment at least
+    except InvalidArgumentError:  # in some segment, the head is after the cut
         cuts = manager.cuts(former.scope, former.stream)
         head = await cuts.named(HEAD)
         with suppress(SegmentGoneError):
@@ -101,14 +105,14 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, options: WriteOptions) -> SinkColumns:
-        """Find the columns by their names, in upper or lower case. InvalidArgumentError unless they exist and have the
-        right types, and for any other column but those of nadi's own reads, which aren't written."""
+        """Find the columns by name, case-insensitively. InvalidArgumentError unless they exist with the right types,
+        and for other columns except those of nadi's own reads, which aren't written."""
         names = schema.fieldNames()
         event = _position(names, options.event_column)
         if event is None:
             raise InvalidArgumentError(
-                f"the rows have no column {options.event_column!r} to be written as events, only {', '.join(names)}: "
-                f"make one{'' if options.value else ' (binary or string)'}, or name one with event_attribute_name"
+                f"the rows lack the column {options.event_column!r} with the events, and have {', '.join(names)}: "
+                f"add one{'' if options.value else ' (binary or string)'}, or set event_attribute_name"
             )
         kind = schema.fields[event].dataType
         if options.value is None and not isinstance(kind, BinaryType | StringType):
@@ -118,31 +122,31 @@ class SinkColumns:
         key_name = options.routing_key_column or "routing_key"
         key = _position(names, key_name)
         if key is None and options.routing_key_column is not None:
-            raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
+            raise InvalidArgumentError(f"the rows lack the column {key_name!r} for the routing key")
         if key is not None and not isinstance(schema.fields[key].dataType, StringType):
             raise InvalidArgumentError(f"the routing key column {key_name!r} must be a string: cast it")
-        for at, name in enumerate(names):
-            if at not in (event, key) and name.lower() not in (*TYPES, VALUE) and not options.takes_other_columns:
+        for index, name in enumerate(names):
+            if index not in (event, key) and name.lower() not in (*TYPES, VALUE) and not options.takes_other_columns:
                 raise InvalidArgumentError(
-                    f"the column {name!r} has no effect: an event is {options.event_column!r}, and its routing key "
-                    f"{key_name!r}. Leave it out, or put it into the event, as with to_json(struct(*))"
+                    f"the column {name!r} wouldn't be written: an event is {options.event_column!r}, and its routing "
+                    f"key {key_name!r}. Drop it, or include it in the event, as with to_json(struct(*))"
                 )
         return cls(event, key)
 
 
-def _position(names: Sequence[str], wanted: str) -> int | None:
-    """Where a column is; InvalidArgumentError if several have that name, in upper or lower case."""
-    alike = [at for at, name in enumerate(names) if name.lower() == wanted.lower()]
-    if len(alike) > 1:
+def _position(names: Sequence[str], name: str) -> int | None:
+    """Return the index of a column; InvalidArgumentError if several have that name, ignoring case."""
+    matches = [index for index, column in enumerate(names) if column.lower() == name.lower()]
+    if len(matches) > 1:
         raise InvalidArgumentError(
-            f"the columns {', '.join(names[at] for at in alike)} could each be {wanted!r}: keep one"
+            f"the columns {', '.join(names[index] for index in matches)} all match {name!r}: keep one"
         )
-    return alike[0] if alike else None
+    return matches[0] if matches else None
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task reports to the driver; no transaction if it had no rows."""
+    """A task's report to the driver; without a transaction if it had no rows."""
 
     transaction: UUID | None = None
     query_id: str | None = None
@@ -152,7 +156,7 @@ class _SinkWriter:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._columns = SinkColumns.of(schema, options)
-        self._run = uuid4().hex  # of the query: made beside the driver
+        self._run = uuid4().hex  # of the query: set in the driver's process
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         begin_task()
@@ -160,7 +164,7 @@ class _SinkWriter:
         return self._write_transaction(iterator) if is_exact else self._write_now(iterator)
 
     def _write_transaction(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
+        """Write a task's rows into a transaction, which is aborted on any error."""
         query_id, _ = batch_of_task() or (None, None)
         client = client_of(self._options.controller)
         txn: Transaction | None = None
@@ -178,13 +182,14 @@ class _SinkWriter:
         return TaskCommit(txn.txn_id if txn else None, query_id)
 
     def _write_now(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again. At
-        most once, only if neither another run has begun this batch nor another attempt this task: then the rows are
-        left out."""
+        """Write a task's rows without a transaction: readable at once, and duplicated if the task is repeated. At most
+        once, rows are skipped if another run has started this batch, or another attempt this task."""
         options, client = self._options, client_of(self._options.controller)
         key = (options.scope, options.stream)
         if options.delivery == AT_MOST_ONCE and not client.run(self._is_first(client)):
-            _logger.warning("a task's rows are left out of %s: they may be written already", options.stream)
+            _logger.warning(
+                "a task's rows are not written to %s: an earlier attempt may have written them", options.stream
+            )
             return TaskCommit()
         if key not in client.event_writers:
             client.event_writers[key] = client.run(client.manager.create_writer(*key))
@@ -203,7 +208,7 @@ class _SinkWriter:
             name, number = application(self._options.application[0]), self._options.application[1]
         else:
             batch = batch_of_task()
-            assert batch is not None, "a task of a streaming query has its id"
+            assert batch is not None, "tasks of a streaming query know the query's id"
             name, number = batch
         claims = Claims(client.manager, self._options.scope, f"{name}/{self._options.stream}")
         return await claims.batch(number, self._run) and await claims.task(number, self._run)
@@ -217,7 +222,7 @@ class _SinkWriter:
     def _events(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Array, pa.Array | None]]:
         encode = None
         if self._options.target is not None:
-            from nadi.client.values.parser import encoder  # and the format's library: most writes do without
+            from nadi.client.values.parser import encoder  # loads the format's library, which most writes don't need
 
             encode = encoder(self._options.target)
         for batch in batches:
@@ -225,14 +230,16 @@ class _SinkWriter:
                 continue
             events = batch.column(self._columns.event)
             if events.null_count:
-                raise InvalidArgumentError(f"a row's {self._options.event_column!r} is null: an event needs bytes")
+                raise InvalidArgumentError(
+                    f"the column {self._options.event_column!r} has a null: an event needs bytes"
+                )
             keys = None if self._columns.routing_key is None else batch.column(self._columns.routing_key)
             yield events.cast(pa.binary()) if encode is None else pa.array(encode(events), pa.binary()), keys
 
 
 async def _hand_over(txn: Transaction, lease_ms: int) -> None:
     await txn.flush()
-    let_go(txn)  # and with it the pinger, which would shorten the lease again
+    let_go(txn)  # also stops the pinger, which would shorten the lease again
     await txn.ping(lease_ms)
 
 
@@ -240,7 +247,7 @@ async def _abort(txn: Transaction) -> None:
     try:
         await txn.abort()
     except NadiError:
-        let_go(txn)  # it ends with its lease
+        let_go(txn)  # it expires with its lease
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
@@ -280,7 +287,7 @@ class BatchWriter(_SinkWriter, DataSourceArrowWriter):
 
 
 class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
-    """`df.writeStream`: each batch exactly once, whatever is killed or rerun (see `intents`)."""
+    """`df.writeStream`: each batch exactly once, despite crashes and repetitions (see `intents`)."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         client = client_of(self._options.controller)
@@ -295,6 +302,6 @@ class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     def _record(self, client: TaskClient, messages: Sequence[WriterCommitMessage | None]) -> SinkRecord | None:
         for message in messages:
             if isinstance(message, TaskCommit) and self._options.delivery == EXACTLY_ONCE:
-                assert message.query_id, "a task of a streaming query has its id"
+                assert message.query_id, "tasks of a streaming query know the query's id"
                 return SinkRecord(client.manager, self._options, message.query_id)
         return None

@@ -1,9 +1,9 @@
-"""A lake's table and stream as one DataFrame, the table's files read by Spark's own Parquet reader.
+"""A lake's table and stream as one DataFrame, with the table's files read by Spark's own Parquet reader.
 
-Both parts end, and meet, at cuts that are fixed when it is made; so it stays what it is however table and stream go on.
-Spark reads the files by the names of columns, and an Iceberg table knows its columns by ids. So where the files may
-have other names (others have renamed, dropped or retyped columns), where others have deleted rows from them, or where
-the cut lies before the table's in some segments only, it is what `option("source", "union")` gives.
+The two parts meet and end at cuts that are fixed on creation, so the DataFrame doesn't change as table and stream grow.
+Spark matches columns of files by name, Iceberg by id. So `option("source", "union")` is used instead where other
+engines have renamed, dropped or retyped columns or deleted rows, and where the end is before the table's cut in some
+segments only.
 """
 
 from __future__ import annotations
@@ -33,63 +33,64 @@ def union(
     lake: str | None = None,
     **connection: str,
 ) -> DataFrame:
-    """Return a lake's table and stream as one, up to `end`: a cut's text, a bookmark or a time; the tail if not given.
+    """Return a lake's table and stream as one DataFrame, up to `end`: a cut's text, a bookmark or a time; by default
+    the stream's tail.
 
     connection: auth_user, auth_password, auth_token, trust_store, validate_host_name, as options of `format("nadi")`.
     """
-    from nadi.client import StreamManager  # who asks for a schema does without the client
+    from nadi.client import StreamManager  # loads the client, which schema requests don't need
     from nadi.lake.definition import lake_name, record_of
-    from nadi.lake.union_scan import union as united
+    from nadi.lake.union_scan import union as union_scan
     from nadi.spark.columns import spark_schema
     from nadi.spark.options.parsed import ReadOptions
 
     where = {"controller": controller, "scope": scope, "stream": stream, **connection}
     options = ReadOptions.from_spark(where)
-    to = options.controller
-    given: dict[str, Any] = {"credentials": to.credentials, "trust_store": to.trust_store}
-    with StreamManager(to.uri, validate_host_name=to.validate_host_name, **given) as manager:
-        found = united(manager, scope, stream, at=end, name=lake)
+    address = options.controller
+    given: dict[str, Any] = {"credentials": address.credentials, "trust_store": address.trust_store}
+    with StreamManager(address.uri, validate_host_name=address.validate_host_name, **given) as manager:
+        scan = union_scan(manager, scope, stream, at=end, name=lake)
         definition = record_of(manager, scope, lake_name(stream, lake)).definition
-    conditions = found.table_conditions
-    whole = spark_schema(found.schema)
+    conditions = scan.table_conditions
+    schema = spark_schema(scan.schema)
     if conditions is None or len(conditions) > _MOST_CONDITIONS:
-        more = {"end": end} if end is not None else {}
-        more |= {"lake": lake} if lake is not None else {}
-        return spark.read.format("nadi").options(**where, source="union", **more).load()
-    parts = [spark.createDataFrame([], whole)]
-    if found.table_files:
-        parts = [spark.read.schema(whole).parquet(*found.table_files).where(_all(conditions))]
-    if found.stream_bytes:
-        parts.append(_stream(spark, where, found, definition))
-    joined = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-    return joined.select(*(f"`{name.replace('`', '``')}`" for name in whole.names))
+        extra = {"end": end} if end is not None else {}
+        extra |= {"lake": lake} if lake is not None else {}
+        return spark.read.format("nadi").options(**where, source="union", **extra).load()
+    parts = [spark.createDataFrame([], schema)]
+    if scan.table_files:
+        parts = [spark.read.schema(schema).parquet(*scan.table_files).where(_all(conditions))]
+    if scan.stream_bytes:
+        parts.append(_stream(spark, where, scan, definition))
+    joined = reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts)
+    return joined.select(*(f"`{name.replace('`', '``')}`" for name in schema.names))
 
 
 def _all(conditions: list[tuple[int, int]]) -> Column:
     from pyspark.sql.functions import col, lit
 
-    found = lit(True)
+    condition = lit(True)
     for segment, limit in conditions:
-        found = found & ((col("_segment_id") != segment) | (col("_offset") < limit))
-    has_place = col("_segment_id").isNotNull() & col("_offset").isNotNull()  # else another engine's row
-    return ~has_place | found if conditions else found
+        condition = condition & ((col("_segment_id") != segment) | (col("_offset") < limit))
+    has_position = col("_segment_id").isNotNull() & col("_offset").isNotNull()  # null in rows of another engine
+    return ~has_position | condition if conditions else condition
 
 
-def _stream(spark: SparkSession, where: dict[str, str], found: Union, lake: LakeDefinition) -> DataFrame:
+def _stream(spark: SparkSession, where: dict[str, str], scan: Union, lake: LakeDefinition) -> DataFrame:
     from pyspark.sql.functions import col
 
     from nadi.client.values.options import DROP
 
     names = ["segment_id", "offset", APPEND_TIME, EVENT_TIME]
-    more: dict[str, str] = {"eventTimeUnit": lake.event_time_unit}
+    options: dict[str, str] = {"eventTimeUnit": lake.event_time_unit}
     if lake.value_format is not None:
-        more |= {"value_format": lake.value_format, "value_mode": DROP}
-        more |= {"value_schema": lake.value_schema} if lake.value_schema is not None else {}
+        options |= {"value_format": lake.value_format, "value_mode": DROP}
+        options |= {"value_schema": lake.value_schema} if lake.value_schema is not None else {}
     first = [VALUE, *(["event"] if lake.keep_events else [])] if lake.value_format is not None else ["event"]
     frame = (
         spark.read.format("nadi")
-        .options(**where, **more, columns=",".join([*first, *names]))
-        .options(start=found.table_cut.as_text(), end=found.cut.as_text())
+        .options(**where, **options, columns=",".join([*first, *names]))
+        .options(start=scan.table_cut.as_text(), end=scan.cut.as_text())
         .load()
     )
     own = [col("value.*")] if lake.value_format is not None else [col("event")]

@@ -1,4 +1,4 @@
-"""All of a scope as views in Spark's SQL: its stream tables, typed, and the streams that none is defined on."""
+"""Register a scope as views for Spark SQL: its stream tables, typed, and the streams without a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SET_HERE = {"scope", "stream", "streams", "stream_pattern", "stream_tag", "colu
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """A stream whose events are rows. options: as `format("nadi")` has them; fields: the names of the columns."""
+    """A stream whose events are rows. options: of `format("nadi")`; fields: the names of the columns."""
 
     name: str
     options: dict[str, str]
@@ -42,89 +42,90 @@ def register(
     watermark: str = "10 minutes",
     **options: Any,
 ) -> list[str]:
-    """Make temporary views of all streams and stream tables of a scope, and return their names, which begin with
+    """Create temporary views of all streams and stream tables of a scope, and return their names, which start with
     `prefix`.
 
-    A stream table has its columns, a stream on which none of its name is defined those of its schema in the store, and
-    one without a schema `event`; `segment_id` and `offset` come after them. A table with a key has a second view,
-    `<name>_latest`, with the latest row of each. The views have what is there now, and stay so: all queries have the
-    same rows, until this is called again. A table that can't be read, since its stream's schema has become another, is
-    left out, and logged. So are those whose names differ by case alone, unless the session tells them apart.
+    A stream table has its columns, other streams those of their stored schema, or `event` without one; `segment_id` and
+    `offset` follow. A table with a key has a second view, `<name>_latest`, with the latest row of each key. The views
+    are fixed: all queries see the same rows until this is called again. A table that can't be read, because its
+    stream's schema has changed, is skipped and logged, as are names that differ in case only, unless the session is
+    case-sensitive.
 
-    streaming: the views are of `readStream`, for streaming queries, which go on; a table's event time has a `watermark`
-    then, and there are no latest rows. options: of `format("nadi")`, which say where the controller is, who asks, and
-    from where to where to read.
+    streaming: create views of `readStream` for streaming queries, which continue; a table's event time then has a
+    `watermark`, without latest rows. options: of `format("nadi")`: the controller's address, the credentials,
+    and the range to read.
     """
     for name in options:
         if name.lower() in _SET_HERE:
-            raise InvalidArgumentError(f"the option {name!r} has no effect here: each view has its own")
-    from nadi.spark.connections import client_of  # and the client's modules: who asks for a schema does without
+            raise InvalidArgumentError(f"the option {name!r} can't be set for views: each view has its own")
+    from nadi.spark.connections import client_of  # loads the client, which schema requests don't need
     from nadi.spark.options.parsed import GivenOptions
 
     if not isinstance(prefix, str) or not isinstance(streaming, bool):
-        raise InvalidArgumentError(f"prefix is a text, and streaming True or False, not {prefix!r} and {streaming!r}")
+        raise InvalidArgumentError(f"prefix must be a str and streaming a bool, not {prefix!r} and {streaming!r}")
     given = {name: str(value) for name, value in options.items()}
     client = client_of(GivenOptions({name.lower(): value for name, value in given.items()}).connection())
     is_ended = streaming or any(name.lower() == "end" for name in given)
-    found = client.run(_found(client.manager, scope, is_ended))
+    sources = client.run(_sources_of(client.manager, scope, is_ended))
     if spark.conf.get("spark.sql.caseSensitive") != "true":
-        found = _told_apart(found)
-    made = []
-    for one in found:
-        reader: Any = spark.readStream if streaming else spark.read  # it keeps the options that it was given
-        frame = reader.format("nadi").options(**given | {"scope": scope} | one.options).load()
-        for name, view in _views(one, frame, watermark if streaming else None):
+        sources = _without_clashes(sources)
+    names = []
+    for source in sources:
+        reader: Any = spark.readStream if streaming else spark.read  # a new one each time, as it keeps options
+        frame = reader.format("nadi").options(**given | {"scope": scope} | source.options).load()
+        for name, view in _views(source, frame, watermark if streaming else None):
             view.createOrReplaceTempView(_quoted(prefix + name))
-            made.append(prefix + name)
-    return made
+            names.append(prefix + name)
+    return names
 
 
-def _told_apart(found: Sequence[_Typed]) -> list[_Typed]:
-    """Those whose names don't differ by case alone: the view of one would take the place of the other's."""
+def _without_clashes(sources: Sequence[_Typed]) -> list[_Typed]:
+    """Return the sources whose names don't differ in case only, as their views would replace each other."""
     names: dict[str, list[str]] = {}
-    for one in found:
-        names.setdefault(one.name.lower(), []).append(one.name)
-    for alike in names.values():
-        if len(alike) > 1:
+    for source in sources:
+        names.setdefault(source.name.lower(), []).append(source.name)
+    for clashing in names.values():
+        if len(clashing) > 1:
             _log.warning(
-                "no view is made of %s: their names differ by case alone. Set spark.sql.caseSensitive to true, or read "
-                "them by format('nadi')",
-                " and ".join(sorted(alike)),
+                "no view for %s: their names differ in case only. Set spark.sql.caseSensitive to true, or read "
+                "them with format('nadi')",
+                " and ".join(sorted(clashing)),
             )
-    return [one for one in found if len(names[one.name.lower()]) == 1]
+    return [source for source in sources if len(names[source.name.lower()]) == 1]
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-async def _found(manager: StreamManager, scope: str, is_ended: bool) -> list[_Typed]:
-    """is_ended: whether the options say up to where to read; else it is what is there now."""
-    import asyncio  # here, for Spark imports this module to look for sources
+async def _sources_of(manager: StreamManager, scope: str, is_ended: bool) -> list[_Typed]:
+    """Return the tables and streams of the scope. is_ended: whether the options set an end; else the current tails
+    are."""
+    import asyncio  # imported here, as Spark imports this module to discover sources
 
     tables, unreadable = await manager.stream_tables(scope).list_with_unreadable()
     streams = await manager.list_streams(scope)
     names = {table.name for table in tables}
     for bad in unreadable:
-        _log.warning("no view is made of it: %s", bad.problem)
-        names.add(bad.name)  # a stream of that name isn't shown instead
+        _log.warning("no view for an unreadable table: %s", bad.problem)
+        names.add(bad.name)  # don't show a stream of that name instead
     plain = [stream for stream in sorted(streams) if stream not in names]
     if len(plain) + len(tables) > SPARK_STREAMS:
         raise InvalidArgumentError(
-            f"scope {scope} has {len(plain) + len(tables):,} streams and tables, and {SPARK_STREAMS:,} views are the "
-            "most: read those that you need by format('nadi')"
+            f"scope {scope} has {len(plain) + len(tables):,} streams and tables, more than {SPARK_STREAMS:,}, the "
+            "limit of views: read those you need with format('nadi')"
         )
-    turns = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
+    slots = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
 
     async def ended(work: Awaitable[_Typed | None]) -> _Typed | None:
-        async with turns:
-            found = await work
-            if found is not None and not is_ended:
-                found.options["end"] = (await manager.cuts(scope, found.options["stream"]).tail()).as_text()
-            return found
+        async with slots:
+            source = await work
+            if source is not None and not is_ended:
+                source.options["end"] = (await manager.cuts(scope, source.options["stream"]).tail()).as_text()
+            return source
 
-    works = [*(_of_table(manager, one) for one in tables), *(_of_stream(manager, scope, name) for name in plain)]
-    return [one for one in await asyncio.gather(*map(ended, works)) if one is not None]
+    works = [*(_of_table(manager, table) for table in tables), *(_of_stream(manager, scope, name) for name in plain)]
+    return [source for source in await asyncio.gather(*map(ended, works)) if source is not None]
 
 
 async def _of_table(manager: StreamManager, table: TableDefinition) -> _Typed | None:
@@ -134,7 +135,7 @@ async def _of_table(manager: StreamManager, table: TableDefinition) -> _Typed | 
     try:
         target = await planned(manager, table)
     except InvalidArgumentError as error:
-        _log.warning("table %s/%s is no view: %s", table.scope, table.name, error)
+        _log.warning("no view for table %s/%s: %s", table.scope, table.name, error)
         return None
     value = target.options
     options = {"stream": table.stream, "columns": "value,segment_id,offset", "value_format": value.format,
@@ -156,50 +157,50 @@ async def _of_stream(manager: StreamManager, scope: str, stream: str) -> _Typed 
         return plain
     try:
         target = await target_of(manager, value, scope, [stream], lambda _: True)
-        assert target is not None, "whichever is found is wanted"
+        assert target is not None, "every schema is accepted"
         fields = tuple(field.name for field in fields_of(target.kind, f"stream {stream}"))
     except InvalidArgumentError as error:
-        _log.warning("the view of stream %s/%s has its events' bytes: %s", scope, stream, error)
+        _log.warning("the view of stream %s/%s contains undecoded events: %s", scope, stream, error)
         return plain
     return _Typed(
         stream, {"stream": stream, "columns": "value,segment_id,offset", "value_format": value.format}, fields
     )
 
 
-def _views(one: _Typed, frame: DataFrame, watermark: str | None) -> Iterator[tuple[str, DataFrame]]:
-    if not one.fields:
-        yield one.name, frame
+def _views(source: _Typed, frame: DataFrame, watermark: str | None) -> Iterator[tuple[str, DataFrame]]:
+    if not source.fields:
+        yield source.name, frame
         return
-    fields = [name.lower() for name in one.fields]  # Spark's names don't differ by case
+    fields = [name.lower() for name in source.fields]  # Spark's names are case-insensitive
     own = [name for name in _OWN if name not in fields]
     rows = frame.select("value.*", *own)
-    if watermark is not None and one.event_time is not None and dict(rows.dtypes)[one.event_time] == "timestamp":
-        rows = rows.withWatermark(_quoted(one.event_time), watermark)
-    yield one.name, rows
-    if one.key and watermark is None:
-        yield f"{one.name}_latest", _latest(one, frame, own)
+    if watermark is not None and source.event_time is not None and dict(rows.dtypes)[source.event_time] == "timestamp":
+        rows = rows.withWatermark(_quoted(source.event_time), watermark)
+    yield source.name, rows
+    if source.key and watermark is None:
+        yield f"{source.name}_latest", _latest(source, frame, own)
 
 
-def _latest(one: _Typed, frame: DataFrame, own: Sequence[str]) -> DataFrame:
-    """Of the rows of each key the one with the greatest place, unless it deletes the key."""
+def _latest(source: _Typed, frame: DataFrame, own: Sequence[str]) -> DataFrame:
+    """Return the row with the greatest position for each key, unless it deletes the key."""
     from pyspark.sql import functions as sql
 
     def field(row: str, name: str) -> Column:
         return sql.col(row).getField(name)
 
     has_key = sql.lit(True)
-    for name in one.key:
+    for name in source.key:
         has_key = has_key & field("value", name).isNotNull()
-    if _CHANGE in one.fields:
+    if _CHANGE in source.fields:
         has_key = has_key & ~field("value", _CHANGE).eqNullSafe(_BEFORE)
     last = sql.max_by(sql.struct("value", *_OWN), sql.struct(*_OWN)).alias("last")
-    keys = [field("value", name).alias(f"key_{number}") for number, name in enumerate(one.key)]
-    found = frame.where(has_key).groupBy(*keys).agg(last).select("last.value", *(f"last.{name}" for name in _OWN))
+    keys = [field("value", name).alias(f"key_{number}") for number, name in enumerate(source.key)]
+    latest = frame.where(has_key).groupBy(*keys).agg(last).select("last.value", *(f"last.{name}" for name in _OWN))
     has_values = sql.lit(False)
-    for name in one.fields:
-        if name not in (*one.key, one.event_time, _CHANGE):
+    for name in source.fields:
+        if name not in (*source.key, source.event_time, _CHANGE):
             has_values = has_values | field("value", name).isNotNull()
-    if _CHANGE in one.fields:
+    if _CHANGE in source.fields:
         has_values = has_values & ~field("value", _CHANGE).eqNullSafe(_DELETE)
-    columns = [field("value", name).alias(name) for name in one.fields if name != _CHANGE]
-    return found.where(has_values).select(*columns, *own)
+    columns = [field("value", name).alias(name) for name in source.fields if name != _CHANGE]
+    return latest.where(has_values).select(*columns, *own)

@@ -1,4 +1,4 @@
-"""Arrow: what is called readable keeps its values, with random columns, changes and rows."""
+"""Arrow: schemas reported as compatible keep values, with random columns, changes and rows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data())
-def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
+def test_compatible_schema_reads_equal_values(data: st.DataObject) -> None:
     old, changes = data.draw(columns()), data.draw(columns())
     new = {**changes, **{name: old[name] for name in old if data.draw(st.integers(0, 9)) < 6}}
     writer, reader = Arrow(schema_of(old)), Arrow(schema_of(new))
@@ -121,8 +121,7 @@ EDGES: dict[str, list[Any]] = {
 }
 
 
-def test_each_type_read_as_each_other() -> None:
-    """Of all pairs of types, those called compatible keep the values at the edges."""
+def test_compatible_types_keep_edge_values() -> None:
     kinds = [kind for kind, _ in KINDS] + [pa.uint16(), pa.int32(), pa.float16(), pa.decimal128(9, 3)]
     compatible = 0
     for old in kinds:
@@ -140,7 +139,7 @@ def test_each_type_read_as_each_other() -> None:
     assert compatible > 2 * len(kinds)
 
 
-def test_what_is_incompatible_is_named() -> None:
+def test_incompatibilities_name_the_columns() -> None:
     old = Arrow(pa.schema([("a", pa.int64()), ("s", pa.struct([("x", pa.int64())]))]))
     new = Arrow(
         pa.schema(
@@ -151,11 +150,8 @@ def test_what_is_incompatible_is_named() -> None:
             ]
         )
     )
-    assert new.incompatibilities(new.definition, old.definition) == [
-        "column 'a' takes no nulls and was written with them",
-        "column 'b' takes no nulls and was not written",
-        "column 's.x' is int32 where int64 was written",
-    ]
+    problems = new.incompatibilities(new.definition, old.definition)
+    assert [problem.split("'")[1] for problem in problems] == ["a", "b", "s.x"]
 
 
 def test_a_slice_of_a_batch_is_stored_alone() -> None:
@@ -166,24 +162,24 @@ def test_a_slice_of_a_batch_is_stored_alone() -> None:
     assert arrow.deserialize(data).to_pylist() == [{"a": 17}]
 
 
-def test_errors_name_the_value() -> None:
+def test_invalid_value_or_event_is_rejected() -> None:
     arrow = Arrow(pa.schema([pa.field("a", pa.int64(), nullable=False)]))
-    with pytest.raises(SerializationError, match="RecordBatch here, not Table"):
+    with pytest.raises(SerializationError):
         arrow.serialize(pa.table({"a": [1]}))
-    with pytest.raises(SerializationError, match="has the columns b: int64, not a: int64 not null"):
+    with pytest.raises(SerializationError, match=r"b: int64.*a: int64"):
         arrow.serialize(pa.record_batch({"b": [1]}))
-    with pytest.raises(SerializationError, match="'a' has nulls"):
+    with pytest.raises(SerializationError, match="'a'"):
         arrow.serialize(pa.RecordBatch.from_arrays([pa.array([1, None])], schema=arrow.schema))
     for data in (b"", b"abc", b"\xff\xff\xff\xff\x10\0\0\0" + b"x" * 16):
-        with pytest.raises(SerializationError, match="no Arrow record batch"):
+        with pytest.raises(SerializationError):
             arrow.deserialize(data)
-    with pytest.raises(SerializationError, match="more rows than"):
+    with pytest.raises(SerializationError):
         Arrow(pa.schema([("n", pa.null())])).serialize(pa.record_batch({"n": pa.nulls(100_000)}))
-    with pytest.raises(InvalidArgumentError, match="twice"):
+    with pytest.raises(InvalidArgumentError):
         Arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
 
-# --- Arrow's other forms of the same values --------------------------------------------------------------
+# --- Arrow's other layouts of the same values --------------------------------------------------------------
 
 TEXT = "a text of more than twelve bytes"
 VIEWS = pa.array(["x", None, TEXT], pa.string_view())
@@ -215,7 +211,7 @@ NEWER: list[tuple[pa.Array, str]] = [  # a column, and its type in a scan
 
 
 @pytest.mark.parametrize(("column", "kind"), NEWER, ids=[str(column.type) for column, _ in NEWER])
-def test_arrow_column_of_another_form_is_read_as_the_plain_type_of_its_values(column: pa.Array, kind: str) -> None:
+def test_column_of_another_layout_is_read_as_plain_type(column: pa.Array, kind: str) -> None:
     whole = pa.record_batch({"it": column, "within": pa.StructArray.from_arrays([column], ["it"])})
     serializer = Arrow(whole.schema)
     definition = serializer.definition
@@ -241,20 +237,18 @@ def as_plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        (pa.month_day_nano_interval(), "column 'it' is month_day_nano_interval"),
-        (pa.list_(pa.month_day_nano_interval()), "column 'it'.element is month_day_nano_interval"),
-        (pa.struct([("u", pa.dense_union([pa.field("a", pa.int8())]))]), "column 'it'.u is dense_union"),
-        (pa.run_end_encoded(pa.int32(), pa.month_day_nano_interval()), "column 'it' is month_day_nano_interval"),
+        (pa.month_day_nano_interval(), "'it' is month_day_nano_interval"),
+        (pa.list_(pa.month_day_nano_interval()), "'it'.element is month_day_nano_interval"),
+        (pa.struct([("u", pa.dense_union([pa.field("a", pa.int8())]))]), "'it'.u is dense_union"),
+        (pa.run_end_encoded(pa.int32(), pa.month_day_nano_interval()), "'it' is month_day_nano_interval"),
     ],
 )
-def test_arrow_column_that_no_scan_can_read_is_refused_by_name_before_it_is_written(
-    kind: pa.DataType, path: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{path}.*, and Spark has no type for that: no scan could read it"):
+def test_schema_with_unreadable_column_is_rejected_by_name(kind: pa.DataType, path: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=path):
         Arrow(pa.schema([("it", kind)]))
 
 
-def test_arrow_schema_of_views_and_one_of_texts_are_one_schema() -> None:
+def test_schemas_of_views_and_strings_are_equal() -> None:
     views, texts = Arrow(pa.schema([("it", pa.string_view())])), Arrow(pa.schema([("it", pa.string())]))
     assert views.definition == texts.definition
     frame = polars.DataFrame({"it": ["a", "b"]}, schema_overrides={"it": polars.Categorical})

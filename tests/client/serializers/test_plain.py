@@ -28,37 +28,37 @@ class Reading(msgspec.Struct):
         (Msgpack(Reading), Reading("kitchen", 12)),
     ],
 )
-def test_values_come_back(serializer: Serializer[Any], value: Any) -> None:
+def test_values_round_trip(serializer: Serializer[Any], value: Any) -> None:
     data = serializer.serialize(value)
     assert type(data) is bytes
     assert serializer.deserialize(data) == value
 
 
 @pytest.mark.parametrize(
-    ("serializer", "value", "told"),
+    ("serializer", "value"),
     [
-        (Bytes(), "text", "bytes here, not str"),
-        (Text(), b"bytes", "str here, not bytes"),
-        (Text("ascii"), "zählen", "written as ascii"),
-        (Json(), object(), "written as JSON"),
-        (Msgpack(), 1 << 70, "written as msgpack"),
+        (Bytes(), "text"),
+        (Text(), b"bytes"),
+        (Text("ascii"), "zählen"),
+        (Json(), object()),
+        (Msgpack(), 1 << 70),
     ],
 )
-def test_a_value_that_cant_be_written_is_named(serializer: Serializer[Any], value: Any, told: str) -> None:
-    with pytest.raises(SerializationError, match=told):
+def test_unserializable_value_is_rejected(serializer: Serializer[Any], value: Any) -> None:
+    with pytest.raises(SerializationError):
         serializer.serialize(value)
 
 
 @pytest.mark.parametrize(
-    ("serializer", "data", "told"),
+    ("serializer", "data"),
     [
-        (Text(), b"\xff", "no utf-8 text"),
-        (Json(), b"{", "not JSON"),
-        (Json(), b"[" * 100_000, "not JSON"),
-        (Json(Reading), b'{"wh":1}', "not JSON for Reading: .*meter"),
-        (Msgpack(Reading), b"\xc1", "not valid msgpack for Reading"),
+        (Text(), b"\xff"),
+        (Json(), b"{"),
+        (Json(), b"[" * 100_000),
+        (Json(Reading), b'{"wh":1}'),
+        (Msgpack(Reading), b"\xc1"),
     ],
 )
-def test_an_event_that_cant_be_read_is_named(serializer: Serializer[Any], data: bytes, told: str) -> None:
-    with pytest.raises(SerializationError, match=told):
+def test_undecodable_event_is_rejected(serializer: Serializer[Any], data: bytes) -> None:
+    with pytest.raises(SerializationError):
         serializer.deserialize(data)

@@ -1,4 +1,4 @@
-"""Protobuf: what is called readable loses nothing, with random message types, changes and values."""
+"""Protobuf: types reported as compatible keep values, with random message types, changes and values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def fill(data: st.DataObject, message: Any, symbols: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What is compared: a string read as bytes, a bool as a number, and an inner message by its number are the same."""
+    """Normalize a value: a string equals its bytes, a bool its number, and an inner message its number."""
     if hasattr(value, "DESCRIPTOR"):
         return value.x
     if isinstance(value, str):
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data(), st.sampled_from(["proto2", "proto3"]), st.sampled_from(["proto2", "proto3"]))
-def test_what_is_called_readable_is_read(data: st.DataObject, syntax: str, own_syntax: str) -> None:
+def test_compatible_type_reads_equal_values(data: st.DataObject, syntax: str, own_syntax: str) -> None:
     old_spec, changes = data.draw(SPECS), data.draw(SPECS)
     kept = {number for number in old_spec if data.draw(st.integers(0, 9)) < 8}
     new_spec = {**changes, **{number: old_spec[number] for number in kept}}
@@ -142,8 +142,7 @@ EDGES: dict[int, list[Any]] = {
 
 
 @pytest.mark.parametrize("label", [F.LABEL_OPTIONAL, F.LABEL_REPEATED])
-def test_each_type_read_as_each_other(label: int) -> None:
-    """Of all pairs of types and syntaxes, those called compatible keep the values at the edges."""
+def test_compatible_types_keep_edge_values(label: int) -> None:
     compatible = 0
     for old, values in EDGES.items():
         for syntax, own_syntax, own_symbols in itertools.product(("proto2", "proto3"), ("proto2", "proto3"), (2, 3)):
@@ -188,27 +187,26 @@ def problems(reader: Any, writer: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("reader", "writer", "told"),
+    ("reader", "writer"),
     [
-        ({1: (F.TYPE_INT32, ONE, False)}, {1: (F.TYPE_INT64, ONE, False)}, "is int32 where int64 was written"),
-        ({1: (F.TYPE_SINT32, ONE, False)}, {1: (F.TYPE_INT32, ONE, False)}, "is sint32 where int32 was written"),
-        ({1: (F.TYPE_STRING, ONE, False)}, {1: (F.TYPE_BYTES, ONE, False)}, "is string where bytes was written"),
-        ({1: (F.TYPE_INT32, MANY, False)}, {1: (F.TYPE_INT32, ONE, False)}, "is repeated where single was written"),
-        ({1: (F.TYPE_INT32, MUST, False)}, {}, "is required, and isn't always written"),
+        ({1: (F.TYPE_INT32, ONE, False)}, {1: (F.TYPE_INT64, ONE, False)}),
+        ({1: (F.TYPE_SINT32, ONE, False)}, {1: (F.TYPE_INT32, ONE, False)}),
+        ({1: (F.TYPE_STRING, ONE, False)}, {1: (F.TYPE_BYTES, ONE, False)}),
+        ({1: (F.TYPE_INT32, MANY, False)}, {1: (F.TYPE_INT32, ONE, False)}),
+        ({1: (F.TYPE_INT32, MUST, False)}, {}),
         (
             {1: (F.TYPE_INT32, ONE, True), 2: (F.TYPE_INT32, ONE, True)},
             {1: (F.TYPE_INT32, ONE, False), 2: (F.TYPE_INT32, ONE, False)},
-            "read into one oneof",
         ),
     ],
 )
-def test_what_is_incompatible_is_named(reader: Spec, writer: Spec, told: str) -> None:
-    assert told in problems(message_class(reader, "proto2"), message_class(writer, "proto2"))
+def test_incompatible_type_is_reported(reader: Spec, writer: Spec) -> None:
+    assert problems(message_class(reader, "proto2"), message_class(writer, "proto2"))
 
 
-def test_a_closed_enum_must_know_all_that_is_written() -> None:
+def test_closed_enum_without_written_value_is_incompatible() -> None:
     spec: Spec = {1: (F.TYPE_ENUM, ONE, False)}
-    assert "lacks what may be written [2]" in problems(message_class(spec, "proto2", 2), message_class(spec, "proto2"))
+    assert "[2]" in problems(message_class(spec, "proto2", 2), message_class(spec, "proto2"))
     assert not problems(message_class(spec, "proto3", 2), message_class(spec, "proto2"))
 
 
@@ -221,16 +219,16 @@ def test_real_message_types() -> None:
     assert Protobuf(timestamp_pb2.Timestamp).deserialize(Protobuf(timestamp_pb2.Timestamp).serialize(stamp)) == stamp
 
 
-def test_errors_name_the_value() -> None:
+def test_invalid_value_event_or_class_is_rejected() -> None:
     serializer = Protobuf(timestamp_pb2.Timestamp)
-    with pytest.raises(SerializationError, match=r"a google\.protobuf\.Timestamp here, not Duration"):
+    with pytest.raises(SerializationError):
         serializer.serialize(duration_pb2.Duration())
-    with pytest.raises(SerializationError, match=r"no google\.protobuf\.Timestamp"):
+    with pytest.raises(SerializationError):
         serializer.deserialize(b"\xff")
     required = message_class({1: (F.TYPE_INT32, MUST, False)}, "proto2")
     with pytest.raises(SerializationError, match="f1"):
         Protobuf(required).serialize(required())
     with pytest.raises(SerializationError, match="f1"):
         Protobuf(required).deserialize(b"")
-    with pytest.raises(InvalidArgumentError, match="generated by protoc"):
+    with pytest.raises(InvalidArgumentError):
         Protobuf(int)

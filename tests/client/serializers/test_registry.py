@@ -32,7 +32,7 @@ B_WITH_DEFAULT = ("b", int, 0)
 Step = Callable[[], Struct[Any]]
 
 
-def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_scope: str) -> None:
+def test_versions_are_stored_and_found(nadi_manager: StreamManager, nadi_scope: str) -> None:
     nadi_manager.create_stream(nadi_scope, "s")
     schemas = nadi_manager.schemas(nadi_scope, "s")
     schemas.delete()
@@ -44,7 +44,7 @@ def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_sco
     assert (first.id, first.format) == (1, "json-schema")
     assert schemas.definition(first) == struct(A).definition
     assert schemas.version(2) == second
-    with pytest.raises(UnknownSchemaError, match="schema 3"):
+    with pytest.raises(UnknownSchemaError, match="3"):
         schemas.version(3)
     nadi_manager.create_stream(nadi_scope, "s2")
     assert nadi_manager.schemas(nadi_scope, "s2").versions() == [], "each stream has its own"
@@ -52,15 +52,13 @@ def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_sco
     assert schemas.versions() == []
     assert schemas.register(struct(B)) == 1
     nadi_manager.table(nadi_scope, "_schemas").put(b"s", b"damaged")
-    with pytest.raises(ProtocolError, match="delete them"):
+    with pytest.raises(ProtocolError):
         schemas.versions()
     schemas.delete()
     assert schemas.register(struct(A)) == 1
 
 
-def test_a_schema_is_checked_by_the_rule_that_another_client_has_set(
-    nadi_manager: StreamManager, nadi_scope: str
-) -> None:
+def test_rule_set_by_another_client_applies(nadi_manager: StreamManager, nadi_scope: str) -> None:
     nadi_manager.create_stream(nadi_scope, "ruled")
     schemas = nadi_manager.schemas(nadi_scope, "ruled")
     assert schemas.register(struct(A)) == 1
@@ -85,7 +83,7 @@ OLD_FIELD_GONE, NEW_FIELD, NEW_FIELD_WITH_DEFAULT = struct(), struct(A, B), stru
         (Compatibility.FULL, NEW_FIELD_WITH_DEFAULT, True),
     ],
 )
-def test_the_rule_decides(
+def test_rule_allows_or_rejects_schema(
     nadi_manager: StreamManager, nadi_scope: str, rule: Compatibility, schema: Struct[Any], allowed: bool
 ) -> None:
     nadi_manager.create_stream(nadi_scope, "s")
@@ -98,7 +96,7 @@ def test_the_rule_decides(
         assert schemas.register(schema) == 2
         return
     for attempt in (schemas.check, schemas.register):
-        with pytest.raises(SchemaIncompatibleError, match=f"version 1 of stream {nadi_scope}/s, whose rule is {rule}"):
+        with pytest.raises(SchemaIncompatibleError, match=f"{nadi_scope}/s.* {rule}"):
             attempt(schema)
     assert len(schemas.versions()) == 1
 
@@ -111,7 +109,7 @@ def test_the_rule_decides(
         (Compatibility.FULL, [struct(("a", int, 0)), struct(), struct(("a", str, ""))]),
     ],
 )
-def test_transitive_rules_look_at_all_versions(
+def test_transitive_rules_check_all_versions(
     nadi_manager: StreamManager, nadi_scope: str, rule: Compatibility, steps: list[Struct[Any]]
 ) -> None:
     for stream, used in (("latest", rule), ("all", Compatibility(f"{rule}_TRANSITIVE"))):
@@ -128,12 +126,12 @@ def test_transitive_rules_look_at_all_versions(
         assert any("$.a" in problem for problem in caught.value.problems)
 
 
-def test_a_format_is_changed_only_without_a_rule(nadi_manager: StreamManager, nadi_scope: str) -> None:
+def test_format_change_needs_rule_none(nadi_manager: StreamManager, nadi_scope: str) -> None:
     nadi_manager.create_stream(nadi_scope, "s")
     schemas = nadi_manager.schemas(nadi_scope, "s")
     schemas.register(struct(A))
     avro = Avro({"type": "record", "name": "S", "fields": [{"name": "a", "type": "int"}]})
-    with pytest.raises(SchemaIncompatibleError, match="changes from json-schema to avro"):
+    with pytest.raises(SchemaIncompatibleError, match=r"json-schema.* avro"):
         schemas.register(avro)
     schemas.set_compatibility(Compatibility.NONE)
     assert schemas.register(avro) == 2
@@ -148,15 +146,14 @@ def test_limits_and_missing_streams(
     schemas = nadi_manager.schemas(nadi_scope, "s")
     monkeypatch.setattr("nadi.client.serializers.registry.SCHEMA_MAX_VERSIONS", 1)
     schemas.register(struct(A))
-    with pytest.raises(ConflictError, match="1 schemas, the limit"):
+    with pytest.raises(ConflictError):
         schemas.register(struct())
     monkeypatch.setattr("nadi.client.serializers.registry.SCHEMA_MAX_BYTES", 10)
-    with pytest.raises(InvalidArgumentError, match="the limit is 10"):
+    with pytest.raises(InvalidArgumentError, match="10"):
         schemas.register(struct(A))
 
 
-def test_writers_that_race_see_each_other(nadi_server: RestartableServer, nadi_scope: str) -> None:
-    """Eight clients register eight schemas at once: each gets an id of its own, and each is checked."""
+def test_concurrent_registrations_get_different_ids(nadi_server: RestartableServer, nadi_scope: str) -> None:
 
     async def race(schemas: list[SchemaSerializer[Any]], stream: str) -> list[int | BaseException]:
         managers = [aio.StreamManager(nadi_server.controller_uri) for _ in schemas]
@@ -189,7 +186,7 @@ def test_schemas_survive_a_crash(nadi_server: RestartableServer, nadi_manager: S
     assert schemas.register(struct(A)) == 1
 
 
-async def test_decoders_are_kept_up_to_a_limit(
+async def test_decoder_cache_is_limited(
     nadi_server: RestartableServer, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(codec, "SCHEMA_CACHE_DECODERS", 2)

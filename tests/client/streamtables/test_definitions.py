@@ -38,7 +38,7 @@ class Reading(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def manager(uri: str) -> Iterator[StreamManager]:
-    """Scope tables, with stream typed, whose schema is in the store, and plain, which has none."""
+    """Scope tables, with stream typed, which has a stored schema, and plain, without one."""
     with StreamManager(uri) as manager:
         manager.create_scope("tables")
         manager.create_stream("tables", "typed")
@@ -48,7 +48,7 @@ def manager(uri: str) -> Iterator[StreamManager]:
         yield manager
 
 
-def test_a_definition_is_found_by_its_name(manager: StreamManager) -> None:
+def test_definition_is_found_by_name(manager: StreamManager) -> None:
     tables = manager.stream_tables("tables")
     made = tables.define("plain", value_schema=SCHEMA, key=["meter"], event_time="at", note="the cellar")
     assert (made.scope, made.name, made.stream, made.value_format) == ("tables", "plain", "plain", "json")
@@ -68,11 +68,11 @@ def test_a_definition_is_found_by_its_name(manager: StreamManager) -> None:
     assert not tables.drop("by-hand")
     assert tables.drop("plain")
     assert tables.list() == []
-    with pytest.raises(StreamTableNotFoundError, match="no stream table 'by-hand'"):
+    with pytest.raises(StreamTableNotFoundError, match="'by-hand'"):
         tables.get("by-hand")
 
 
-def test_the_columns_are_those_of_the_streams_schema(manager: StreamManager) -> None:
+def test_columns_follow_the_stream_schema(manager: StreamManager) -> None:
     made = manager.stream_tables("tables").define("typed", key=["meter"], event_time="at")
     assert (made.value_format, made.value_schema) == (None, None)
     table = nadi.stream_table(manager, "tables", "typed")
@@ -84,37 +84,37 @@ def test_the_columns_are_those_of_the_streams_schema(manager: StreamManager) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "named"),
     [
         ({"value_schema": "wh"}, "value_schema"),
-        ({"value_schema": "wh double", "value_format": "yaml"}, "it must be json"),
-        ({"value_schema": "wh double", "value_mode": "perhaps"}, "it must be PERMISSIVE"),
-        ({"value_schema": "wh double", "value_format": "avro"}, "its schema is the stream's"),
-        ({"value_format": "json"}, "no schema for stream"),
-        ({}, "has no columns"),
-        ({"value_schema": "wh double", "key": ["meter"]}, "has no column 'meter': it has wh"),
-        ({"value_schema": "m string, wh double", "key": ["wh"]}, "is double, and can't be a part of its key"),
-        ({"value_schema": "m array<string>, wh double", "key": ["m"]}, "can't be a part of its key"),
-        ({"value_schema": "m string, wh double", "key": ["m", "m"]}, "each named once"),
-        ({"value_schema": "m string, wh double", "key": "m"}, "list of texts"),
-        ({"value_schema": "m string, wh long, M long", "key": ["m"]}, "'m' and 'M', which differ by case alone"),
-        ({"value_schema": "m string, s array<struct<wh: long, WH: long>>"}, "'wh' and 'WH', which differ by case"),
-        ({"value_schema": "m string, wh double", "event_time": "wh"}, "can't be its event time"),
-        ({"value_schema": "m string, wh double", "event_time": "at"}, "no column 'at'"),
-        ({"value_schema": "m string, t date", "key": ["m"], "event_time": "t"}, "no column besides"),
-        ({"value_schema": "m string, _change_type string", "key": ["m"]}, "no column besides"),
-        ({"value_schema": "m string, v int, _change_type int", "key": ["m"]}, "it must be a string"),
-        ({"value_schema": "m string", "note": "x" * 5_000}, "at most 4,096 characters"),
-        ({"stream": "typed"}, "plain is a stream"),
+        ({"value_schema": "wh double", "value_format": "yaml"}, "yaml"),
+        ({"value_schema": "wh double", "value_mode": "perhaps"}, "PERHAPS"),
+        ({"value_schema": "wh double", "value_format": "avro"}, "avro"),
+        ({"value_format": "json"}, "tables/plain"),
+        ({}, "tables/plain"),
+        ({"value_schema": "wh double", "key": ["meter"]}, "'meter'.* wh"),
+        ({"value_schema": "m string, wh double", "key": ["wh"]}, "'wh'.*double"),
+        ({"value_schema": "m array<string>, wh double", "key": ["m"]}, "'m'.*list"),
+        ({"value_schema": "m string, wh double", "key": ["m", "m"]}, "'m', 'm'"),
+        ({"value_schema": "m string, wh double", "key": "m"}, "key"),
+        ({"value_schema": "m string, wh long, M long", "key": ["m"]}, "'m' and 'M'"),
+        ({"value_schema": "m string, s array<struct<wh: long, WH: long>>"}, "'wh' and 'WH'"),
+        ({"value_schema": "m string, wh double", "event_time": "wh"}, "'wh'"),
+        ({"value_schema": "m string, wh double", "event_time": "at"}, "'at'"),
+        ({"value_schema": "m string, t date", "key": ["m"], "event_time": "t"}, "tables/plain"),
+        ({"value_schema": "m string, _change_type string", "key": ["m"]}, "tables/plain"),
+        ({"value_schema": "m string, v int, _change_type int", "key": ["m"]}, "_change_type"),
+        ({"value_schema": "m string", "note": "x" * 5_000}, "4,096"),
+        ({"stream": "typed"}, "plain.*typed"),
     ],
 )
-def test_what_can_be_no_table_is_refused(manager: StreamManager, given: dict[str, object], told: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=told):
+def test_invalid_definition_is_rejected(manager: StreamManager, given: dict[str, object], named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=named):
         manager.stream_tables("tables").define("plain", **given)  # type: ignore[arg-type]
     assert manager.stream_tables("tables").list() == []
 
 
-def test_what_isnt_there(manager: StreamManager) -> None:
+def test_missing_stream_scope_or_table_is_rejected(manager: StreamManager) -> None:
     with pytest.raises(StreamNotFoundError):
         manager.stream_tables("tables").define("nothing", value_schema="wh long")
     with pytest.raises(InvalidNameError):
@@ -127,7 +127,7 @@ def test_what_isnt_there(manager: StreamManager) -> None:
         nadi.stream_table(manager, "nowhere", "plain")
 
 
-def test_a_schema_that_no_longer_fits_is_told_when_the_table_is_opened(manager: StreamManager) -> None:
+def test_opening_table_with_incompatible_schema_fails(manager: StreamManager) -> None:
     manager.create_stream("tables", "changing")
     schemas = manager.schemas("tables", "changing")
     schemas.register(Struct(Reading))
@@ -137,7 +137,7 @@ def test_a_schema_that_no_longer_fits_is_told_when_the_table_is_opened(manager: 
         wh: int
 
     schemas.register(Struct(Other))
-    with pytest.raises(InvalidArgumentError, match="no column 'meter'"):
+    with pytest.raises(InvalidArgumentError, match="'meter'"):
         nadi.stream_table(manager, "tables", "changing")
     manager.stream_tables("tables").drop("changing")
 
@@ -167,13 +167,13 @@ def test_slices_and_malformed_events(manager: StreamManager) -> None:
         "other", manager.cuts("tables", "typed").head(), manager.cuts("tables", "typed").tail()
     )
     for given in (other, "other"):
-        with pytest.raises(InvalidArgumentError, match="slice other is one of stream tables/typed"):
+        with pytest.raises(InvalidArgumentError, match=r"other.*tables/typed"):
             table.rows(slice=given)
     for name in ("mixed", "strict"):
         tables.drop(name)
 
 
-def test_they_go_with_their_stream_and_no_others_do(manager: StreamManager) -> None:
+def test_deleting_stream_deletes_only_its_definitions(manager: StreamManager) -> None:
     tables = manager.stream_tables("tables")
     for stream in ("goes", "stays"):
         manager.create_stream("tables", stream)
@@ -190,10 +190,8 @@ def test_they_go_with_their_stream_and_no_others_do(manager: StreamManager) -> N
     tables.drop("stays")
 
 
-async def test_none_is_left_by_whoever_defines_one_while_its_stream_is_deleted(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever deletes has looked for definitions when this one is stored."""
+async def test_define_during_stream_deletion_leaves_no_definition(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion has already looked for definitions when this one is stored."""
     async with aio.StreamManager(uri) as manager:
         await manager.create_scope("race")
         tables = manager.stream_tables("race")
@@ -211,7 +209,7 @@ async def test_none_is_left_by_whoever_defines_one_while_its_stream_is_deleted(
         assert await tables.list() == []
 
 
-async def test_nor_by_many_who_define_and_delete_at_once(uri: str) -> None:
+async def test_concurrent_define_and_delete_leave_no_definition(uri: str) -> None:
     async with aio.StreamManager(uri) as manager, aio.StreamManager(uri) as other:
         await manager.create_scope("races")
         tables = other.stream_tables("races")
@@ -231,7 +229,7 @@ async def test_nor_by_many_who_define_and_delete_at_once(uri: str) -> None:
             assert await tables.list() == []
 
 
-async def test_of_many_definers_of_one_name_one_wins(uri: str) -> None:
+async def test_concurrent_defines_of_one_name_have_one_winner(uri: str) -> None:
     async with aio.StreamManager(uri) as manager:
         await manager.create_scope("many")
         await manager.create_stream("many", "meters")
@@ -243,7 +241,7 @@ async def test_of_many_definers_of_one_name_one_wins(uri: str) -> None:
         assert await tables.list() == [one for one in found if not isinstance(one, BaseException)]
 
 
-async def test_they_go_with_their_scope_and_nonsense_stops_no_deletion(uri: str) -> None:
+async def test_deleting_scope_deletes_definitions_and_damaged_records(uri: str) -> None:
     async with aio.StreamManager(uri) as manager:
         await manager.create_scope("whole")
         await manager.create_stream("whole", "meters")
@@ -261,14 +259,14 @@ async def test_they_go_with_their_scope_and_nonsense_stops_no_deletion(uri: str)
         assert await manager.stream_tables("whole").list() == []
 
 
-def test_the_time_can_be_a_part_of_the_key(manager: StreamManager) -> None:
+def test_key_may_contain_event_time(manager: StreamManager) -> None:
     tables = manager.stream_tables("tables")
     tables.define("plain", value_schema="m string, at timestamp, wh long", key=["m", "at"], event_time="at")
     assert pa.table(nadi.stream_table(manager, "tables", "plain").latest()).num_rows == 0
     tables.drop("plain")
 
 
-async def test_two_who_drop_one_at_once(uri: str) -> None:
+async def test_concurrent_drops_of_one_definition(uri: str) -> None:
     async with aio.StreamManager(uri) as manager:
         await manager.create_scope("drops")
         await manager.create_stream("drops", "meters")
@@ -279,7 +277,7 @@ async def test_two_who_drop_one_at_once(uri: str) -> None:
             assert await tables.list() == []
 
 
-def test_key_names_a_column_whose_name_has_a_dot(manager: StreamManager) -> None:
+def test_key_column_with_dot_in_name(manager: StreamManager) -> None:
     manager.create_stream("tables", "ecs")
     schema = "`log.level` string, log struct<level: string>, `t.ns` timestamp_ns"
     manager.stream_tables("tables").define("ecs", value_schema=schema, key=["log.level"], event_time="t.ns")
@@ -290,5 +288,5 @@ def test_key_names_a_column_whose_name_has_a_dot(manager: StreamManager) -> None
     (row,) = pa.table(nadi.stream_table(manager, "tables", "ecs").latest()).to_pylist()
     assert (row["log.level"], row["log"]) == ("error", {"level": "last"})
     assert row["t.ns"] == datetime(1970, 1, 1, microsecond=1, tzinfo=UTC)
-    with pytest.raises(InvalidArgumentError, match=r"has no column 'log\.name': it has log\.level, log, t\.ns"):
+    with pytest.raises(InvalidArgumentError, match=r"'log\.name'.*log\.level, log, t\.ns"):
         manager.stream_tables("tables").define("ecs", value_schema=schema, key=["log.name"], replace=True)

@@ -1,4 +1,4 @@
-"""What has a place in a column of another type, and what only half has one."""
+"""Lossless conversion of columns to other types, and values that don't fit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def not_utf8() -> pa.Array:
         (pa.array([5_000], pa.duration("ns")), pa.int64(), [5]),
     ],
 )  # fmt: skip
-def test_what_is_the_same_in_the_other_type(column: pa.Array, kind: pa.DataType, expected: list[Any]) -> None:
+def test_equal_value_is_converted(column: pa.Array, kind: pa.DataType, expected: list[Any]) -> None:
     found = lossless(column, kind)
     found.validate(full=True)
     assert (found.type, found.to_pylist()) == (kind, expected)
@@ -137,9 +137,7 @@ def test_lossless_number_for_a_time_counts_the_unit_of_its_column(
         (pa.array([{"x": 1}]), INTS, None),
     ],
 )
-def test_what_would_be_another_value_is_refused_by_its_row(
-    column: pa.Array, kind: pa.DataType, row: int | None
-) -> None:
+def test_lossy_value_is_rejected_by_row(column: pa.Array, kind: pa.DataType, row: int | None) -> None:
     with pytest.raises(MisfitError) as refused:
         lossless(column, kind)
     assert refused.value.row == row

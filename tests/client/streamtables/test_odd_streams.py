@@ -1,4 +1,4 @@
-"""Tables of streams that are empty, truncated, damaged by their writers, or remade."""
+"""Tables of streams that are empty, truncated, recreated, or contain invalid events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wh(view: Any) -> dict[str, int]:
     return {row["meter"]: row["wh"] for row in pa.table(view).to_pylist()}
 
 
-def test_an_empty_one(manager: StreamManager) -> None:
+def test_empty_stream(manager: StreamManager) -> None:
     table = made(manager, "empty", 3)
     for view in (table.rows(), table.latest(), table.latest("head"), table.changes()):
         found = pa.table(view)
@@ -59,7 +59,7 @@ def test_an_empty_one(manager: StreamManager) -> None:
     assert pa.table(nadi.stream_table(manager, "sc", "empty-changes").latest()).num_rows == 0
 
 
-def test_a_truncated_one_has_what_is_left(manager: StreamManager) -> None:
+def test_truncated_stream_has_remaining_rows(manager: StreamManager) -> None:
     table = made(manager, "short")
     write(manager, "short", {"meter": "a", "wh": 1}, {"meter": "b", "wh": 1})
     cut = manager.cuts("sc", "short").tail()
@@ -82,7 +82,7 @@ def test_a_truncated_one_has_what_is_left(manager: StreamManager) -> None:
         nadi.write_changes(manager, "sc", "short", "short-changes", end="tail")
 
 
-def test_bytes_that_are_no_rows(manager: StreamManager) -> None:
+def test_events_that_are_not_rows(manager: StreamManager) -> None:
     table = made(manager, "noise")
     noise = (b"", b"\xff\xfe", b"null", b"[]", b'{"meter": 5}', b'{"wh": 7}', b"{")
     with manager.create_writer("sc", "noise") as writer:
@@ -103,14 +103,14 @@ def test_huge_rows(manager: StreamManager) -> None:
     assert nadi.write_changes(manager, "sc", "huge", "huge-changes", end="tail") == 4
 
 
-def test_a_stream_that_ends_or_is_another_one(manager: StreamManager) -> None:
+def test_sealed_and_recreated_stream(manager: StreamManager) -> None:
     table = made(manager, "ends")
     write(manager, "ends", {"meter": "a", "wh": 1})
     nadi.write_changes(manager, "sc", "ends", "ends-changes", end="tail")
     manager.seal_stream("sc", "ends")
     assert wh(table.latest()) == {"a": 1}
     for once in (None, "name"):
-        with pytest.raises(NadiError, match="sealed"):
+        with pytest.raises(NadiError):
             nadi.write_rows(manager, "sc", "ends", pa.table({"meter": ["a"]}), once=once)
     manager.delete_stream("sc", "ends")
     with pytest.raises(StreamNotFoundError):
@@ -118,16 +118,16 @@ def test_a_stream_that_ends_or_is_another_one(manager: StreamManager) -> None:
     manager.create_stream("sc", "ends")
     manager.stream_tables("sc").define("ends", value_schema=SCHEMA, key=["meter"])
     write(manager, "ends", {"meter": "b", "wh": 2})
-    with pytest.raises(StreamRecreatedError, match="Write the new one's to another stream"):
+    with pytest.raises(StreamRecreatedError):
         nadi.write_changes(manager, "sc", "ends", "ends-changes", end="tail")
     assert wh(nadi.stream_table(manager, "sc", "ends-changes").latest()) == {"a": 1}
 
 
-def test_a_folder_for_files_that_isnt_there(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_temporary_folder_raises_unavailable(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
     table = made(manager, "no-folder")
     write(manager, "no-folder", {"meter": "a", "wh": 1}, {"meter": "b", "wh": 1})
     monkeypatch.setattr(latest_rows, "MOST_BYTES", 0)
     monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 1)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    with pytest.raises(UnavailableError, match="/nowhere can't be used"):
+    with pytest.raises(UnavailableError, match="/nowhere"):
         list(table.latest().batches())

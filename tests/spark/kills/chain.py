@@ -1,4 +1,4 @@
-"""A chain of streams under a query each, in one driver; its processes are killed by order, and started anew."""
+"""A chain of streams with a query each, in one driver; its processes are killed on order, and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = 20
 
 
 class Chain:
-    """The server, the driver, who writes and who scales. scale_s: about how often a stream is scaled."""
+    """The server, the driver, the writer and the scaler. scale_s: the mean interval of scalings of a stream."""
 
     def __init__(self, folder: Path, port: int, streams: list[str], master: str, seed: int, scale_s: float) -> None:
         self._folder, self._port, self._streams, self._master = folder, port, streams, master
@@ -47,7 +47,7 @@ class Chain:
         self._start_driver()
         self._wait_for_more(self._through())
 
-    # --- who works beside -----------------------------------------------------------------------------
+    # --- background threads ---------------------------------------------------------------------------
 
     def _feed(self) -> None:
         try:
@@ -78,7 +78,7 @@ class Chain:
     # --- kills ------------------------------------------------------------------------------------------
 
     def kill_at(self, step: str, victim: str) -> None:
-        """Have somebody killed when a link of the chain comes to that step; wait until all goes on."""
+        """Have a process killed when a link of the chain reaches that step; wait until all links make progress."""
         before, link = self._through(), self._chance.randrange(len(self._streams) - 1)
         if step == "during a scale":
             scaling = threading.Thread(target=self._scale_once, args=(random.Random(self._chance.random()),))
@@ -90,7 +90,7 @@ class Chain:
                 give_up = time.monotonic() + 60
                 while not kill(victim, self._folder):
                     self._go_on()
-                    assert time.monotonic() < give_up, f"there is no {victim}"
+                    assert time.monotonic() < give_up, f"{victim} does not run"
                     time.sleep(0.05)
             self._go_on()
             scaling.join(120)
@@ -110,7 +110,7 @@ class Chain:
             assert time.monotonic() < give_up, f"no batch of link {link} comes to the step {step}"
             time.sleep(0.05)
 
-    # --- who is alive -------------------------------------------------------------------------------------
+    # --- processes ----------------------------------------------------------------------------------------
 
     def _start_driver(self) -> None:
         arguments = [self._server.controller_uri, str(self._folder), self._master, *self._streams]
@@ -120,7 +120,7 @@ class Chain:
         self.drivers += 1
 
     def _go_on(self) -> None:
-        """Start whoever is gone, as those who run a system do."""
+        """Restart dead processes, as a supervisor does."""
         if self._errors:
             raise self._errors[0]
         if not psutil.pid_exists(self._server.pid) or psutil.Process(self._server.pid).status() == "zombie":
@@ -135,14 +135,14 @@ class Chain:
             self._start_driver()
 
     def _lose_checkpoints(self) -> None:
-        """Now and then a driver comes back to a machine whose disk is empty."""
+        """Delete checkpoints at times, as if a driver were restarted on a machine with an empty disk."""
         for checkpoint in sorted(self._folder.glob("checkpoint-*")):
             if self._chance.random() < 0.3:
                 shutil.rmtree(checkpoint)
                 self.lost += 1
 
     def _through(self) -> int:
-        """How much came out of the chain."""
+        """Return the number of events that left the chain."""
         while True:
             self._go_on()  # a client waits half a minute for a server that is gone
             try:
@@ -159,7 +159,7 @@ class Chain:
     # --- the end ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Let all come through, and compare what went in with what came out of each link."""
+        """Drain the chain, and compare its input with the output of each link."""
         self._stop.set()
         for thread in self._beside:
             thread.join(120)

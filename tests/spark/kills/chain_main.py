@@ -1,6 +1,7 @@
-"""A driver to be killed: a query for each link of a chain of streams. Arguments: controller, folder, master, streams.
+"""A driver for kill tests: a query for each link of a chain of streams. Arguments: controller, folder, master, streams.
 
-Prints a line once the queries run; ends with 3 if one fails, and once all is through if the file `end` is there.
+Prints a line once the queries run; ends with 3 if one fails, and exits once all events are processed if the file `end`
+exists.
 """
 
 from __future__ import annotations

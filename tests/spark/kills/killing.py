@@ -1,7 +1,7 @@
-"""A format that is nadi's, and kills somebody at the step of a micro-batch that an order names.
+"""A format that wraps nadi's and kills a process at an ordered step of a micro-batch.
 
-An order is a file `<link>.<step>` in the folder `orders`; it holds who is to be killed. Whoever comes to that step
-first takes it. A link is one query of a chain.
+An order is a file `<link>.<step>` in the folder `orders` that names the victim. The first process to reach that step
+takes it. A link is one query of a chain.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ VICTIMS = ("driver", "executor", "worker", "server")
 
 
 def kill(victim: str, folder: Path) -> bool:
-    """`worker` is this process, `executor` the driver's JVM if there is none. The test restarts server and driver.
-    False if there is nobody to be killed yet."""
+    """Kill a victim; return False if it doesn't run yet. `worker` is this process, `executor` the driver's JVM if there
+    is none. The test restarts server and driver."""
     known = json.loads((folder / "processes.json").read_text())
     if victim == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -81,7 +81,7 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def start_driver(module: str, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """In a session of its own; all that it says is in `driver.log`."""
+    """Start it in its own session, with its output in `driver.log`."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", f"tests.spark.kills.{module}", *arguments]
     with (folder / "driver.log").open("ab") as log:
@@ -90,7 +90,7 @@ def start_driver(module: str, folder: Path, *arguments: str) -> subprocess.Popen
 
 
 def end_driver(driver: subprocess.Popen[bytes]) -> None:
-    """With all that it left behind, for the next one's tasks not to share the two cores with it."""
+    """Kill its remaining processes, so that the next driver has both cores."""
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == driver.pid:
@@ -101,7 +101,7 @@ def end_driver(driver: subprocess.Popen[bytes]) -> None:
 
 
 def said(folder: Path) -> str:
-    """The last words of its drivers."""
+    """Return the last output of its drivers."""
     return (folder / "driver.log").read_text(errors="replace")[-3000:]
 
 
@@ -205,7 +205,7 @@ class KillingSource(SourceRequest):
 
 
 class Killing(Registered):
-    """`kills`, besides nadi's options: the folder of orders and the link."""
+    """The format. Options besides nadi's: `kills`, the folder of orders and the link."""
 
     @classmethod
     def name(cls) -> str:

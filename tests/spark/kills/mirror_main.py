@@ -1,6 +1,6 @@
-"""A driver to be killed: windows are counted under Spark's default settings, and the checkpoint is mirrored.
+"""A driver for kill tests: windows are counted under Spark's default settings, and the checkpoint is mirrored.
 
-Arguments: controller, folder, how many queries do so. It runs until somebody kills it, and ends with 3 if one fails.
+Arguments: controller, folder, the number of queries. It runs until it is killed, and ends with 3 if one fails.
 """
 
 from __future__ import annotations

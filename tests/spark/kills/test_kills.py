@@ -1,8 +1,7 @@
-"""Drivers, executors, Python workers and the server are killed at each step of a micro-batch, while streams split and
-merge, and some checkpoints are lost with their driver: what comes out of a chain of queries is what went in, once each,
-each key's in order.
+"""Kill drivers, executors, Python workers and the server at each step of a micro-batch, while streams split and merge,
+and some checkpoints are lost: the output of a chain of queries equals its input, each event once, in order per key.
 
-NADI_SPARK_KILLS says how often (4 unless given: one of each kind of victim; 40 have each at each step);
+NADI_SPARK_KILLS is the number of kills (default 4: one of each kind of victim; 40 have each at each step);
 NADI_SPARK_SEED repeats a run's choices.
 """
 
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]
 
 
 def chosen(count: int, chance: random.Random) -> list[tuple[str, str]]:
-    """Steps and victims: all of them in turn, in any order; of few, another victim each."""
+    """Return steps and victims: all of them in turn, in random order; for few, a different victim each."""
     if count < len(ALL):
         victims = islice(cycle(VICTIMS), count)
         return [(chance.choice(IN_TASKS if victim == "worker" else STEPS), victim) for victim in victims]
@@ -38,7 +37,7 @@ def chosen(count: int, chance: random.Random) -> list[tuple[str, str]]:
 
 @pytest.mark.timeout(420 + 120 * KILLS)
 @pytest.mark.parametrize("links", [1] if len(ALL) > KILLS else [1, 3])
-def test_each_event_comes_through_once_in_order_whoever_is_killed(tmp_path: Path, links: int) -> None:
+def test_each_event_is_delivered_once_in_order_despite_kills(tmp_path: Path, links: int) -> None:
     chance = random.Random(SEED + links)
     streams = ["in", "out"] if links == 1 else ["in", "one", "two", "out"]
     # executors of their own are slow to start: in the quick form, they are the driver

@@ -1,7 +1,6 @@
-"""A driver is killed at each step of its batches, with rows and without, and mostly its checkpoint is lost with it. The
-queries are restored from their mirrors under Spark's default settings: the windows' counts are those of a plain count,
-each once. Each kill is of all queries of the driver, one of them at the step that is named. NADI_SPARK_SEED repeats a
-run's choices.
+"""Kill a driver at each step of its batches, with rows and without, mostly losing its checkpoint. The queries are
+restored from their mirrors under Spark's default settings: the windows' counts match a plain count, each once. Each
+kill hits all queries of the driver, one of them at the named step. NADI_SPARK_SEED repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow, pytest.mar
 
 
 class Job:
-    """The driver, and who writes: a second of event time in some ms, with pauses, in which Spark has batches without
+    """The driver and the writer: a second of event time every few ms, with pauses, in which Spark has batches without
     rows."""
 
     def __init__(
@@ -64,7 +63,7 @@ class Job:
                 writer.flush()
 
     def kill_at(self, step: str) -> None:
-        """Have the driver killed when a query comes to that step, and start it again, mostly with nothing but the
+        """Have the driver killed when a query reaches that step, and restart it, mostly with nothing but the
         mirrors."""
         if step == ANY:
             before, give_up = self.through(), time.monotonic() + 300
@@ -111,11 +110,11 @@ class Job:
         return [(int(start), int(count)) for start, count in events]
 
     def through(self) -> int:
-        """How many windows came out of all queries."""
+        """Return the number of windows written by all queries."""
         return sum(len(self.windows(number)) for number in range(self._queries))
 
     def check(self) -> None:
-        """Have all windows close, and compare what came out with what went in."""
+        """Close all windows, and compare the output with the input."""
         self._stop.set()
         self._feeding.join(30)
         with self._manager.create_writer("home", "in") as writer:

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark, a nadi server and a driver, each on a node of its own (`network.py`)."""
+"""A standalone cluster of Spark, a nadi server and a driver, each on its own node (`network.py`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PORT = 9090
 class Cluster:
     """A master, `workers` with one core each, and a server whose manager is `manager`.
 
-    python, path: the workers' PYSPARK_PYTHON and PYTHONPATH. What is in `drivers`, a folder, only the driver sees.
+    python, path: the workers' PYSPARK_PYTHON and PYTHONPATH. drivers: a folder that only the driver sees.
     """
 
     def __init__(self, network: Network, folder: Path, *, python: str, path: str = "", workers: int = 2) -> None:
@@ -48,7 +48,7 @@ class Cluster:
         self.manager = nadi.StreamManager(self.controller)
 
     def _start_server(self) -> None:
-        # on every address of its node, and clients are told the one that they reach it by
+        # on every address of its node, and clients are given the one at which they reach it
         main = f"'{sys.executable}' -c 'from nadi.cli.app import main; main()'"
         folder = f"--data '{self._folder / 'data'}' --insecure-public"
         up = command(
@@ -71,7 +71,7 @@ class Cluster:
         wait_for("the workers", lambda: self.state()["aliveworkers"] == len(self.workers), self.said)
 
     def run(self, command: str) -> subprocess.Popen[bytes]:
-        """A command of the shell on the driver's node, in its folder; `spark-submit` is on its PATH, MASTER set."""
+        """Run a shell command on the driver's node, in its folder, with `spark-submit` on the PATH and MASTER set."""
         address, conf = self._driver.address, self.drivers / "conf"
         conf.mkdir()
         settings = {"driver.host": address, "executor.cores": "1", "executor.memory": "512m", "ui.enabled": "false"}
@@ -88,11 +88,11 @@ class Cluster:
         return self._start(self._driver, "driver", shell, own)
 
     def state(self) -> dict[str, Any]:
-        """What the master tells of its workers and programs; nothing alive while it does not answer."""
+        """Return the master's report of its workers and programs; empty while it doesn't respond."""
         try:
             with urllib.request.urlopen(f"http://{self._master.address}:8080/json/", timeout=10) as answer:
-                told: dict[str, Any] = json.load(answer)
-                return told
+                state: dict[str, Any] = json.load(answer)
+                return state
         except OSError:
             return {"aliveworkers": 0, "activeapps": []}
 
@@ -100,7 +100,7 @@ class Cluster:
         return any("CoarseGrainedExecutorBackend" in " ".join(_command(process)) for process in node.processes())
 
     def said(self) -> str:
-        """The last lines of everybody."""
+        """Return the last lines of all logs."""
         logs = sorted(self._folder.glob("*.log")) + sorted(self._folder.glob("work*/*/*/stderr"))
         return "\n".join(f"--- {log}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
@@ -115,7 +115,7 @@ class Cluster:
 
 
 def source_path() -> str:
-    """What is PYTHONPATH where nadi counts as installed: this very nadi, also if another is installed."""
+    """Return the PYTHONPATH that makes this very nadi importable, even if another is installed."""
     return os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 
 

@@ -1,4 +1,4 @@
-"""What a user runs against a Spark Connect server: batch, write, streaming and foreachBatch, by the format's name."""
+"""A user's program for a Spark Connect server: batch, write, streaming and foreachBatch, by the format's name."""
 
 import sys
 from pathlib import Path

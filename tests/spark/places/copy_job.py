@@ -1,4 +1,4 @@
-"""What a user would submit: counts what a stream has, then copies it to another one until a file appears."""
+"""A user's job: count a stream's events, then copy it to another stream until a file appears."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The examples of docs/spark-clusters.md, as they are printed there."""
+"""The examples of docs/spark-clusters.md, as printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def examples(language: str, word: str) -> list[str]:
-    """Those in which a word is."""
+    """Return the examples that contain a word."""
     text = (ROOT / "docs" / "spark-clusters.md").read_text()
     found = [example for example in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if word in example]
     assert found, f"the guide has no {language} with {word}"
@@ -18,7 +18,7 @@ def examples(language: str, word: str) -> list[str]:
 
 
 def command(word: str, instead: Mapping[str, str]) -> str:
-    """The one example of the shell with that word, with some words replaced, each of which must be there."""
+    """Return the only shell example with that word, with some words replaced, each of which must occur."""
     (example,) = examples("bash", word)
     for old, new in instead.items():
         assert old in example, f"{old} is not in {example}"

@@ -1,8 +1,8 @@
-"""Nodes on one machine, each in a network namespace with an address of its own, joined by a bridge.
+"""Nodes on one machine, each in a network namespace with its own address, joined by a bridge.
 
-A process on a node sees its own loopback and the other nodes, nothing else: what finds its server only on 127.0.0.1
-fails here as it does on a cluster. Everything is named after the process that made it, and goes with `close`; what a
-killed run left behind goes with the next `Network`.
+A process on a node sees only its own loopback and the other nodes: a program that finds its server only on 127.0.0.1
+fails here as on a cluster. Everything is named after the process that created it, and removed by `close`; remains of a
+killed run are removed by the next `Network`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Network:
 
 
 class Node:
-    """One namespace; `address` is what the others reach it by."""
+    """A namespace; the other nodes reach it at `address`."""
 
     def __init__(self, name: str, link: str, address: str) -> None:
         self.name, self._link, self.address = name, link, address
@@ -90,7 +90,7 @@ class Node:
         return list(_processes(self.name))
 
     def kill(self) -> None:
-        """As when its power goes: everything on it ends at once, and its address is gone."""
+        """Kill all its processes at once and remove its address, as in a power failure."""
         # the kernel takes down a deleted namespace's end later, and this one only with it
         subprocess.run(["ip", "link", "delete", self._link], capture_output=True, check=False)
         _end(self.name)
@@ -99,7 +99,7 @@ class Node:
 
 
 def why_not() -> str | None:
-    """Why there can be no such network here; None where there can."""
+    """Return why such a network is impossible here; None if it is possible."""
     if shutil.which("ip") is None:
         return "nodes are made with `ip` of iproute2, which is not installed"
     if os.geteuid() != 0:
@@ -157,7 +157,7 @@ def _end(namespace: str) -> None:
 
 
 def _sweep() -> None:
-    """Remove what processes made that are gone."""
+    """Remove objects of processes that have ended."""
     for namespace in _namespaces():
         found = re.fullmatch(rf"{_PREFIX}(\d+)n\d+", namespace)
         if found and not psutil.pid_exists(int(found[1])):

@@ -1,4 +1,4 @@
-"""How nadi gets to where a program's tasks run, by the commands of the guide."""
+"""Ways of shipping nadi to a program's tasks, by the commands of the guide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .guide import ROOT, command
 
 @dataclass(frozen=True)
 class Shipped:
-    """What is run in the driver's folder, with MASTER and JOB for these; python, path: what the other nodes have."""
+    """The commands to run in the driver's folder, with MASTER and JOB; python, path: those of the other nodes."""
 
     command: str
     python: str
@@ -23,14 +23,14 @@ class Shipped:
 
 
 def installed(drivers: Path, nodes: Path) -> Shipped:
-    """nadi is installed in the Python of each node."""
+    """Install nadi in the Python of each node."""
     alone = "spark-submit --master spark://spark.example:7077 job.py"
     printed = command(alone, _AT | {"/opt/nadi/bin/python": sys.executable})
     return Shipped(f"export PYTHONPATH={source_path()}\n{printed}", sys.executable, source_path())
 
 
 def archives(drivers: Path, nodes: Path) -> Shipped:
-    """The nodes have a Python without anything; a venv goes to them."""
+    """Ship a venv to nodes with a bare Python."""
     python3 = {"python3 ": f"{sys.executable} ", "install nadi": f"install --quiet '{ROOT}'"}
     pack, export, submit = command("--archives", _AT | python3).partition("export ")
     # here, for a node without a way to the package index could install nothing
@@ -39,7 +39,7 @@ def archives(drivers: Path, nodes: Path) -> Shipped:
 
 
 def py_files(drivers: Path, nodes: Path) -> Shipped:
-    """Each node's Python has what nadi needs, but not nadi."""
+    """Ship nadi to nodes whose Python has its dependencies."""
     shutil.copytree(ROOT / "src", drivers / "src", ignore=shutil.ignore_patterns("__pycache__"))
     python = python_without_nadi(nodes / "bare")
     return Shipped(command("--py-files", _AT | {"/opt/python/bin/python": python}), python)
@@ -49,8 +49,8 @@ _AT = {"spark://spark.example:7077": "$MASTER", "job.py": "$JOB"}
 
 
 def python_without_nadi(folder: Path) -> str:
-    """A venv that shares what is installed beside these tests. nadi itself is there by a .pth file, and those of
-    a folder that is named by a .pth file don't count."""
+    """Return a venv that shares the installed packages except nadi, whose .pth file doesn't count in a folder that is
+    itself named by a .pth file."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shared = folder / "lib" / version / "site-packages" / "shared.pth"

@@ -1,4 +1,4 @@
-"""A Spark Connect server, and a program that is its client and nothing else."""
+"""A Spark Connect server, and a program that is only its client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = [
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    """The address of a Connect server, started by the guide's command."""
+    """The address of a Connect server started by the guide's command."""
     port = free_port()
     binding = "spark.connect.grpc.binding"
     (tmp_path / "spark-defaults.conf").write_text(f"{binding}.address 127.0.0.1\n{binding}.port {port}\n")
@@ -101,7 +101,7 @@ def test_the_example_of_the_guide(
     assert run("-c", f"{example}\nprint(rows.count())") == ["100"]
 
 
-def test_a_program_that_is_a_client_of_spark_connect(
+def test_spark_connect_client_program(
     remote: str, server: nadi.standalone.EmbeddedServer, manager: nadi.StreamManager, tmp_path: Path
 ) -> None:
     said = run(str(CLIENT), remote, server.controller_uri, str(tmp_path))

@@ -1,4 +1,4 @@
-"""A standalone cluster: master, workers, driver and nadi's server on nodes of their own, and a node that goes."""
+"""A standalone cluster: master, workers, driver and nadi's server on separate nodes, one of which fails."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def drivers(tmp_path: Path) -> Path:
 
 @pytest.mark.slow  # two minutes; test_following.py has executors in its quick form
 def test_a_job_on_a_cluster(network: Network, drivers: Path, tmp_path: Path) -> None:
-    """The quick form: one worker, and no node goes."""
+    """The quick form: one worker, and no failure."""
     shipped = py_files(drivers, tmp_path)
     with a_cluster(network, tmp_path, shipped, workers=1) as cluster:
         (drivers / "end").touch()
@@ -88,7 +88,7 @@ def test_a_job_on_a_cluster(network: Network, drivers: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ship", [py_files, installed, archives])
-def test_a_job_on_a_cluster_that_loses_a_node(
+def test_job_on_cluster_survives_loss_of_a_node(
     ship: Callable[[Path, Path], Shipped], network: Network, drivers: Path, tmp_path: Path
 ) -> None:
     shipped = ship(drivers, tmp_path)

@@ -56,4 +56,4 @@ def test_a_program_is_submitted(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "counted 100" in done.stdout
-    assert "executors: spark: master local[2] has no executors to request" in done.stdout
+    assert "executors: spark: master local[2]" in done.stdout

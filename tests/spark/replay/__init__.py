@@ -1,1 +1,1 @@
-"""A new version of a job: its takeover, without Spark and with it."""
+"""Replay of a new version of a job: its takeover, without Spark and with it."""

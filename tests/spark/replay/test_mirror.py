@@ -1,4 +1,4 @@
-"""A query's checkpoint in a byte stream: what is mirrored is restored, and a query goes on from it elsewhere."""
+"""A query's checkpoint mirrored in a byte stream: it is restored, and the query continues elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checkpoint(folder: Path, query: str = "q") -> Path:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
+def test_restored_folder_equals_mirrored_folder(home: Home, tmp_path: Path, seed: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "MIB", 3000)
     chance, client = random.Random(seed), client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "checkpoint")
@@ -67,7 +67,7 @@ def test_what_is_restored_is_what_was_mirrored(home: Home, tmp_path: Path, seed:
             assert home.manager.cuts("home", f"checkpoint-m{seed}").head().positions == {0: found.start}
 
 
-def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Path) -> None:
+def test_second_query_and_older_checkpoint_are_rejected(home: Home, tmp_path: Path) -> None:
     client = client_of(ConnectionSettings(home.uri))
     folder = checkpoint(tmp_path / "one")
     first, second = (CheckpointMirror(client.manager, "home", "both", str(folder)) for _ in range(2))
@@ -79,18 +79,18 @@ def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Pat
     client.run(second.keep())
     (folder / "offsets" / "1").unlink()
     for other in (folder, checkpoint(tmp_path / "two", "another")):
-        with pytest.raises(ConflictError, match="has batch 1 of query q"):
+        with pytest.raises(ConflictError, match="batch 1 of query q"):
             client.run(CheckpointMirror(client.manager, "home", "both", str(other)).keep())
-    with pytest.raises(InvalidArgumentError, match="must be its checkpointLocation"):
+    with pytest.raises(InvalidArgumentError):
         client.run(CheckpointMirror(client.manager, "home", "both", str(tmp_path / "none")).keep())
-    with pytest.raises(InvalidArgumentError, match="is there already"):
+    with pytest.raises(InvalidArgumentError):
         client.run(restore(client.manager, "home", "both", str(folder)))
     with pytest.raises(NotFoundError, match="home/nothing"):
         client.run(restore(client.manager, "home", "nothing", str(tmp_path / "x")))
 
 
-def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_path: Path) -> None:
-    """A query that is restored runs the batch again that its mirror has last."""
+def test_group_moves_after_the_mirror(home: Home, tmp_path: Path) -> None:
+    """A restored query repeats the last batch in its mirror."""
     home.manager.create_stream("home", "grouped", 1)
     with home.manager.create_writer("home", "grouped") as writer:
         for _ in range(30):
@@ -113,29 +113,29 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
         query.offsets.append(end)
     home.manager.create_stream("home", "copied", 1)
     other = Query(home, "copied", mirror_checkpoint=str(folder), mirror_name="copied")
-    with pytest.raises(InvalidArgumentError, match="is another query's checkpoint: its batch 2 ends elsewhere"):
+    with pytest.raises(InvalidArgumentError, match="batch 2"):
         other.read(other.offsets[0], other.offsets[0])
 
 
-def test_a_folder_that_cant_be_written_is_told(home: Home, tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(home: Home, tmp_path: Path) -> None:
     client = client_of(ConnectionSettings(home.uri))
     client.run(CheckpointMirror(client.manager, "home", "kept", str(checkpoint(tmp_path / "one"))).keep())
     (tmp_path / "file").write_text("no folder")
     folder = str(tmp_path / "file" / "restored")
     command = ["spark", "checkpoint", "restore", "home", "kept", folder, "--controller", home.uri]
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 1
-    assert isinstance(told.exception, SystemExit)
-    assert "error: " in told.output
-    assert "file" in told.output
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "error: " in result.output
+    assert "file" in result.output
 
 
-def test_damage_is_told() -> None:
+def test_damaged_mirror_raises_error() -> None:
     written = bytearray(encode({"a": b"abc"}, ()))
     written[-1] ^= 1
-    with pytest.raises(NadiError, match="file a is damaged"):
+    with pytest.raises(NadiError, match="file a"):
         apply(bytes(written), {})
-    with pytest.raises(NadiError, match="damaged at byte 0"):
+    with pytest.raises(NadiError):
         apply(b"\0\0", {})
 
 
@@ -146,10 +146,10 @@ def test_damage_is_told() -> None:
         pytest.param({"streaming.offsetLog.formatVersion": "2"}, [None, None], marks=pytest.mark.slow),
     ],
 )
-def test_a_query_with_named_sources_goes_on_from_its_mirror(
+def test_query_with_named_sources_continues_from_mirror(
     world: World, tmp_path: Path, settings: dict[str, str], names: list[str | None], request: Any
 ) -> None:
-    """The last of the sources mirrors, and the next life has only what was mirrored and what came since."""
+    """The last of the sources mirrors, and the next run has only the mirror and new events."""
     mirror = f"named-{request.node.callspec.id.split('-')[0]}"
     inputs = [f"{mirror}-{number}" for number in range(len(names))]
     for stream in (*inputs, f"{mirror}-out"):
@@ -185,20 +185,20 @@ def test_a_query_with_named_sources_goes_on_from_its_mirror(
     )
 
 
-def test_a_folder_that_was_left_behind_is_refused(home: Home, tmp_path: Path) -> None:
-    """Its query went on elsewhere, and planned another batch with the same number."""
+def test_folder_older_than_mirror_is_rejected(home: Home, tmp_path: Path) -> None:
+    """The query continued elsewhere, and planned another batch of the same number."""
     client = client_of(ConnectionSettings(home.uri))
     left, other = checkpoint(tmp_path / "left"), checkpoint(tmp_path / "other")
     (left / "offsets" / "1").write_text("the batch of a driver that was cut off")
     (other / "offsets" / "1").write_text("the batch that was run")
     client.run(CheckpointMirror(client.manager, "home", "left", str(other)).keep())
     for step in ("begin", "keep"):
-        with pytest.raises(ConflictError, match="has another batch 1 of query q"):
+        with pytest.raises(ConflictError, match="batch 1 of query q"):
             client.run(getattr(CheckpointMirror(client.manager, "home", "left", str(left)), step)())
     client.run(CheckpointMirror(client.manager, "home", "left", str(other)).begin())
 
 
-def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path) -> None:
+def test_checkpoint_without_state_is_rejected(home: Home, tmp_path: Path) -> None:
     client, folder = client_of(ConnectionSettings(home.uri)), checkpoint(tmp_path / "driver")
     (folder / "state" / "0" / "_metadata").mkdir(parents=True)
     (folder / "state" / "0" / "_metadata" / "metadata").touch()
@@ -207,7 +207,7 @@ def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path)
     (folder / "commits").mkdir()
     (folder / "commits" / "0").touch()
     (folder / "offsets" / "1").touch()
-    with pytest.raises(InvalidArgumentError, match="machines that don't share the folder"):
+    with pytest.raises(InvalidArgumentError, match="'mirror_checkpoint'"):
         client.run(kept.keep())
     (folder / "state" / "0" / "0").mkdir()
     (folder / "state" / "0" / "0" / "1.delta").touch()
@@ -215,7 +215,8 @@ def test_state_that_tasks_write_elsewhere_is_refused(home: Home, tmp_path: Path)
 
 
 class Lives:
-    """A query that is run to what there is, loses its checkpoint, and is restored, under Spark's default settings."""
+    """A query that repeatedly runs to the tail, loses its checkpoint, and is restored, under Spark's default
+    settings."""
 
     def __init__(self, world: World, name: str, folder: Path) -> None:
         self.world, self.name, self.mirror, self.folder = world, name, name, folder
@@ -238,7 +239,7 @@ class Lives:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def lose(self) -> int:
-        """The last batch that was mirrored."""
+        """Delete the checkpoint; return the last mirrored batch."""
         shutil.rmtree(self.folder)
         client = client_of(ConnectionSettings(self.world.uri))
         return client.run(restore(client.manager, "home", self.mirror, str(self.folder))).batch
@@ -258,7 +259,7 @@ def in_sessions(rows: DataFrame) -> DataFrame:
 
 
 def joined(rows: DataFrame) -> DataFrame:
-    """Each hour with what comes within a minute after it: nothing, which is known once the watermark has passed it."""
+    """Join each hour with events up to a minute later: none, which is known once the watermark has passed it."""
     others = rows.selectExpr("hour AS other")
     on = F.expr("DATE(other) = DATE(hour) AND other > hour AND other < hour + INTERVAL 1 MINUTE")
     return rows.join(others, on, "left_outer").selectExpr("CONCAT(UNIX_TIMESTAMP(hour) DIV 3600, ':1') AS event")
@@ -290,7 +291,7 @@ def test_a_batch_without_rows_after_the_mirror_is_restored(
 
 
 def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: World, tmp_path: Path) -> None:
-    """Spark runs it at the next start and asks the source for nothing: neither tasks, nor a commit."""
+    """Spark runs it at the next start and calls the source for nothing: neither tasks, nor a commit."""
     lives, client = Lives(world, "killed-before", tmp_path / "checkpoint"), client_of(ConnectionSettings(world.uri))
     lives.write(1, 3)
     lives.run(counted(lives.hours()))
@@ -309,7 +310,7 @@ def test_a_batch_without_rows_is_mirrored_if_the_query_was_killed_before(world: 
 @pytest.mark.slow  # a minute each
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
-def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, provider: str) -> None:
+def test_stateful_query_continues_elsewhere(world: World, tmp_path: Path, provider: str) -> None:
     name, written = f"known-{provider[:4].lower()}", 0
     world.manager.create_stream("home", name, 2)
     world.manager.create_stream("home", f"{name}-out", 1)
@@ -327,21 +328,21 @@ def test_a_query_with_state_goes_on_elsewhere(world: World, tmp_path: Path, prov
     for life in range(3):
         written += 150
         with world.manager.create_writer("home", name) as into:
-            for number in range(written):  # again what came in the lives before: only the state knows
+            for number in range(written):  # events of earlier runs again: only the state knows
                 into.write_event(b"%d" % number, str(number))
         with with_settings(world.spark, state):
             query = started(tmp_path / str(life))
             query.processAllAvailable()
             query.stop()
         shutil.rmtree(tmp_path / str(life))  # with all that was not mirrored
-        told = CliRunner().invoke(
+        result = CliRunner().invoke(
             app,
             ["spark", "checkpoint", "restore", "home", name, str(tmp_path / str(life + 1)), "--controller", world.uri],
         )
-        assert told.exit_code == 0, told.output
-        assert "files" in told.output
-    told = CliRunner().invoke(app, ["spark", "checkpoint", "list", "home", "--json", "--controller", world.uri])
-    assert [one["name"] for one in json.loads(told.output) if one["name"] == name]
+        assert result.exit_code == 0, result.output
+        assert "files" in result.output
+    result = CliRunner().invoke(app, ["spark", "checkpoint", "list", "home", "--json", "--controller", world.uri])
+    assert [one["name"] for one in json.loads(result.output) if one["name"] == name]
     end = world.manager.stream_info("home", f"{name}-out").tail
     events = [int(event.data) for event in world.manager.read_events("home", f"{name}-out", end=end)]
     assert sorted(events) == list(range(written)), "a batch came twice, or its state was lost"

@@ -1,4 +1,4 @@
-"""The guide's replay in Spark, as it is printed there; and what is asked for at the wrong time."""
+"""The guide's replay in Spark, as printed; and calls at the wrong time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUIDE = Path(__file__).parents[3] / "docs" / "replay.md"
 
 @contextmanager
 def fed(source: ScaledStream) -> Iterator[None]:
-    """Events while the block runs, over a stream that is scaled now and then."""
+    """Write events while the block runs, into a stream that is scaled at times."""
     stop, errors = threading.Event(), []
 
     def feed() -> None:
@@ -52,7 +52,7 @@ def started(world: World, rows: Any, folder: Path, output: str) -> Any:
 
 
 def ended(query: Any) -> str:
-    with pytest.raises(Exception, match="has handed over") as caught:
+    with pytest.raises(Exception, match="v2") as caught:
         query.awaitTermination(150)
     return str(caught.value)
 
@@ -90,7 +90,7 @@ def test_the_guides_replay(world: World, tmp_path: Path) -> None:
         world.spark, names["bills"], names["home"], stream="orders", output="bills", old="bills-1", new="bills-2",
         checkpoint=str(tmp_path / "bills-2"),
     )  # fmt: skip
-    with pytest.raises(ConflictError, match="has taken over"):
+    with pytest.raises(ConflictError):
         again.abandon()
     source.write(50)
     again.start().processAllAvailable()
@@ -102,12 +102,12 @@ def test_the_guides_replay(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # half a minute
 @pytest.mark.timeout(300)
-def test_a_version_that_differs_does_not_take_over(world: World, tmp_path: Path) -> None:
+def test_differing_version_does_not_take_over(world: World, tmp_path: Path) -> None:
     source = ScaledStream(world.manager, "goods", 1)
     world.manager.create_stream("home", "taken", 1)
     source.write(100)
     home = {"controller": world.uri, "scope": "home"}
-    with pytest.raises(InvalidArgumentError, match="both versions are named"):
+    with pytest.raises(InvalidArgumentError):
         Replay(world.spark, lambda rows: rows, home, stream="goods", output="taken", old="a", new="a", checkpoint="x")
     replay = Replay(
         world.spark,
@@ -119,16 +119,16 @@ def test_a_version_that_differs_does_not_take_over(world: World, tmp_path: Path)
         new="v2",
         checkpoint=str(tmp_path / "new"),
     )
-    with pytest.raises(ConflictError, match="start it first"):
+    with pytest.raises(ConflictError):
         replay.switch()
-    with pytest.raises(ConflictError, match="not running here"):
+    with pytest.raises(ConflictError):
         replay.wait_until_caught_up()
     old = started(world, world.read_stream("goods", cutover="v1"), tmp_path, "taken")
     old.processAllAvailable()
     replay.start()
     replay.wait_until_caught_up(150, tell=None)
     assert replay.compare().missing == 1
-    with pytest.raises(ConflictError, match=r"1 missing, 0 extra; only the old has: b'k\d+:7'\. Start v1 again"):
+    with pytest.raises(ConflictError, match=r"1 missing, 0 extra.*b'k\d+:7'.*v1"):
         replay.switch(if_equal=True)
     ended(old)
     assert "taken-v2" not in world.manager.list_streams("home")

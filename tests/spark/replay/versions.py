@@ -1,4 +1,4 @@
-"""What Spark does with a version of a job, without Spark: its offset log, its commit log, its state, and its death."""
+"""Run a version of a job like Spark, without Spark: its offset log, its commit log, its state, and its death."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Killed(Exception):
 
 
 class Version:
-    """A query that gives out the events of a batch only with the next one, as operators do that wait for a watermark.
+    """A query that emits a batch's events only with the next one, like operators that wait for a watermark.
 
-    Its checkpoint, what its sinks have and what became of it outlive its reader.
+    Its checkpoint, its sinks' contents and its outcome outlive its reader.
     """
 
     def __init__(self, home: Home, mark: bytes, chance: random.Random) -> None:
@@ -37,7 +37,7 @@ class Version:
         self._reader = None
 
     def trigger(self, kills: float = 0.0) -> bool:
-        """One batch, if there is something; it may be killed at any step. False if there is nothing to do."""
+        """Run one batch, which may be killed at any step; return False if there is nothing to do."""
         try:
             return self._trigger(lambda _: self._die(kills))
         except Killed:

@@ -1,4 +1,4 @@
-"""Avro read a batch at once: the same as event by event, whatever the bytes are."""
+"""Avro read in whole batches equals reading event by event, for any bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def value(chance: random.Random) -> dict[str, Any]:
     }
 
 
-def test_a_batch_at_once() -> None:
+def test_whole_batch_is_read() -> None:
     chance = random.Random(1)
     values = [value(chance) for _ in range(500)]
     read = block_reader(Schema(SERIALIZER.definition, plain_times=True).root, KIND)
@@ -75,7 +75,7 @@ def test_a_batch_at_once() -> None:
     assert column.to_pylist() == values
 
 
-def test_whatever_the_bytes_are_it_is_what_fastavro_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_bytes_are_read_as_by_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(2)
     events = []
     for _ in range(600):
@@ -114,6 +114,6 @@ def test_whatever_the_bytes_are_it_is_what_fastavro_reads(monkeypatch: pytest.Mo
         {"type": "record", "name": "I", "fields": [{"name": "x", "type": ["null", "R"]}]},
     ],
 )
-def test_what_is_left_to_fastavro(kind: Any) -> None:
+def test_complex_schemas_are_left_to_fastavro(kind: Any) -> None:
     definition = json.dumps({"type": "record", "name": "R", "fields": [{"name": "it", "type": kind}]}).encode()
     assert block_reader(Schema(definition).root, avro.type_of(definition)) is None

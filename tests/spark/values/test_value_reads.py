@@ -1,4 +1,4 @@
-"""Reads of values from a real server: planned with the schema that the store has, parsed in the tasks."""
+"""Read values from a real server: planned with the stored schema, parsed in tasks."""
 
 from __future__ import annotations
 
@@ -110,13 +110,9 @@ def test_structs_of_several_versions(home: Home) -> None:
     assert values(home, "structs", value_format="json", value_schema="room string, wh double") == [
         {"room": row["room"] if row["room"] == "A" else None, "wh": row["wh"]} for row in newest
     ]
-    with pytest.raises(
-        InvalidArgumentError, match=r"version 2 of the schema of stream home/structs is msgpack: say msg"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"version 2 .*home/structs.*msgpack"):
         schema_of(source(home, "structs", value_format="json"))
-    with pytest.raises(
-        InvalidArgumentError, match=r"'value_version' is 7: the newest schema of stream .* is version 2"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"'value_version' is 7.* version 2"):
         schema_of(source(home, "structs", value_format="json", value_version=7))
 
 
@@ -135,7 +131,7 @@ def test_avro_of_several_versions(home: Home) -> None:
     narrow = [{"wh": 1}, {"wh": 2}, {"wh": 3}]
     assert values(home, "avro", value_format="avro", value_version=1) == narrow
     assert [row["value"] for row in read(planned, before)] == narrow, "a plan keeps the version that it was made with"
-    with pytest.raises(InvalidArgumentError, match=r"no version of it is struct<value:.*leave out \.schema"):
+    with pytest.raises(InvalidArgumentError, match="struct<value:"):
         read(planned, StructType().add("value", StructType().add("x", "long")))
 
 
@@ -188,9 +184,9 @@ def test_arrow_events_have_any_number_of_rows(home: Home) -> None:
 # --- events that can't be read ------------------------------------------------------------------------
 
 
-def test_modes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_modes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
-    monkeypatch.setattr(parser, "_warn", lambda *told: logged.append(" ".join(told)))
+    monkeypatch.setattr(parser, "_warn", lambda *args: logged.append(" ".join(args)))
     write(home, "mixed", Struct(Reading), Reading("hall", 1))
     with home.manager.create_writer("home", "mixed") as writer:
         writer.write_batch(
@@ -203,20 +199,20 @@ def test_modes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(logged) == 2
     for line in logged:
         assert line.startswith("an event of stream home/mixed, in segment 0 at offset ")
-        assert line.endswith(" json it names no schema: it was written without one")
+        assert " json " in line
     kept = read(source(home, "mixed", value_format="json", value_mode="DROPMALFORMED", columns="value,offset,event"))
     places = {event.offset: event.data for event in home.events("mixed")}
     assert [row["event"] for row in kept] == [places[row["offset"]] for row in kept]
     offsets = list(places)
     assert [row["offset"] for row in kept] == [offsets[0], offsets[4]]
-    for start, why in ((1, "names no schema"), (2, "its schema, 7, isn't in the store"), (3, "required field `meter`")):
+    for start, why in ((1, "schema"), (2, "7"), (3, "required field `meter`")):
         cut = home.manager.cuts("home", "mixed").head()
         begin = type(cut)("home", "mixed", {0: offsets[start]})
-        with pytest.raises(SerializationError, match=f"segment 0 at offset {offsets[start]}, .*{why}.*PERMISSIVE"):
+        with pytest.raises(SerializationError, match=f"segment 0 at offset {offsets[start]}, .*{why}"):
             values(home, "mixed", value_format="json", value_mode="FAILFAST", start_stream_cut=begin.as_text())
 
 
-def test_a_schema_that_cant_be_read_with_the_newest(home: Home) -> None:
+def test_event_of_incompatible_schema_is_invalid(home: Home) -> None:
     class Other(msgspec.Struct):
         meter: int
 
@@ -224,7 +220,7 @@ def test_a_schema_that_cant_be_read_with_the_newest(home: Home) -> None:
     home.manager.schemas("home", "broken").set_compatibility(Compatibility.NONE)
     write(home, "broken", Struct(Other), Other(2))
     assert values(home, "broken", value_format="json") == [None, {"meter": 2}]
-    with pytest.raises(SerializationError, match=r"schema can't be read with this one: .*meter"):
+    with pytest.raises(SerializationError, match="meter"):
         values(home, "broken", value_format="json", value_mode="FAILFAST")
     avro = Avro({"type": "record", "name": "R", "fields": []})
     home.manager.schemas("home", "broken").set_compatibility(Compatibility.NONE)
@@ -242,11 +238,11 @@ def test_several_streams_are_read_with_the_schema_that_reads_all(home: Home) -> 
     found = read(source(home, "", stream_pattern="several-.", value_format="json"))
     assert [(row["stream"], row["value"]["wh"]) for row in found] == [("several-a", 1.0), ("several-b", 2.5)]
     write(home, "several-d", Struct(dict[str, int]), {"meter": 4})
-    with pytest.raises(InvalidArgumentError, match="none of the streams' schemas reads"):
+    with pytest.raises(InvalidArgumentError):
         schema_of(source(home, "", stream_pattern="several-.", value_format="json"))
 
 
-def test_a_query_goes_on_as_it_was_planned(home: Home) -> None:
+def test_query_keeps_its_planned_schema(home: Home) -> None:
     write(home, "query", Struct(Reading), Reading("hall", 1))
     planned = source(home, "query", value_format="json")
     schema = schema_of(planned)
@@ -273,9 +269,9 @@ def test_a_query_goes_on_as_it_was_planned(home: Home) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"value_format": "xml"}, "'value_format' is 'xml': it must be json, msgpack, avro, protobuf, arrow"),
-        ({"value_format": "json"}, "the store has no schema for stream home/plain: .* or give 'value_schema'"),
-        ({"value_format": "avro"}, "the store has no schema for stream home/plain: write with a serializer that has"),
+        ({"value_format": "xml"}, "'xml'"),
+        ({"value_format": "json"}, "home/plain.*'value_schema'"),
+        ({"value_format": "avro"}, "home/plain"),
         ({"value_format": "json", "value_schema": "a thing"}, "'value_schema' is 'a thing'"),
     ],
 )
@@ -286,26 +282,26 @@ def test_options(home: Home, given: dict[str, str], why: str) -> None:
         source(home, "plain", **given).schema()
 
 
-def test_a_pattern_that_no_stream_has_gives_no_schema(home: Home) -> None:
-    with pytest.raises(InvalidArgumentError, match="scope home has no stream whose schema says what to read"):
+def test_pattern_without_streams_is_rejected(home: Home) -> None:
+    with pytest.raises(InvalidArgumentError, match="scope home"):
         source(home, "", stream_pattern="none-.*", value_format="json").schema()
 
 
-def test_a_stream_that_isnt_there_has_no_schema_either(home: Home) -> None:
+def test_missing_stream_raises_stream_not_found(home: Home) -> None:
     with pytest.raises(StreamNotFoundError, match="home/nowhere"):
         source(home, "nowhere", value_format="avro").schema()
 
 
-def test_a_package_that_isnt_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     for name in ("nadi.client.serializers.avro_columns", "nadi.client.serializers.avro"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(InvalidArgumentError, match=r"'value_format' is 'avro', .*pip install 'nadi\[avro\]'"):
+    with pytest.raises(InvalidArgumentError, match=r"'avro'.*nadi\[avro\]"):
         source(home, "plain", value_format="avro").schema()
 
 
 @pytest.mark.parametrize("value_format", ["json", "protobuf", "avro", "arrow"])
-def test_nothing_is_imported_that_another_format_needs(value_format: str) -> None:
+def test_only_the_needed_format_is_imported(value_format: str) -> None:
     own = {"avro": {"fastavro", "avro"}, "protobuf": {"google.protobuf.json_format"}}.get(value_format, set())
     others = {"fastavro", "avro", "google.protobuf.json_format", "pandas"} - own
     code = (

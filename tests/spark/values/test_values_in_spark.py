@@ -1,4 +1,4 @@
-"""Values in Spark itself: every type of column there is, a query over several versions, and the guide's example."""
+"""Values in Spark itself: all column types, a query over several versions, and the guide's example."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(world: World, stream: str, serializer: Any, *values: Any) -> None:
             writer.write_event(value, "key")
 
 
-def test_every_type_of_column_is_sparks(world: World) -> None:
+def test_all_column_types_in_spark(world: World) -> None:
     schema = pa.schema(
         [
             ("bool", pa.bool_()),
@@ -91,7 +91,7 @@ def test_documents_and_modes(world: World) -> None:
     assert world.read("documents", value_mode="DROPMALFORMED", **given).count() == 1
     with pytest.raises(PySparkException, match=r"stream home/documents, in segment 0 at offset .*Expected `object`"):
         world.read("documents", value_mode="FAILFAST", **given).count()
-    with pytest.raises(PySparkException, match="'value_schema' has no effect with 'value_format' = avro"):
+    with pytest.raises(PySparkException, match=r"'value_schema'.* avro"):
         world.read("documents", value_format="avro", value_schema="a int")
 
 

@@ -1,4 +1,4 @@
-"""What makes a stream a table: its columns, the key of its rows, the column of their time. Kept in the store by name.
+"""Definitions of stream tables: the columns, the key and the event time of a stream read as a table.
 
-Owns the table of a scope's definitions. Reads no events.
+Owns the table that stores a scope's definitions by name. Reads no events.
 """

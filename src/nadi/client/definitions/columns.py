@@ -1,6 +1,6 @@
-"""The columns that a stream table's rows have, and which of them can be its key or its time.
+"""The columns of a stream table, and the checks of its key and event time.
 
-They are looked at when a table is defined, and each time that it is opened: the schema of its stream may have changed.
+Checked when a table is defined, and whenever it is opened: the stream's schema may have changed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from nadi.client.serializers.arrow_columns import plain
 from nadi.client.serializers.types import alike
 from nadi.errors import InvalidArgumentError
 
-CHANGE = "_change_type"  # the column that makes a table's rows changes of another's
-_KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # what has no fields, and is equal to itself
+CHANGE = "_change_type"  # the column of a table of changes
+_KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # types without fields whose values equal themselves
     pa.types.is_integer,
     pa.types.is_string,
     pa.types.is_binary,
@@ -25,46 +25,48 @@ _KEYS: tuple[Callable[[pa.DataType], bool], ...] = (  # what has no fields, and 
 )
 
 
-def fields_of(kind: pa.DataType, what: str) -> list[pa.Field]:
-    """The columns of values of that type; InvalidArgumentError if they have no fields."""
-    found = plain(kind)
-    if not pa.types.is_struct(found):
-        raise InvalidArgumentError(
-            f"{what} is of values that are {found}: a table's have fields, which are its columns"
-        )
-    return list(found)
+def fields_of(kind: pa.DataType, subject: str) -> list[pa.Field]:
+    """Return the columns of values of that type; InvalidArgumentError if they lack fields."""
+    struct = plain(kind)
+    if not pa.types.is_struct(struct):
+        raise InvalidArgumentError(f"{subject} has values of type {struct}: a table needs fields for its columns")
+    return list(struct)
 
 
-def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: str | None, what: str) -> None:
-    """InvalidArgumentError if the key or the time isn't among the columns, or can't be one; or SQL couldn't tell two of
-    the columns apart."""
+def check_columns(fields: Sequence[pa.Field], key: Sequence[str], event_time: str | None, subject: str) -> None:
+    """Raise InvalidArgumentError if the key or the event time is missing from the columns or has the wrong type, or if
+    two columns differ in case only, which SQL doesn't distinguish."""
     same = alike(fields)
     if same is not None:
         raise InvalidArgumentError(
-            f"{what} has {same[0]!r} and {same[1]!r}, which differ by case alone, and SQL can't tell them apart: "
+            f"{subject} has columns {same[0]!r} and {same[1]!r}, which differ in case only, so SQL can't distinguish "
+            "them: "
             "rename one"
         )
     types = {field.name: field.type for field in fields}
     for name in (*key, *([] if event_time is None else [event_time])):
         if name not in types:
-            raise InvalidArgumentError(f"{what} has no column {name[:60]!r}: it has {', '.join(types)}")
+            raise InvalidArgumentError(f"{subject} has no column {name[:60]!r}: it has {', '.join(types)}")
     for name in key:
-        if name == CHANGE or not any(is_one(types[name]) for is_one in _KEYS):
+        if name == CHANGE or not any(is_allowed(types[name]) for is_allowed in _KEYS):
             raise InvalidArgumentError(
-                f"column {name!r} of {what} is {types[name]}, and can't be a part of its key: numbers without "
-                "fractions can, texts, bytes, booleans, dates and times"
+                f"column {name!r} of {subject} is {types[name]} and can't be part of its key: use numbers without "
+                "fractions, "
+                "strings, bytes, booleans, dates or timestamps"
             )
     if event_time is not None and not (pa.types.is_timestamp(types[event_time]) or pa.types.is_date(types[event_time])):
         raise InvalidArgumentError(
-            f"column {event_time!r} of {what} is {types[event_time]}, and can't be its event time: a timestamp or a "
-            f"date can, as in value_schema='{event_time} timestamp, …'"
+            f"column {event_time!r} of {subject} is {types[event_time]} and can't be its event time: use a timestamp "
+            "or a "
+            f"date, as in value_schema='{event_time} timestamp, …'"
         )
     if CHANGE in types and not pa.types.is_string(types[CHANGE]):
         raise InvalidArgumentError(
-            f"column {CHANGE!r} of {what} is {types[CHANGE]}, and says how rows change: it must be a string"
+            f"column {CHANGE!r} of {subject} is {types[CHANGE]}, but it must be a string, the type of change"
         )
     if len(key) and types.keys() <= {*key, event_time, CHANGE}:
         raise InvalidArgumentError(
-            f"{what} has no column besides its key and its time: a row without values deletes its key, so nothing "
-            "would be in it"
+            f"{subject} lacks columns besides its key and its time: a row without values deletes its key, so the "
+            "table "
+            "would stay empty"
         )

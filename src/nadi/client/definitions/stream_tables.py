@@ -1,8 +1,8 @@
-"""Stream tables: how a stream is read as a table, kept in the store by name, where every client of the scope finds it.
+"""Stream tables: definitions of streams read as tables, stored by name for all clients of the scope.
 
-A definition goes with its stream. Whoever deletes a stream takes its name away first and looks for definitions then;
-whoever makes one stores it first and looks for the stream then. So one of two who do both at once sees the other, and
-no definition is left behind.
+A definition is deleted with its stream. Deleting a stream removes its name first and then looks for definitions;
+defining a table stores the definition first and then looks for the stream. So of two concurrent calls one sees the
+other, and no definition is orphaned.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from nadi.client.values.options import ReadTarget
     from nadi.client.values.target import SchemaSource
 
-_USUAL_FORMAT = "json"  # of a schema that is given
+_USUAL_FORMAT = "json"  # if value_schema is given
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition(Displayed):
-    """How a stream is read as a table. `value_format` and `value_schema` are None where the stream's own schema in the
-    store says it. `made_at` is when it was made, by the maker's clock."""
+    """The definition of a stream table.
+
+    `value_format` and `value_schema` are None if they come from the stream's stored schema. `made_at` is the time of
+    definition by the defining client's clock.
+    """
 
     scope: str
     name: str
@@ -76,16 +79,16 @@ class StreamTables:
         note: str = "",
         replace: bool = False,
     ) -> TableDefinition:
-        """Store how a stream is read as a table; AlreadyExistsError if the scope has a table of that name, unless
-        `replace` is given.
+        """Store the definition of a table; AlreadyExistsError if the scope has a table of that name, unless `replace`
+        is set.
 
-        stream: by default the one of the table's name. value_format: json, msgpack, avro, protobuf or arrow; by
-        default that of the stream's newest schema, or json if `value_schema` is given. value_schema: the columns in
-        Spark's DDL, such as "meter string, wh double"; by default those of the stream's newest schema, each time that
-        the table is read. value_mode: what becomes of an event that isn't such a row, as for `nadi.scan`.
+        stream: by default the stream with the table's name. value_format: json, msgpack, avro, protobuf or arrow; by
+        default the format of the stream's newest schema, or json if `value_schema` is given. value_schema: the columns
+        in Spark's DDL, such as "meter string, wh double"; by default those of the stream's newest schema at each read.
+        value_mode: the treatment of events that aren't such a row, as for `nadi.scan`.
 
-        key: the columns whose values tell rows apart, of which the latest counts. event_time: the column that says
-        when something was so.
+        key: the columns that identify a row; the latest one counts. event_time: the column with the time of each
+        row's event.
         """
         check_name("stream table", name)
         stored = StoredTable(
@@ -99,39 +102,45 @@ class StreamTables:
             note,
         )
         if len(note) > BOOKMARK_NOTE_MAX_CHARS:
-            raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
+            raise InvalidArgumentError(
+                f"the note has {len(note):,} characters, at most {BOOKMARK_NOTE_MAX_CHARS:,} are allowed"
+            )
         if len(value_schema or "") > SCHEMA_MAX_BYTES:
-            raise InvalidArgumentError(f"value_schema has over {SCHEMA_MAX_BYTES:,} characters: name fewer columns")
+            raise InvalidArgumentError(
+                f"value_schema has more than {SCHEMA_MAX_BYTES:,} characters: list fewer columns"
+            )
         if stored.stream != name and await self._stores.controller.stream_exists(self._scope, name):
             raise InvalidArgumentError(
-                f"{name} is a stream, and a table of that name would stand for {stored.stream}: choose another name"
+                f"{name} is already a stream, so it can't be a table of stream {stored.stream}: choose another name"
             )
         await self._check(name, stored)
         await self._put(name, stored, replace=replace)
         return self._of(name, stored)
 
     async def get(self, name: str) -> TableDefinition:
-        """Return the definition; StreamTableNotFoundError if there is none of that name."""
+        """Return the definition; StreamTableNotFoundError if it doesn't exist."""
         return self._of(name, await self._records.get(name))
 
     async def list(self, *, stream: str | None = None) -> builtins.list[TableDefinition]:
-        """Return all definitions of the scope in order of names; only those on the stream, if given. Without those that
-        `unreadable` tells."""
+        """Return the scope's definitions, sorted by name; only those of `stream`, if given. Omits those that
+        `unreadable` returns."""
         return (await self.list_with_unreadable(stream=stream))[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
-        """Return the definitions that are damaged, or of a newer nadi; they can be dropped."""
+        """Return the definitions that are damaged, or written by a newer nadi; they can be dropped."""
         return (await self._records.all())[1]
 
     async def list_with_unreadable(
         self, *, stream: str | None = None
     ) -> tuple[builtins.list[TableDefinition], builtins.list[Unreadable]]:
-        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        """Return the results of `list` and `unreadable` from a single pass over the table."""
         records, unreadable = await self._records.all()
-        return [self._of(name, one) for name, one in records.items() if stream in (None, one.stream)], unreadable
+        return [
+            self._of(name, stored) for name, stored in records.items() if stream in (None, stored.stream)
+        ], unreadable
 
     async def drop(self, name: str) -> bool:
-        """Forget a definition; return False if there is none. The stream and its events stay."""
+        """Delete a definition; return False if it doesn't exist. The stream and its events stay."""
         return await self._records.delete(name)
 
     # --- inside -----------------------------------------------------------------------------
@@ -147,7 +156,7 @@ class StreamTables:
         return TableDefinition(self._scope, name, made_at=made_at, **fields)
 
     async def _check(self, name: str, stored: StoredTable) -> None:
-        """InvalidArgumentError unless the stream's events can be read so, and have these columns."""
+        """Raise InvalidArgumentError if the stream's events can't be read this way, or lack these columns."""
         client = _SchemaClient(self._stores)
         await client.stream_configuration(self._scope, stored.stream)  # StreamNotFoundError
         await planned(client, self._of(name, stored))
@@ -157,14 +166,14 @@ class StreamTables:
         if await record.find() is None:
             await self._records.prepare()
 
-        def made(held: StoredTable | None) -> StoredTable:
-            if held is not None and not replace:
+        def updated(current: StoredTable | None) -> StoredTable:
+            if current is not None and not replace:
                 raise AlreadyExistsError("stream table", f"{self._scope}/{name}")
             return stored
 
-        await record.put(made)
+        await record.put(updated)
         if not await self._stores.controller.stream_exists(self._scope, stored.stream):  # deleted meanwhile
-            await record.delete_read()  # if it isn't somebody else's by now
+            await record.delete_read()  # unless another client has replaced it
             raise StreamNotFoundError(self._scope, stored.stream)
 
 
@@ -182,26 +191,28 @@ class _SchemaClient:
 def _key(given: Iterable[str]) -> tuple[str, ...]:
     key = several_texts(given, "a table's key columns")
     if len(set(key)) < len(key) or len(key) > STREAM_TABLE_KEYS:
-        raise InvalidArgumentError(f"a table's key is up to {STREAM_TABLE_KEYS} columns, each named once, not {key!r}")
+        raise InvalidArgumentError(f"a table's key has up to {STREAM_TABLE_KEYS} different columns, not {key!r}")
     return key
 
 
 async def planned(client: SchemaSource, table: TableDefinition) -> ReadTarget:
-    """What the table's events are read as, now. InvalidArgumentError if they can't be, or lack its columns."""
-    from nadi.client.definitions.columns import check_columns, fields_of  # and Arrow's: most clients do without
+    """Return the current read target of the table's events; InvalidArgumentError if they can't be read, or lack its
+    columns."""
+    from nadi.client.definitions.columns import check_columns, fields_of  # loads Arrow, which most clients don't use
     from nadi.client.values.options import value_options
     from nadi.client.values.target import stored_format, target_of
 
-    what = f"table {table.scope}/{table.name}"
+    subject = f"table {table.scope}/{table.name}"
     value_format = table.value_format or await stored_format(client, table.scope, table.stream)
     if value_format is None:
         raise InvalidArgumentError(
-            f"{what} has no columns: the store has no schema for stream {table.scope}/{table.stream}. Write to it "
-            "with a serializer that has one, or name the columns of JSON events: value_schema='meter string, wh double'"
+            f"{subject} lacks columns: the store doesn't have a schema for stream {table.scope}/{table.stream}. Write "
+            "to it with a "
+            "serializer that has one, or set the columns of JSON events: value_schema='meter string, wh double'"
         )
     value = value_options(value_format, table.value_schema, None, table.value_mode)
     assert value is not None, "a format was given"
     target = await target_of(client, value, table.scope, [table.stream], lambda _: True)
-    assert target is not None, "whichever is found is wanted"
-    check_columns(fields_of(target.kind, what), table.key, table.event_time, what)
+    assert target is not None, "every schema is accepted"
+    check_columns(fields_of(target.kind, subject), table.key, table.event_time, subject)
     return target

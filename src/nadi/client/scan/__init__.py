@@ -1,5 +1,5 @@
-"""Events between two cuts as Arrow: planned in pieces that anybody can read, and read a batch at a time.
+"""Events between two cuts as Arrow: planned as segment ranges that any process can read, and read in batches.
 
-`pieces` says who reads what, `rows` makes the columns, with `values` where events are parsed. What a
-Spark task reads, and what a `Scan` does, differ in nothing else.
+`pieces` plans the ranges of each reader, `rows` builds the columns, with `values` where events are parsed. Spark tasks
+and a `Scan` share this code.
 """

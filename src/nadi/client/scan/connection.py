@@ -1,7 +1,6 @@
-"""One client for each controller in a process, for readers that get their work from elsewhere.
+"""One client per controller and process, for readers that receive their work from another process.
 
-Processes that are forked and reused, as Spark's Python workers are, have one each: a client belongs to the process that
-made it.
+Keyed by process id, as a client belongs to the process that created it: Spark's Python workers are forked and reused.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Where a controller is and how to authenticate there; whatever isn't given comes from the environment of
-    the process that connects. It is sent to who reads elsewhere, credentials included."""
+    """A controller's address and the credentials for it; unset values come from the environment of the connecting
+    process. Sent to remote readers, credentials included."""
 
     uri: str
     credentials: Credentials | None = None
@@ -38,9 +37,9 @@ class ScanClient:
         return self.thread.run(work)
 
 
-def opened(connection: ConnectionSettings, what_for: str) -> tuple[LoopThread, aio.StreamManager]:
-    """A new client. what_for: for the name of its thread."""
-    thread = LoopThread(f"nadi client of {connection.uri} for {what_for}")
+def opened(connection: ConnectionSettings, purpose: str) -> tuple[LoopThread, aio.StreamManager]:
+    """Return a new client. purpose: part of its thread's name."""
+    thread = LoopThread(f"nadi client of {connection.uri} for {purpose}")
     manager = thread.result(
         aio.StreamManager,
         connection.uri,
@@ -53,7 +52,7 @@ def opened(connection: ConnectionSettings, what_for: str) -> tuple[LoopThread, a
 
 
 def connection_of(manager: aio.StreamManager) -> ConnectionSettings:
-    """By which others make a client like this one."""
+    """Return the settings to create an equal client with."""
     controller = stores_of(manager).controller
     security = controller.security
     uri = f"{'tls' if security.tls else 'tcp'}://{controller.address}"
@@ -64,12 +63,12 @@ _clients: dict[tuple[int, ConnectionSettings], ScanClient] = {}
 
 
 def client_of(connection: ConnectionSettings) -> ScanClient:
-    """This process's client of that controller, for all its threads."""
+    """Return this process's client of that controller, shared by all threads."""
     key = (os.getpid(), connection)
     client = _clients.get(key)
     if client is None:
-        made = ScanClient(*opened(connection, "scans"))
-        client = _clients.setdefault(key, made)  # no lock, which another thread might hold while it forks
-        if client is not made:  # one that another thread made just now
-            made.thread.close(made.manager.close())
+        created = ScanClient(*opened(connection, "scans"))
+        client = _clients.setdefault(key, created)  # lock-free, as another thread might hold a lock during a fork
+        if client is not created:  # another thread was faster
+            created.thread.close(created.manager.close())
     return client

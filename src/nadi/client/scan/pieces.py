@@ -1,5 +1,5 @@
-"""Pieces of segments, which are read one by one; and as their readers are to have them: dealt out, large ones divided,
-or all segments of a key together in order."""
+"""Plan the segment ranges that readers read: distributed evenly, large ones divided, or all segments of a key together
+in order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
-_UNEVEN = 1.25  # a piece that is longer than what a reader should have by no more than this stays whole
-_SPARE = 32  # one in so many of a part's bytes may be too much or too few, rather than one more tiny piece
+_UNEVEN = 1.25  # ranges longer than a reader's share by up to this factor aren't divided
+_SPARE = 32  # tolerance: a part's size may differ by 1/32, to avoid tiny ranges
 
 
 class ScanRequest(Protocol):
-    """What is read of pieces. columns: of those in `naming`. event_time_unit: of the times that writers note.
-    target: what events are parsed as, if they are. on_damage: whether damaged data is an error, or skipped."""
+    """The options of a read.
+
+    columns: of those in `naming`. event_time_unit: of the times that writers note. target: what events are parsed as,
+    if they are. on_damage: whether damaged data is an error, or skipped.
+    """
 
     @property
     def scope(self) -> str: ...
@@ -46,8 +49,10 @@ class ScanRequest(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ScanRange:
-    """The events of a segment from `start` to `end`, both of them event boundaries; of a stream in the scope that is
-    read. others: (segment, offset) of where others stand in the stream cuts of its rows, if these are wanted."""
+    """The events of a segment from `start` to `end`, both event boundaries.
+
+    others: (segment, offset) of the other segments in the stream cuts of its rows, if the columns include positions.
+    """
 
     stream: str
     segment_id: int
@@ -61,132 +66,136 @@ class ScanRange:
 
 
 def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[ScanRange]:
-    return [ScanRange(stream, one.segment_id, one.start, one.end) for one in slices]
+    return [ScanRange(stream, segment.segment_id, segment.start, segment.end) for segment in slices]
 
 
 def deal(
     pieces: Sequence[ScanRange], most: int, min_bytes: int, chains: Iterable[Sequence[ScanRange]] | None = None
 ) -> list[tuple[ScanRange, ...]]:
-    """The pieces dealt out to at most `most` readers, about equally long, few if there is little to read. chains: the
-    pieces by who must be read by one.
+    """Distribute the ranges over at most `most` readers of about equal load, fewer if there is little to read.
 
-    Within a reader's, older segments come first, and a segment's bytes in order.
+    chains: groups of ranges that need the same reader. A reader's ranges are sorted: older segments first, each
+    segment's bytes in order.
 
-    >>> [[one.segment_id for one in task] for task in deal([Piece("s", i, 0, 9 - i) for i in range(4)], 2, 1)]
+    >>> [[piece.segment_id for piece in task] for task in deal([ScanRange("s", i, 0, 9 - i) for i in range(4)], 2, 1)]
     [[0, 3], [1, 2]]
     """
     total = sum(piece.size_bytes for piece in pieces)
-    parts = [(sum(one.size_bytes for one in chain), list(chain)) for chain in chains or ([one] for one in pieces)]
+    parts = [
+        (sum(piece.size_bytes for piece in chain), list(chain)) for chain in chains or ([piece] for piece in pieces)
+    ]
     count = min(most, len(parts), max(1, -(-total // min_bytes)))
     loads: list[tuple[int, int, list[ScanRange]]] = [(0, number, []) for number in range(count)]
     for size, part in sorted(parts, key=lambda part: (-part[0], part[1])):
-        load, number, mine = heapq.heappop(loads)
-        mine += part
-        heapq.heappush(loads, (load + size, number, mine))
-    return sorted(tuple(sorted(mine)) for _, _, mine in loads)
+        load, number, assigned = heapq.heappop(loads)
+        assigned += part
+        heapq.heappush(loads, (load + size, number, assigned))
+    return sorted(tuple(sorted(assigned)) for _, _, assigned in loads)
 
 
 async def divided(
     manager: StreamManager, scope: str, pieces: Sequence[ScanRange], most: int, min_bytes: int
 ) -> list[ScanRange]:
-    """Large pieces cut at event boundaries, so that all of at most `most` readers have about equally much to read."""
+    """Divide large ranges at event boundaries, so that up to `most` readers can have about equal shares."""
     total = sum(piece.size_bytes for piece in pieces)
     size = max(min_bytes, -(-total // most))
-    found = await asyncio.gather(*(_divided(manager, scope, piece, size) for piece in pieces))
-    return [one for some in found for one in some]
+    lists = await asyncio.gather(*(_divided(manager, scope, piece, size) for piece in pieces))
+    return [piece for pieces in lists for piece in pieces]
 
 
 async def _divided(manager: StreamManager, scope: str, piece: ScanRange, size: int) -> list[ScanRange]:
     if piece.size_bytes <= size * _UNEVEN:
         return [piece]
     count = -(-piece.size_bytes // size)
-    places = [piece.start + piece.size_bytes * number // count for number in range(1, count)]
-    borders = sorted({piece.start, piece.end, *await _boundaries(manager, scope, piece, places)})
-    return [replace(piece, start=low, end=high) for low, high in pairwise(borders)]
+    offsets = [piece.start + piece.size_bytes * number // count for number in range(1, count)]
+    bounds = sorted({piece.start, piece.end, *await _boundaries(manager, scope, piece, offsets)})
+    return [replace(piece, start=low, end=high) for low, high in pairwise(bounds)]
 
 
-async def evenly(
+async def split_evenly(
     manager: StreamManager, scope: str, pieces: Sequence[ScanRange], count: int
 ) -> list[tuple[ScanRange, ...]]:
-    """The pieces in at most `count` parts of the same size: one after the other in order, cut at the event boundaries
-    next to where a part is full. Fewer, where an event is longer than a part."""
-    mine = sorted(piece for piece in pieces if piece.size_bytes)
-    ends = list(accumulate(piece.size_bytes for piece in mine))
+    """Return the ranges in at most `count` parts of equal size: consecutive, divided at the event boundaries nearest to
+    the ideal sizes. Returns fewer parts if an event is longer than a part."""
+    ranges = sorted(piece for piece in pieces if piece.size_bytes)
+    ends = list(accumulate(piece.size_bytes for piece in ranges))
     total = ends[-1] if ends else 0
     spare = total // count // _SPARE
-    borders: set[int] = set()  # of parts, in the bytes of all pieces
-    within: dict[int, list[int]] = {}  # places in a piece that are wanted as borders
+    bounds: set[int] = set()  # of parts, as offsets in the bytes of all ranges
+    targets: dict[int, list[int]] = {}  # by range: the ideal offsets of its bounds
     for number in range(1, count):
-        border = total * number // count
-        at = bisect_left(ends, border)
-        before = ends[at] - mine[at].size_bytes
-        if border - before <= spare or ends[at] - border <= spare:
-            borders.add(before if border - before <= spare else ends[at])
+        bound = total * number // count
+        index = bisect_left(ends, bound)
+        before = ends[index] - ranges[index].size_bytes
+        if bound - before <= spare or ends[index] - bound <= spare:
+            bounds.add(before if bound - before <= spare else ends[index])
         else:
-            within.setdefault(at, []).append(mine[at].start + border - before)
-    asked = (_boundaries(manager, scope, mine[at], places) for at, places in within.items())
-    for at, found in zip(within, await asyncio.gather(*asked), strict=True):
-        borders.update(ends[at] - mine[at].end + place for place in found)
-    return parted(mine, sorted(borders - {0, total}))
+            targets.setdefault(index, []).append(ranges[index].start + bound - before)
+    lookups = (_boundaries(manager, scope, ranges[index], offsets) for index, offsets in targets.items())
+    for index, boundaries in zip(targets, await asyncio.gather(*lookups), strict=True):
+        bounds.update(ends[index] - ranges[index].end + boundary for boundary in boundaries)
+    return split_at(ranges, sorted(bounds - {0, total}))
 
 
-def parted(pieces: Sequence[ScanRange], borders: Iterable[int]) -> list[tuple[ScanRange, ...]]:
-    """
-    >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [2, 4, 8])]
+def split_at(pieces: Sequence[ScanRange], bounds: Iterable[int]) -> list[tuple[ScanRange, ...]]:
+    """Split consecutive ranges at these bounds, offsets in the bytes of all ranges.
+
+    >>> ranges = [ScanRange("s", 0, 5, 9), ScanRange("s", 1, 0, 9)]
+    >>> [[piece.size_bytes for piece in part] for part in split_at(ranges, [2, 4, 8])]
     [[2], [2], [4], [5]]
-    >>> [[one.size_bytes for one in part] for part in parted([Piece("s", 0, 5, 9), Piece("s", 1, 0, 9)], [6])]
+    >>> [[piece.size_bytes for piece in part] for part in split_at(ranges, [6])]
     [[4, 2], [7]]
     """
     parts: list[list[ScanRange]] = [[]] if pieces else []
-    left = deque(borders)
-    before = 0  # bytes in front of the piece
+    pending = deque(bounds)
+    before = 0  # bytes before the range
     for piece in pieces:
-        rest, after = piece, before + piece.size_bytes
-        while left and left[0] < after:
-            border = left.popleft()
-            if border > before:
-                place = rest.start + border - before
-                parts[-1].append(replace(rest, end=place))
-                rest, before = replace(rest, start=place), border
+        remainder, after = piece, before + piece.size_bytes
+        while pending and pending[0] < after:
+            bound = pending.popleft()
+            if bound > before:
+                offset = remainder.start + bound - before
+                parts[-1].append(replace(remainder, end=offset))
+                remainder, before = replace(remainder, start=offset), bound
             parts.append([])
-        parts[-1].append(rest)
+        parts[-1].append(remainder)
         before = after
     return [tuple(part) for part in parts]
 
 
-async def _boundaries(manager: StreamManager, scope: str, piece: ScanRange, places: Sequence[int]) -> list[int]:
-    """The piece's event boundaries that are next to these offsets, its ends among them; none where its data is damaged,
-    for who reads it has to find out what is left."""
+async def _boundaries(manager: StreamManager, scope: str, piece: ScanRange, offsets: Sequence[int]) -> list[int]:
+    """Return the range's event boundaries nearest to these offsets, including its ends; none if its data is damaged,
+    which the reader handles."""
     name = segment_name(scope, piece.stream, piece.segment_id)
-    asked = (stores_of(manager).ask(wire.LocateOffset(0, name, place, ""), wire.OffsetLocated) for place in places)
+    lookups = (stores_of(manager).ask(wire.LocateOffset(0, name, offset, ""), wire.OffsetLocated) for offset in offsets)
     try:
-        found = [reply.offset for reply in await asyncio.gather(*asked)]
+        boundaries = [reply.offset for reply in await asyncio.gather(*lookups)]
     except DamagedDataError:
         return []
-    return [min(max(place, piece.start), piece.end) for place in found]
+    return [min(max(offset, piece.start), piece.end) for offset in boundaries]
 
 
 async def chained(manager: StreamManager, scope: str, pieces: Sequence[ScanRange]) -> list[list[ScanRange]]:
-    """The pieces in groups that have no keys in common, each in the order in which its segments followed each other."""
+    """Return the ranges in groups without common keys, each in the order of its segments."""
     chains: list[list[ScanRange]] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
-        mine = sorted(piece for piece in pieces if piece.stream == stream)
-        cut = StreamCut(scope, stream, {piece.segment_id: 0 for piece in mine})
-        ranges = {one.segment_id: one for one in await known_ranges(stores_of(manager), cut)}
-        chains += together(mine, ranges)
+        ranges = sorted(piece for piece in pieces if piece.stream == stream)
+        cut = StreamCut(scope, stream, {piece.segment_id: 0 for piece in ranges})
+        key_ranges = {known.segment_id: known for known in await known_ranges(stores_of(manager), cut)}
+        chains += groups_by_keys(ranges, key_ranges)
     return chains
 
 
-def together(pieces: Sequence[ScanRange], ranges: dict[int, SegmentRange]) -> list[list[ScanRange]]:
-    """Pieces of segments whose key ranges overlap, directly or through others. One whose range is forgotten may
-    have any key."""
+def groups_by_keys(pieces: Sequence[ScanRange], ranges: dict[int, SegmentRange]) -> list[list[ScanRange]]:
+    """Group ranges of segments whose key ranges overlap, directly or through others. A segment whose key range is
+    unknown may have any key."""
     everything = SegmentRange(-1, 0.0, 1.0)
     groups: list[tuple[float, float, list[ScanRange]]] = []
     for piece in sorted(pieces, key=lambda piece: ranges.get(piece.segment_id, everything).low):
-        found = ranges.get(piece.segment_id, everything)
-        if groups and found.low < groups[-1][1]:
-            low, high, mine = groups.pop()
-            groups.append((low, max(high, found.high), [*mine, piece]))
+        keys = ranges.get(piece.segment_id, everything)
+        if groups and keys.low < groups[-1][1]:
+            low, high, group = groups.pop()
+            groups.append((low, max(high, keys.high), [*group, piece]))
         else:
-            groups.append((found.low, found.high, [piece]))
-    return [sorted(mine) for _, _, mine in groups]
+            groups.append((keys.low, keys.high, [piece]))
+    return [sorted(group) for _, _, group in groups]

@@ -1,9 +1,9 @@
-"""The stream cuts around a row: in the columns `position_before` and `position`.
+"""The stream cuts around a row: the columns `position_before` and `position`.
 
-A row's cut stands before or after it in its own segment. In every other segment it stands where a reader of the whole
-stream would who has read as little as it must to come to that segment: where the stream's head is, or at the
-start of what follows it. So two rows of a segment differ in nothing but that segment's offset, and a slice between
-two rows holds what lies between them, and nothing of other segments.
+A row's cut is just before or after it in its own segment. In every other segment it is the earliest position of a
+reader of the whole stream that has reached the row's segment: the stream's head, or the start of a later segment. So
+the cuts of two rows in a segment differ in that segment's offset only, and a slice between two rows contains nothing
+from other segments.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.naming import POSITIONS, segment_epoch, segment_number
 
-_STORED_MOST = 1_000  # bytes of a text that are stored as they are, for packing costs more than it saves
+_STORED_MOST = 1_000  # texts up to this many bytes aren't compressed: that would cost more than it saves
 
 
-async def with_positions(manager: StreamManager, wanted: ScanRequest, pieces: Sequence[ScanRange]) -> list[ScanRange]:
-    """The pieces, each with where the other segments stand in its rows' cuts, if these are wanted."""
-    if not any(name in wanted.columns for name in POSITIONS):
+async def with_positions(manager: StreamManager, request: ScanRequest, pieces: Sequence[ScanRange]) -> list[ScanRange]:
+    """Add the other segments' positions in the rows' cuts to the ranges, if the columns include positions."""
+    if not any(name in request.columns for name in POSITIONS):
         return list(pieces)
-    found: list[ScanRange] = []
+    placed: list[ScanRange] = []
     for stream in dict.fromkeys(piece.stream for piece in pieces):
-        mine = [piece for piece in pieces if piece.stream == stream]
-        others = await _others(manager, wanted.scope, stream, {piece.segment_id for piece in mine})
-        found += [replace(piece, others=others[piece.segment_id]) for piece in mine]
-    return found
+        ranges = [piece for piece in pieces if piece.stream == stream]
+        others = await _others(manager, request.scope, stream, {piece.segment_id for piece in ranges})
+        placed += [replace(piece, others=others[piece.segment_id]) for piece in ranges]
+    return placed
 
 
 async def _others(
@@ -41,27 +41,29 @@ async def _others(
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     stores = stores_of(manager)
     head = await stores.controller.head(scope, stream)
-    head_ranges = {one.segment_id: (one.low, one.high) for one in await segment_ranges(stores, scope, stream, head)}
+    head_ranges = {
+        known.segment_id: (known.low, known.high) for known in await segment_ranges(stores, scope, stream, head)
+    }
     cuts: dict[int, Mapping[int, int]] = {}  # by epoch
-    found = {}
+    positions = {}
     for segment in segments:
         cut = head.positions
-        if head.positions.get(segment, -1) < 0:  # it comes later, or waits for others that stand at the head
+        if head.positions.get(segment, -1) < 0:  # a successor of segments at the head
             epoch = segment_epoch(segment)
             if epoch not in cuts:
                 active = await stores.controller.epoch_segments(scope, stream, epoch)
-                ranges = head_ranges | {one.segment_id: (one.low, one.high) for one in active}
-                first = StreamCut(scope, stream, {one.segment_id: 0 for one in active})
+                ranges = head_ranges | {segment.segment_id: (segment.low, segment.high) for segment in active}
+                first = StreamCut(scope, stream, {segment.segment_id: 0 for segment in active})
                 cuts[epoch] = cutorder.latest(first, head, ranges).positions
             cut = cuts[epoch]
-        found[segment] = tuple((other, offset) for other, offset in cut.items() if other != segment)
-    return found
+        positions[segment] = tuple((other, offset) for other, offset in cut.items() if other != segment)
+    return positions
 
 
 class PositionTexts:
-    """The texts of the cuts of one piece's rows, as `StreamCut.from_text` reads them.
+    """The texts of the cuts of one range's rows, in the format of `StreamCut.from_text`.
 
-    Only the offset at the end differs from row to row: so the text up to there is packed once.
+    Only the offset at the end differs from row to row, so the text before it is compressed once.
     """
 
     def __init__(self, scope: str, piece: ScanRange) -> None:
@@ -76,16 +78,16 @@ class PositionTexts:
             ]
         )
         start = plain.encode()
-        # a copy of the packer for each row is to be small: so are its window and its tables
+        # the packer is copied for each row, so its window and tables are small
         is_packed = len(start) > _STORED_MOST
         level, wbits, memory = (6, 28, 5) if is_packed else (0, 25, 1)
         self._packer = zlib.compressobj(level, wbits=wbits, memLevel=memory)
-        self._begun = self._packer.compress(start)
+        self._prefix = self._packer.compress(start)
 
     def of(self, offsets: Iterable[int]) -> list[str]:
-        """The texts of the cuts at those offsets of the piece's segment."""
+        """Return the texts of the cuts at those offsets of the segment."""
         return [self._text(b"%d" % offset) for offset in offsets]
 
     def _text(self, digits: bytes) -> str:
         packer = self._packer.copy()
-        return base64.b64encode(self._begun + packer.compress(digits) + packer.flush()).decode()
+        return base64.b64encode(self._prefix + packer.compress(digits) + packer.flush()).decode()

@@ -1,15 +1,15 @@
-"""Segments to Arrow batches, without a Python object for each event; and what has such batches to offer.
+"""Read segment ranges as Arrow batches, without a Python object per event; `Readable` offers such batches.
 
-The column `append_time` says when the server took each row (`places.arrivals`); times of the last seconds may be told
-later by up to 10 s when they are read again.
+The column `append_time` is the server's time of arrival of each row (`stream_cuts.arrival_times`); a later read may
+return times up to 10 s later for the most recent seconds.
 
-The column `event_time` is what is known of the event time of rows. Writers note how far they have got in time, and the
-controller makes watermarks of that (`docs/event-time.md`). A row's event time is the lower bound of the last watermark
-at or before the row: neither the row nor what follows it in its segment has an earlier time. It is null before the
-oldest watermark that is left, and where nothing was noted.
+The column `event_time` is the known lower bound of each row's event time. Writers note their progress in event time,
+from which the controller derives watermarks (`docs/event-time.md`). A row's event time is the lower bound of the last
+watermark at or before the row: neither the row nor later rows of its segment have an earlier time. It is null before
+the oldest retained watermark, and where writers noted no times.
 
-A watermark lies at or before a row if its cut does under all keys of the row's segment, by the rules of
-`model.cutorder.compare_shared`. So each watermark is one offset of the piece's segment: from there on it holds.
+A watermark is at or before a row if its cut is, under all keys of the row's segment, by the rules of
+`model.cutorder.compare_shared`. So each watermark applies from one offset of the segment on.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from nadi.client.values.parser import ValueParser
 
 
-_EARLIEST_S, _END_S = -62_135_596_800, 253_402_300_800  # of the years 1 to 9999, beyond which Python has no times
+_EARLIEST_S, _END_S = -62_135_596_800, 253_402_300_800  # the years 1 to 9999: the range of Python's datetime
 _PER_SECOND_US = 1_000_000
 _INT64 = np.iinfo(np.int64)
 
 
 def holds_from(watermark: Watermark, segment: SegmentRange) -> int | None:
-    """The offset of the segment from which on events come after the watermark's cut; None if all come before it under
-    some key.
+    """Return the segment's offset from which events are after the watermark's cut; None if under some key all are
+    before it.
 
     >>> from nadi.model.watermark import SegmentPosition
     >>> old, new = SegmentRange(0, 0.0, 1.0), SegmentRange(1 << 32, 0.0, 0.5)
@@ -63,19 +63,21 @@ def holds_from(watermark: Watermark, segment: SegmentRange) -> int | None:
     (40, 0)
     >>> holds_from(Watermark(3, 4, (SegmentPosition(1 << 32, 0.0, 0.5, 7),)), old)
     """
-    places = [place for place in watermark.cut if share_keys(place, segment)]
-    if len(places) > 1:
-        stands_in = {one.segment_id for one in oldest_by_key(places) if share_keys(one, segment)}
-        places = [place for place in places if place.segment_id in stands_in]
-    if any(place.segment_id > segment.segment_id for place in places):
+    positions = [position for position in watermark.cut if share_keys(position, segment)]
+    if len(positions) > 1:
+        current = {oldest.segment_id for oldest in oldest_by_key(positions) if share_keys(oldest, segment)}
+        positions = [position for position in positions if position.segment_id in current]
+    if any(position.segment_id > segment.segment_id for position in positions):
         return None
-    return max((place.offset for place in places if place.segment_id == segment.segment_id), default=0)
+    return max((position.offset for position in positions if position.segment_id == segment.segment_id), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Watermarks in order: the offset from which each holds, and its lower bound. is_last: those that follow, if any,
-    lie behind the piece. before: the bound of the last watermark of the page before."""
+    """Consecutive watermarks: the offset from which each applies, and its lower bound.
+
+    is_last: any further ones apply after the range. before: the bound of the last watermark of the previous page.
+    """
 
     offsets: Numbers
     bounds: Numbers
@@ -84,38 +86,38 @@ class _Page:
 
 
 class EventTimes:
-    """Those of a piece's rows; watermarks are fetched a page at a time, as rows come to need them."""
+    """The event times of a range's rows; watermarks are fetched a page at a time, as needed."""
 
     def __init__(self, client: ScanClient, scope: str, piece: ScanRange, unit: str) -> None:
         self._client, self._scope, self._piece, self._unit = client, scope, piece, unit
         self._segment: SegmentRange | None = None
-        self._next = 0  # the entry that the next page begins with
+        self._next = 0  # the first entry of the next page
         self._page = _Page(_NONE, _NONE, False, None)
 
     def of(self, offsets: Numbers) -> pa.Array:
-        """Of rows in offset order: times, or numbers if they have no unit."""
-        found, known = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), bool)
+        """Return the times of rows in offset order, or numbers without a unit."""
+        times, known = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), bool)
         low = 0
         while low < len(offsets):
             page = self._page
             if not page.is_last and (not len(page.offsets) or page.offsets[-1] <= offsets[low]):
                 page = self._page = self._client.run(self._fetched(int(offsets[low])))
             high = len(offsets) if page.is_last else int(np.searchsorted(offsets, page.offsets[-1]))
-            behind = np.searchsorted(page.offsets, offsets[low:high], side="right")
-            found[low:high] = np.append(page.before or 0, page.bounds)[behind]
-            known[low:high] = (behind > 0) | (page.before is not None)
+            count = np.searchsorted(page.offsets, offsets[low:high], side="right")
+            times[low:high] = np.append(page.before or 0, page.bounds)[count]
+            known[low:high] = (count > 0) | (page.before is not None)
             low = high
-        return self._as_column(found, known)
+        return self._as_column(times, known)
 
     async def _fetched(self, offset: int) -> _Page:
-        """The next page; or, if that ends before the offset, one that doesn't."""
+        """Return the next page, or, if that ends before the offset, a later one."""
         before = int(self._page.bounds[-1]) if len(self._page.bounds) else self._page.before
         stores = stores_of(self._client.manager)
         if self._segment is None:
-            asked = StreamCut(self._scope, self._piece.stream, {self._piece.segment_id: 0})
-            ranges = await known_ranges(stores, asked)
+            cut = StreamCut(self._scope, self._piece.stream, {self._piece.segment_id: 0})
+            ranges = await known_ranges(stores, cut)
             if not ranges:
-                return _Page(_NONE, _NONE, True, None)  # it was truncated, so long ago that it is forgotten
+                return _Page(_NONE, _NONE, True, None)  # truncated so long ago that its record was deleted
             self._segment = ranges[0]
         else:
             page = await self._read(self._next, before, self._segment)
@@ -125,8 +127,8 @@ class EventTimes:
         segment = self._segment
 
         def is_at_or_before(watermark: Watermark) -> bool:
-            at = holds_from(watermark, segment)
-            return at is not None and at <= offset
+            start = holds_from(watermark, segment)
+            return start is not None and start <= offset
 
         last = await find_last(stores, self._scope, self._piece.stream, is_at_or_before)
         return await self._read(max(self._next, last), before, segment)
@@ -135,12 +137,12 @@ class EventTimes:
         offsets, bounds, is_last = list[int](), list[int](), True
         stores = stores_of(self._client.manager)
         self._next = start
-        async with aclosing(watermarks(stores, self._scope, self._piece.stream, start)) as found:
-            async for end, watermark in found:
-                at = holds_from(watermark, segment)
-                if at is None or at >= self._piece.end:
+        async with aclosing(watermarks(stores, self._scope, self._piece.stream, start)) as entries:
+            async for end, watermark in entries:
+                offset = holds_from(watermark, segment)
+                if offset is None or offset >= self._piece.end:
                     break
-                offsets.append(at)
+                offsets.append(offset)
                 bounds.append(watermark.lower)
                 self._next = end
                 if len(offsets) == WATERMARKS_AT_ONCE:
@@ -148,18 +150,18 @@ class EventTimes:
                     break
         return _Page(np.array(offsets, np.int64), np.array(bounds, np.int64), is_last, before)
 
-    def _as_column(self, found: Numbers, known: Numbers) -> pa.Array:
+    def _as_column(self, numbers: Numbers, known: Numbers) -> pa.Array:
         if self._unit == NO_UNIT:
-            return pa.array(found, mask=~known)
+            return pa.array(numbers, mask=~known)
         per_s = PER_SECOND[self._unit]
         first, last = max(_EARLIEST_S * per_s, _INT64.min), min(_END_S * per_s - 1, _INT64.max)
-        for wrong in found[known & ((found < first) | (found > last))]:
+        for number in numbers[known & ((numbers < first) | (numbers > last))]:
             raise InvalidArgumentError(
-                f"the writers of {self._scope}/{self._piece.stream} noted the time {wrong}, which as {self._unit} "
-                "since 1970 lies outside the years 1 to 9999: give the option 'eventTimeUnit' the unit that they note, "
-                f"of {', '.join(PER_SECOND)}, or {NO_UNIT!r} to get the numbers"
+                f"the writers of {self._scope}/{self._piece.stream} noted the time {number}, which as {self._unit} "
+                "since 1970 is outside the years 1 to 9999: set the option 'eventTimeUnit' to the writers' unit, one "
+                f"of {', '.join(PER_SECOND)}, or to {NO_UNIT!r} for plain numbers"
             )
-        times = found // (per_s // _PER_SECOND_US) if per_s > _PER_SECOND_US else found * (_PER_SECOND_US // per_s)
+        times = numbers // (per_s // _PER_SECOND_US) if per_s > _PER_SECOND_US else numbers * (_PER_SECOND_US // per_s)
         return pa.array(times, pa.timestamp("us", "UTC"), mask=~known)
 
 
@@ -167,7 +169,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class RowTimes:
-    """Those of a piece's rows, in ms since 1970, by the segment's time index."""
+    """The arrival times of a range's rows in ms since 1970, from the segment's time index."""
 
     def __init__(self, client: ScanClient, scope: str, piece: ScanRange) -> None:
         self._client = client
@@ -175,14 +177,16 @@ class RowTimes:
         self._arrivals = Arrivals(stores_of(client.manager), segment, piece.end)
 
     def of(self, offsets: Numbers) -> pa.Array:
-        """Of rows in offset order; null where the index doesn't reach: in bytes that a version without it took, or that
-        were truncated since."""
-        told = self._client.run(self._arrivals.of(offsets))
-        if told is None:
-            raise InvalidArgumentError("the column 'append_time' is one that this server is too old to tell")
-        found, _ = told
-        valid = np.packbits(found >= 0, bitorder="little")  # pa.array would import pandas, as in `int_array`
-        return pa.Array.from_buffers(pa.timestamp("ms"), len(found), [pa.py_buffer(valid), pa.py_buffer(found)])
+        """Return the times of rows in offset order; null where the index has none: in bytes appended by a version
+        without an index, or truncated since."""
+        times = self._client.run(self._arrivals.of(offsets))
+        if times is None:
+            raise InvalidArgumentError(
+                "this server is too old for the column 'append_time': upgrade it, or omit the column"
+            )
+        millis, _ = times
+        valid = np.packbits(millis >= 0, bitorder="little")  # pa.array would import pandas, as in `int_array`
+        return pa.Array.from_buffers(pa.timestamp("ms"), len(millis), [pa.py_buffer(valid), pa.py_buffer(millis)])
 
 
 TYPES = {
@@ -196,107 +200,107 @@ TYPES = {
     "append_time": pa.timestamp("us", "UTC"),
     "event_time": pa.timestamp("us", "UTC"),
 }
-_BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
+_BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined until they reach either
 _MAX_ROWS = 50_000
-_MAX_REPEATED_BYTES = 16 * MIB  # of events that are beside each of their rows
-_Block = EventBlock | EventPlaces  # the latter where no column needs the bytes
+_MAX_REPEATED_BYTES = 16 * MIB  # of events that are repeated for each of their rows
+_Block = EventBlock | EventPlaces  # the latter if no column needs the bytes
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class EventSource(Protocol):
-    """Where a piece's events come from; both are to be iterated over in the client's thread."""
+    """A source of a range's events; both iterators run in the client's thread."""
 
     def blocks(self, piece: ScanRange, /) -> AsyncIterator[EventBlock]: ...
 
     def places(self, piece: ScanRange, /) -> AsyncIterator[EventPlaces | EventBlock]:
-        """Where they lie, with the same errors."""
+        """Yield the events' offsets, with the same errors."""
 
 
 class ServerSource:
-    def __init__(self, wanted: ScanRequest, client: ScanClient) -> None:
-        self._wanted, self._stores = wanted, stores_of(client.manager)
+    def __init__(self, request: ScanRequest, client: ScanClient) -> None:
+        self._request, self._stores = request, stores_of(client.manager)
 
     def blocks(self, piece: ScanRange) -> AsyncIterator[EventBlock]:
-        return read_segment_range(self._stores, self._name(piece), piece.start, piece.end, self._wanted.on_damage)
+        return read_segment_range(self._stores, self._name(piece), piece.start, piece.end, self._request.on_damage)
 
     def places(self, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
-        return event_places(self._stores, self._name(piece), piece.start, piece.end, self._wanted.on_damage)
+        return event_places(self._stores, self._name(piece), piece.start, piece.end, self._request.on_damage)
 
     def _name(self, piece: ScanRange) -> str:
-        return segment_name(self._wanted.scope, piece.stream, piece.segment_id)
+        return segment_name(self._request.scope, piece.stream, piece.segment_id)
 
 
 def read_rows(
-    wanted: ScanRequest, client: ScanClient, pieces: Iterable[ScanRange], source: EventSource
+    request: ScanRequest, client: ScanClient, pieces: Iterable[ScanRange], source: EventSource
 ) -> Iterator[pa.RecordBatch]:
-    constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
-    has_events = any(name in wanted.columns for name in NEED_EVENTS)
+    constant: dict[str, pa.Array] = {}  # the scope and stream columns, as long as the longest batch; batches use slices
+    has_events = any(name in request.columns for name in NEED_EVENTS)
     stream = parser = None
     for piece in pieces:
         if piece.stream != stream:
             stream = piece.stream
-            names = {"scope": wanted.scope, "stream": stream}
-            # only if asked for: the first scalar has PyArrow import pandas, where that is installed
-            asked = {name: text for name, text in names.items() if name in wanted.columns}
-            constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in asked.items()}
-            parser = _parser_of(wanted, client, stream)
-        made = _Batches(wanted, client, piece, constant, parser)
-        found: AsyncIterator[_Block] = source.blocks(piece) if has_events else source.places(piece)
-        for held in _held(client.thread.each(found)):
-            yield from made.of(held)
+            names = {"scope": request.scope, "stream": stream}
+            # only if requested: creating a scalar makes PyArrow import pandas
+            texts = {name: text for name, text in names.items() if name in request.columns}
+            constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in texts.items()}
+            parser = _parser_of(request, client, stream)
+        batches = _Batches(request, client, piece, constant, parser)
+        blocks: AsyncIterator[_Block] = source.blocks(piece) if has_events else source.places(piece)
+        for group in _groups(client.thread.each(blocks)):
+            yield from batches.of(group)
 
 
-def _held(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
-    """Blocks that make a batch together. A large one is a batch alone, though an event that lay across two pieces of a
-    chunk came before it: a batch of one row is sooner read than the large block copied behind it."""
-    held: list[_Block] = []
+def _groups(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
+    """Group blocks into batches. A large block is a batch of its own, even if a single event came before it: reading a
+    batch of one row is faster than copying the large block behind it."""
+    group: list[_Block] = []
     rows = size = 0
     for block in blocks:
         is_large = len(block) >= _BATCH_ROWS or block.size_bytes >= _BATCH_BYTES
-        if held and is_large:
-            yield held
-            held, rows, size = [], 0, 0
-        held.append(block)
+        if group and is_large:
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(block)
         rows += len(block)
         size += block.size_bytes
         if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield held
-            held, rows, size = [], 0, 0
-    if held:
-        yield held
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
 
 
-def _parser_of(wanted: ScanRequest, client: ScanClient, stream: str) -> ValueParser | None:
-    if wanted.target is None:
+def _parser_of(request: ScanRequest, client: ScanClient, stream: str) -> ValueParser | None:
+    if request.target is None:
         return None
-    from nadi.client.values.parser import ValueParser  # and the serializers: most reads do without
+    from nadi.client.values.parser import ValueParser  # loads the serializers, which most reads don't use
 
-    schemas = client.manager.schemas(wanted.scope, stream)
-    return ValueParser(schemas, client.run, f"{wanted.scope}/{stream}", wanted.target)
+    schemas = client.manager.schemas(request.scope, stream)
+    return ValueParser(schemas, client.run, f"{request.scope}/{stream}", request.target)
 
 
-def arrow_schema(wanted: ScanRequest) -> pa.Schema:
-    value = {} if wanted.target is None else {VALUE: plain(wanted.target.kind)}
-    number = {EVENT_TIME: pa.int64()} if wanted.event_time_unit == NO_UNIT else {}
-    return pa.schema([(name, (TYPES | value | number)[name]) for name in wanted.columns])
+def arrow_schema(request: ScanRequest) -> pa.Schema:
+    value = {} if request.target is None else {VALUE: plain(request.target.kind)}
+    number = {EVENT_TIME: pa.int64()} if request.event_time_unit == NO_UNIT else {}
+    return pa.schema([(name, (TYPES | value | number)[name]) for name in request.columns])
 
 
 class _Batches:
     def __init__(
         self,
-        wanted: ScanRequest,
+        request: ScanRequest,
         client: ScanClient,
         piece: ScanRange,
         constant: dict[str, pa.Array],
         parser: ValueParser | None,
     ) -> None:
         self._piece, self._constant, self._parser = piece, constant, parser
-        self._schema = arrow_schema(wanted)
-        names, scope, unit = wanted.columns, wanted.scope, wanted.event_time_unit
+        self._schema = arrow_schema(request)
+        names, scope, unit = request.columns, request.scope, request.event_time_unit
         self._append_times = RowTimes(client, scope, piece) if APPEND_TIME in names else None
         self._event_times = EventTimes(client, scope, piece, unit) if EVENT_TIME in names else None
-        is_placed = any(name in wanted.columns for name in POSITIONS)
-        self._texts = PositionTexts(wanted.scope, piece) if is_placed else None
+        is_placed = any(name in request.columns for name in POSITIONS)
+        self._texts = PositionTexts(request.scope, piece) if is_placed else None
 
     def of(self, blocks: Sequence[_Block]) -> Iterator[pa.RecordBatch]:
         offsets = np.concatenate([block.offsets() for block in blocks])
@@ -316,31 +320,31 @@ class _Batches:
             columns["value"], rows, total = parsed.values, parsed.rows, len(parsed.values)
         columns = {name: column for name, column in columns.items() if name in self._schema.names}
         low = 0
-        for high in _borders(total, rows, columns.get("event")):
+        for high in _batch_ends(total, rows, columns.get("event")):
             count = high - low
             if rows is None:
-                some = {name: column.slice(low, count) for name, column in columns.items()}
+                selected = {name: column.slice(low, count) for name, column in columns.items()}
             else:
-                mine = pa.array(rows[low:high])
-                some = {name: column.take(mine) for name, column in columns.items() if name != "value"}
-                some["value"] = columns["value"].slice(low, count)
-            some |= {name: column.slice(0, count) for name, column in self._constant.items()}
-            some["segment_id"] = int_array(np.full(count, self._piece.segment_id, np.int64))
-            yield pa.RecordBatch.from_arrays([some[name] for name in self._schema.names], schema=self._schema)
+                indices = pa.array(rows[low:high])
+                selected = {name: column.take(indices) for name, column in columns.items() if name != "value"}
+                selected["value"] = columns["value"].slice(low, count)
+            selected |= {name: column.slice(0, count) for name, column in self._constant.items()}
+            selected["segment_id"] = int_array(np.full(count, self._piece.segment_id, np.int64))
+            yield pa.RecordBatch.from_arrays([selected[name] for name in self._schema.names], schema=self._schema)
             low = high
 
     def _positions(self, texts: PositionTexts, offsets: _Numbers, blocks: Sequence[_Block]) -> dict[str, pa.Array]:
         ends = np.concatenate([[*block.offsets()[1:], block.offset + block.size_bytes] for block in blocks])
         before = texts.of(offsets.tolist())
-        if np.array_equal(ends[:-1], offsets[1:]):  # nothing was left out: one row's cut is the next one's
+        if np.array_equal(ends[:-1], offsets[1:]):  # contiguous: the cut after a row is the cut before the next
             after = [*before[1:], *texts.of([int(ends[-1])])]
         else:
             after = texts.of(ends.tolist())
         return {"position_before": pa.array(before, pa.string()), "position": pa.array(after, pa.string())}
 
 
-def _borders(total: int, rows: _Numbers | None, events: pa.Array | None) -> Iterator[int]:
-    """Where batches end. rows: the event of each row, if an event has any number of them."""
+def _batch_ends(total: int, rows: _Numbers | None, events: pa.Array | None) -> Iterator[int]:
+    """Yield the row number at which each batch ends. rows: the event of each row, if events may have several."""
     if rows is None or events is None:
         yield from range(_MAX_ROWS, total, _MAX_ROWS)
         if total:
@@ -355,33 +359,33 @@ def _borders(total: int, rows: _Numbers | None, events: pa.Array | None) -> Iter
         yield low
 
 
-# --- what is read, and whatever has batches of it to offer as Arrow's C stream ---------------------------------
+# --- readable objects: batches as Arrow's C stream ---------------------------------
 
 
-def unnested_schema(made: pa.Schema) -> pa.Schema:
-    """The columns with the fields in place of the value. InvalidArgumentError where there are none, or where two
-    columns had one name.
+def unnested_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns with the fields in place of the value. InvalidArgumentError if the value lacks fields, or two
+    columns would have the same name.
 
     >>> unnested_schema(pa.schema({"value": pa.struct({"wh": pa.int64()}), "offset": pa.int64()})).names
     ['wh', 'offset']
     """
-    value = made.field(VALUE)
+    value = schema.field(VALUE)
     if not pa.types.is_struct(value.type):
-        raise InvalidArgumentError(f"unnest has no effect on values that are {value.type}, and have no fields")
+        raise InvalidArgumentError(f"unnest needs values with fields, not {value.type}")
     fields: list[pa.Field] = []
-    for column in made:
+    for column in schema:
         fields += list(value.type) if column.name == VALUE else [column]
     names = [field.name for field in fields]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
         raise InvalidArgumentError(
-            f"the values have a field {twice!r}, as is a column called: leave that out of columns, or don't unnest"
+            f"the field {duplicate!r} of the values has the name of a column: omit that column, or don't unnest"
         )
     return pa.schema(fields)
 
 
 def unnested(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with those columns; where a value is null, its fields are."""
+    """Return the batch with those columns; the fields of a null value are null."""
     columns: list[pa.Array] = []
     for name in batch.schema.names:
         column = batch.column(name)
@@ -391,7 +395,7 @@ def unnested(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class ScanRows:
-    """What is read of pieces, as `pieces.Wanted` has it; and whether the fields of values are columns of their own."""
+    """What a scan reads, as in `pieces.ScanRequest`; is_unnested: whether the fields of values are columns."""
 
     scope: str
     columns: tuple[str, ...]
@@ -402,8 +406,8 @@ class ScanRows:
 
     @property
     def schema(self) -> pa.Schema:
-        made = arrow_schema(self)
-        return unnested_schema(made) if self.is_unnested else made
+        schema = arrow_schema(self)
+        return unnested_schema(schema) if self.is_unnested else schema
 
     def batches(self, client: ScanClient, pieces: Iterable[ScanRange]) -> Iterator[pa.RecordBatch]:
         with why_missing(client):
@@ -411,7 +415,7 @@ class ScanRows:
                 yield unnested(batch, self.schema) if self.is_unnested else batch
 
     def blocks(self, client: ScanClient, pieces: Iterable[ScanRange]) -> Iterator[tuple[int, EventBlock]]:
-        """Segments and blocks of the events themselves, one piece after the other."""
+        """Yield the segment and each block of the events themselves, range by range."""
         source = ServerSource(self, client)
         with why_missing(client):
             for piece in pieces:
@@ -421,7 +425,7 @@ class ScanRows:
 
 @contextmanager
 def why_missing(client: ScanClient) -> Iterator[None]:
-    """What became of a segment that its store doesn't have: it was truncated away, or deleted with its stream."""
+    """Replace SegmentNotFoundError by the reason: the segment was truncated, or deleted with its stream."""
     try:
         yield
     except SegmentNotFoundError as error:
@@ -429,7 +433,7 @@ def why_missing(client: ScanClient) -> Iterator[None]:
 
 
 class Readable:
-    """What has batches: read anew each time that one asks for them."""
+    """An object that offers batches; each request reads them again."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -437,7 +441,7 @@ class Readable:
         raise NotImplementedError
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, a batch at a time: each segment's in order, and each key's."""
+        """Read the rows in batches: those of each segment, and of each key, in order."""
         raise NotImplementedError
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

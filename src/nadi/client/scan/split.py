@@ -1,9 +1,7 @@
-"""A part of a scan that anybody can read who reaches the server.
+"""Split: a part of a scan that any process with access to the server can read; as bytes and as text.
 
-A split in bytes and in text, which processes of other versions and on other machines are handed.
-
-A format's number stands in front, and a reader refuses one that it doesn't know: fields of another version are never
-taken for its own. What the format has is pinned by `tests/client/scan/test_split.py`.
+The data starts with a format number, and a reader rejects unknown formats, so fields of another version are never
+misread. `tests/client/scan/test_split.py` pins the format's contents.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from nadi.limits import MIB
 from nadi.model.event import EventBlock
 
 FORMAT = 1
-_TEXT_MAX_BYTES = 64 * MIB  # unpacked: a small text must not fill the memory
+_TEXT_MAX_BYTES = 64 * MIB  # decompressed: a small text must not fill the memory
 _KIND = "value"
 _LOGINS: dict[str, type[Basic | Bearer | Encoded]] = {"basic": Basic, "bearer": Bearer, "encoded": Encoded}
 
 
 class _Numbered(msgspec.Struct):
-    """What each format has, whatever its number."""
+    """The part common to all formats."""
 
     nadi_split: int
 
@@ -64,7 +62,7 @@ class _SplitText(msgspec.Struct, forbid_unknown_fields=True):
     event_time_unit: str
     on_damage: OnDamage
     unnest: bool
-    pieces: tuple[tuple[str, int, int, int, tuple[tuple[int, int], ...]], ...]  # those that `ScanRange` has
+    pieces: tuple[tuple[str, int, int, int, tuple[tuple[int, int], ...]], ...]  # the fields of `ScanRange`
     values: _SplitValues | None = None
     login: _Login | None = None
 
@@ -72,8 +70,8 @@ class _SplitText(msgspec.Struct, forbid_unknown_fields=True):
 def packed(
     connection: ConnectionSettings, rows: ScanRows, pieces: tuple[ScanRange, ...], *, with_credentials: bool = False
 ) -> bytes:
-    """One split. with_credentials: InvalidArgumentError if they are a function."""
-    made = _SplitText(
+    """Encode a split. with_credentials: include them; InvalidArgumentError if they are functions."""
+    split = _SplitText(
         FORMAT,
         connection.uri,
         connection.trust_store,
@@ -83,29 +81,29 @@ def packed(
         rows.event_time_unit,
         rows.on_damage,
         rows.is_unnested,
-        tuple((one.stream, one.segment_id, one.start, one.end, one.others) for one in pieces),
+        tuple((piece.stream, piece.segment_id, piece.start, piece.end, piece.others) for piece in pieces),
         _values_of(rows.target),
         _login_of(connection.credentials) if with_credentials else None,
     )
-    return msgspec.json.encode(made)
+    return msgspec.json.encode(split)
 
 
 def text_of(data: bytes) -> str:
-    """On one line, of letters, digits, `-` and `_`, the first a letter: for any shell, file or field."""
+    """Return one line of letters, digits, `-` and `_`, starting with a letter: safe in any shell, file or field."""
     return base64.urlsafe_b64encode(zlib.compress(data)).decode().rstrip("=")
 
 
 def data_of(text: str) -> bytes:
-    """InvalidArgumentError if it is no whole text of `text_of`."""
+    """Decode a text of `text_of`; InvalidArgumentError if it is incomplete or something else."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         inflater = zlib.decompressobj()
         data = inflater.decompress(raw, _TEXT_MAX_BYTES)
         if not inflater.eof or inflater.unused_data:
-            raise ValueError("a part of it is missing")
+            raise ValueError("it is incomplete")
     except (ValueError, binascii.Error, zlib.error) as error:
         raise InvalidArgumentError(
-            f"{text[:40]!r} is not the text of a split ({error}): use what Split.as_text() returned"
+            f"{text[:40]!r} is not the text of a split ({error}): pass the result of Split.as_text()"
         ) from error
     return data
 
@@ -113,9 +111,11 @@ def data_of(text: str) -> bytes:
 def _values_of(target: ReadTarget | None) -> _SplitValues | None:
     if target is None:
         return None
-    asked = target.options
+    options = target.options
     kind = pa.schema([(_KIND, target.kind)]).serialize().to_pybytes()
-    return _SplitValues(asked.format, asked.mode, asked.ddl, asked.version, kind, target.definition, target.schema_id)
+    return _SplitValues(
+        options.format, options.mode, options.ddl, options.version, kind, target.definition, target.schema_id
+    )
 
 
 def _target_of(values: _SplitValues | None) -> ReadTarget | None:
@@ -129,11 +129,11 @@ def _target_of(values: _SplitValues | None) -> ReadTarget | None:
 def _login_of(credentials: Credentials | None) -> _Login | None:
     if credentials is None:
         return None
-    kind = next(name for name, made in _LOGINS.items() if isinstance(credentials, made))
+    kind = next(name for name, login in _LOGINS.items() if isinstance(credentials, login))
     parts = tuple(getattr(credentials, field.name) for field in fields(credentials))
     if not all(isinstance(part, str) for part in parts):
         raise InvalidArgumentError(
-            "these credentials are a function, which no text can hold: leave them out, and give them to who reads"
+            "credentials that are a function can't be part of a text: omit them, and pass them to Split.from_text"
         )
     return _Login(kind, parts)
 
@@ -141,18 +141,18 @@ def _login_of(credentials: Credentials | None) -> _Login | None:
 def _credentials_of(login: _Login | None) -> Credentials | None:
     if login is None:
         return None
-    made = _LOGINS.get(login.kind)
-    if made is None or len(login.parts) != len(fields(made)):
-        raise ValueError("its credentials are of no known kind")
-    return made(*login.parts)
+    credentials_type = _LOGINS.get(login.kind)
+    if credentials_type is None or len(login.parts) != len(fields(credentials_type)):
+        raise ValueError("its credentials are of an unknown kind")
+    return credentials_type(*login.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Split(Readable):
-    """A part of a scan that anybody can read who reaches the server, in any process: pickle it, and send it there. It
-    has the credentials of the client that made it, those of its environment too; whoever has it can sign in with them.
+    """A part of a scan that any process with access to the server can read: pickle it and send it there.
 
-    Reads like a `Scan`, by a client that its process keeps for all splits of one server.
+    It contains the client's credentials, including those from its environment; any recipient can use them. Reads
+    like a `Scan`, with one client per server in each process.
     """
 
     connection: ConnectionSettings
@@ -161,7 +161,7 @@ class Split(Readable):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the stream, events' headers included."""
+        """The size in the stream in bytes, including event headers."""
         return sum(piece.size_bytes for piece in self.pieces)
 
     @property
@@ -172,17 +172,18 @@ class Split(Readable):
         return self.rows.batches(client_of(self.connection), self.pieces)
 
     def blocks(self) -> Iterator[tuple[int, EventBlock]]:
-        """Read the events as they were written, whatever the columns: segment and block, as a reader yields them."""
+        """Read the events as written, regardless of the columns: yield segment and block, like a reader."""
         return self.rows.blocks(client_of(self.connection), self.pieces)
 
     def as_text(self, *, with_credentials: bool = False) -> str:
         """Return the split as one line of letters, digits, `-` and `_`, for files, shells and other programs.
 
-        Who reads it signs in with the credentials of its own environment. with_credentials: with those that are in
-        this split instead, for anybody to see who sees the text.
+        The reader uses the credentials of its own environment. with_credentials: include this split's credentials, in
+        plain text.
 
-        >>> from nadi.client.scan.rows import Rows
-        >>> split = Split(Connection("tcp://127.0.0.1:9090"), Rows("home", ("event",), "ms", None, "raise", False), ())
+        >>> from nadi.client.scan.rows import ScanRows
+        >>> rows = ScanRows("home", ("event",), "ms", None, "raise", False)
+        >>> split = Split(ConnectionSettings("tcp://127.0.0.1:9090"), rows, ())
         >>> Split.from_text(split.as_text()) == split
         True
         """
@@ -190,9 +191,9 @@ class Split(Readable):
 
     @classmethod
     def from_text(cls, text: str, *, credentials: Credentials | None = None) -> Split:
-        """Return the split that `as_text` wrote. credentials: to sign in with, instead of any that are in it.
+        """Return the split that `as_text` wrote. credentials: used instead of those in the split.
 
-        Raises InvalidArgumentError if the text is something else, or a split of another version of nadi.
+        Raises InvalidArgumentError if the text isn't a split, or comes from another version of nadi.
         """
         return _unpickled(data_of(text), credentials)
 
@@ -201,22 +202,22 @@ class Split(Readable):
 
 
 def _unpickled(data: bytes, credentials: Credentials | None = None) -> Split:
-    """What `packed` was given. credentials: instead of those that are in it, if any. InvalidArgumentError if it is of
-    another version, or no split."""
+    """Decode the data of `packed`. credentials: replace those in the split, if given. InvalidArgumentError if the data
+    has another version, or isn't a split."""
     try:
         number = msgspec.json.decode(data, type=_Numbered).nadi_split
         if number != FORMAT:
             raise InvalidArgumentError(
-                f"this split has format {number}, and this version of nadi reads format {FORMAT}: plan and read "
+                f"this split has format {number}, but this version of nadi reads format {FORMAT}: plan and read "
                 "with the same version"
             )
-        found = msgspec.json.decode(data, type=_SplitText)
-        target = _target_of(found.values)
-        credentials = credentials or _credentials_of(found.login)
+        split = msgspec.json.decode(data, type=_SplitText)
+        target = _target_of(split.values)
+        credentials = credentials or _credentials_of(split.login)
     except (msgspec.DecodeError, pa.ArrowInvalid, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"this is no split ({error}): use what Split.as_text() returned") from error
-    connection = ConnectionSettings(found.uri, credentials, found.trust_store, found.validate_host_name)
-    rows = ScanRows(found.scope, found.columns, found.event_time_unit, target, found.on_damage, found.unnest)
-    return Split(connection, rows, tuple(ScanRange(*one) for one in found.pieces))
+        raise InvalidArgumentError(f"not a split ({error}): pass the result of Split.as_text()") from error
+    connection = ConnectionSettings(split.uri, credentials, split.trust_store, split.validate_host_name)
+    rows = ScanRows(split.scope, split.columns, split.event_time_unit, target, split.on_damage, split.unnest)
+    return Split(connection, rows, tuple(ScanRange(*piece) for piece in split.pieces))

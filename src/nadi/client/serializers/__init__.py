@@ -1,7 +1,7 @@
-"""Serializers, which turn values into events and back, passed to writers and readers as an argument.
+"""Serializers: turn values into events and back; passed to writers and readers as an argument.
 
-`Bytes`, `Text`, `Json` and `Msgpack` are plain. `Struct`, `Avro`, `Protobuf` and `Arrow` have schemas, which are
-kept in the store and checked for compatibility. Anything with `serialize` and `deserialize` is a serializer too.
+`Bytes`, `Text`, `Json` and `Msgpack` are schemaless. `Struct`, `Avro`, `Protobuf` and `Arrow` have schemas, which the
+store keeps and checks for compatibility. Any object with `serialize` and `deserialize` is a serializer.
 docs/serializers.md is the guide.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
     "Text",
 ]
 
-# imported on first access: each brings in a library that most programs don't use
+# imported on first access: each loads a library that most programs don't use
 _HOMES = {"Arrow": "arrow", "Avro": "avro", "Protobuf": "protobuf", "Struct": "structs"}
 
 

@@ -1,14 +1,13 @@
 """Arrow: an event is one record batch; a single row is a batch of one row.
 
-The event holds the batch's IPC message without its schema, which the store keeps. Columns are read by name:
-those the reader doesn't know are left out, those the writer didn't have are null, and numbers, decimals and
-strings are widened if no value can change. Views, dictionaries and runs are written as plain texts, bytes, lists and
-values (`arrow_columns`), and read as such. Many rows per event make a stream small and quick to read;
-if each row has its own routing key, write it as its own event.
+The event holds the batch's IPC message without its schema, which the store keeps. Columns are matched by name: unknown
+ones are dropped, missing ones are null, and numbers, decimals and strings are widened if no value can change. Views,
+dictionaries and runs are written as plain strings, bytes, lists and values (`arrow_columns`), and read as such. Many
+rows per event make a stream small and fast to read; rows with different routing keys need an event each.
 
-`_check_batch` keeps a few bytes from becoming more than their reader has memory for. A batch may be compressed, and
-some columns have no bytes, as those of nulls: either says in its metadata how much it becomes, before anything is made
-of it. Compressed batches are looked at there, and where a schema has such columns, every batch is.
+`_check_batch` protects a reader's memory from small events that expand. A batch may be compressed, and some columns
+take no bytes, such as those of nulls: the metadata states the expanded size, which is checked before decoding, for
+compressed batches, and for all batches of a schema with such columns.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from nadi.client.serializers.arrow_columns import cast, ordinary, ordinary_schem
 from nadi.client.serializers.columns import MISFITS, Decoded, check_taken, reason
 from nadi.errors import InvalidArgumentError, SerializationError
 
-_MOST_TIMES = 256  # what was compressed may become so much larger: as much as LZ4 can
-_FREE_BYTES = 4096  # and this much in any case
+_MOST_TIMES = 256  # limit of the compression ratio: LZ4's maximum
+_FREE_BYTES = 4096  # allowed in any case
 _ROWS_A_BYTE = 8  # of booleans
 _CONTINUED = 0xFFFFFFFF
 _I64, _I32, _U32, _U16 = (struct.Struct(f"<{kind}").unpack_from for kind in "qiIH")
@@ -35,16 +34,16 @@ _HEADER, _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 2, 0, 1, 2, 3  # fields of a 
 
 @checked(without=("serialize", "deserialize", "decoder", "incompatibilities"))
 class Arrow:
-    """RecordBatches of one schema; `schema` is that of the batches that are read."""
+    """Record batches of one schema; readers get batches of `schema`."""
 
     schema_format = "arrow"
 
     def __init__(self, schema: pa.Schema) -> None:
         names = schema.names
         if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"columns are read by name, and one of {names} is there twice: rename it")
+            raise InvalidArgumentError(f"columns are matched by name, but {names} has duplicates: rename one")
         for field in schema:
-            plain(field.type, f"column {field.name!r}", "no scan could read it, so cast it first, or leave it out")
+            plain(field.type, f"column {field.name!r}", "no scan could read it: cast or drop it")
         self.schema = ordinary_schema(schema)
         self.definition: bytes = self.schema.serialize().to_pybytes()
         self._has_free = _has_free_values(pa.struct(list(self.schema)))
@@ -53,24 +52,24 @@ class Arrow:
     def serialize(self, value: pa.RecordBatch) -> bytes:
         if not isinstance(value, pa.RecordBatch):
             raise SerializationError(
-                f"a value is a RecordBatch here, not {type(value).__qualname__}: take Table.to_batches(), or "
+                f"expected a RecordBatch, not {type(value).__qualname__}: use Table.to_batches(), or "
                 "RecordBatch.from_pylist for rows"
             )
-        given = ordinary_schema(value.schema)
-        if not given.equals(self.schema):
+        actual = ordinary_schema(value.schema)
+        if not actual.equals(self.schema):
             raise SerializationError(f"the batch has the columns {_columns(value.schema)}, not {_columns(self.schema)}")
-        if not given.equals(value.schema):
+        if not actual.equals(value.schema):
             value = pa.RecordBatch.from_arrays([*map(ordinary, value.columns)], schema=self.schema)
         for field, column in zip(self.schema, value.columns, strict=True):
             if column.null_count and not field.nullable:
-                raise SerializationError(f"column {field.name!r} has nulls and is declared without: drop those rows")
+                raise SerializationError(f"column {field.name!r} has nulls but isn't nullable: drop those rows")
         data: bytes = value.serialize().to_pybytes()
         if self._has_free:
             try:
                 _check_batch(data, has_free=True)
             except ValueError as error:
                 raise SerializationError(
-                    f"readers limit rows that have no bytes ({error}): write fewer rows in an event"
+                    f"readers limit rows without bytes ({error}): write fewer rows per event"
                 ) from error
         return data
 
@@ -78,7 +77,7 @@ class Arrow:
         try:
             return self._read(data)
         except _UNREADABLE as error:
-            raise SerializationError(f"the event is no Arrow record batch: {error}") from error
+            raise SerializationError(f"the event isn't an Arrow record batch: {error}") from error
 
     def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
         if written == self.definition:
@@ -92,15 +91,15 @@ class Arrow:
 
 
 def _schema_of(definition: bytes) -> pa.Schema:
-    """SerializationError for one that no `Arrow` has made."""
+    """Parse a definition; SerializationError for a schema that `Arrow` didn't write."""
     schema = pa.ipc.read_schema(pa.py_buffer(definition))
     if not ordinary_schema(schema).equals(schema):
-        raise SerializationError(f"the stored schema has columns that nadi doesn't write so: {_columns(schema)}")
+        raise SerializationError(f"the stored schema has columns of types that nadi doesn't write: {_columns(schema)}")
     return schema
 
 
 def _reader(schema: pa.Schema) -> Callable[[bytes], pa.RecordBatch]:
-    """Return what reads an event, or raises one of _UNREADABLE."""
+    """Return a function that reads an event, or raises one of _UNREADABLE."""
     has_free = _has_free_values(pa.struct(list(schema)))
 
     def read(event: bytes) -> pa.RecordBatch:
@@ -127,8 +126,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_struct(kind):
         return column.cast(kind)
     if not kind.num_fields:
-        return pa.array([{} if there else None for there in column.is_valid().to_pylist()], kind)
-    known = {column.type.field(number).name for number in range(column.type.num_fields)}  # none, of nulls
+        return pa.array([{} if is_valid else None for is_valid in column.is_valid().to_pylist()], kind)
+    known = {column.type.field(number).name for number in range(column.type.num_fields)}  # empty for a column of nulls
     children = [
         _cast(column.field(field.name), field.type) if field.name in known else pa.nulls(len(column), field.type)
         for field in kind
@@ -147,9 +146,9 @@ def _differences(reader: Sequence[pa.Field], writer: Sequence[pa.Field], path: s
         other = written.get(field.name)
         if other is None:
             if not field.nullable:
-                problems.append(f"column {name!r} takes no nulls and was not written")
+                problems.append(f"column {name!r} isn't nullable and was not written")
         elif other.nullable and not field.nullable:
-            problems.append(f"column {name!r} takes no nulls and was written with them")
+            problems.append(f"column {name!r} isn't nullable but was written as nullable")
         elif field.type == other.type:
             continue
         elif pa.types.is_struct(field.type) and pa.types.is_struct(other.type):
@@ -160,7 +159,7 @@ def _differences(reader: Sequence[pa.Field], writer: Sequence[pa.Field], path: s
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of `old` is also a value of `new`; times and nested types have to be equal."""
+    """Return whether every value of `old` is also a value of `new`; times and nested types have to be equal."""
     kinds = pa.types
     if kinds.is_null(old):
         return True
@@ -169,7 +168,7 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
             return bool(new.bit_width >= old.bit_width)
         return bool(kinds.is_signed_integer(new) and new.bit_width > old.bit_width)
     if kinds.is_integer(old) and kinds.is_floating(new):
-        # 32 bits of a double's 53, 16 of a float's 24
+        # a double holds 53 bits exactly, a float 24
         return bool(old.bit_width < new.bit_width and new.bit_width > 16)
     if kinds.is_floating(old) and kinds.is_floating(new):
         return bool(new.bit_width >= old.bit_width)
@@ -197,16 +196,16 @@ def type_of(definition: bytes) -> pa.DataType:
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    written, wanted, made = _schema_of(writer), _schema_of(reader), plain(kind)
+    written, expected, plain_kind = _schema_of(writer), _schema_of(reader), plain(kind)
     read = _reader(written)
 
     def rows(batches: Sequence[pa.RecordBatch]) -> pa.Array:
-        """All rows; what lies within the batches is looked at, for a wrong offset would be followed."""
-        whole = pa.Table.from_batches(batches, written).combine_chunks().to_batches()
-        if not whole:
-            return pa.nulls(0, made)
-        whole[0].validate(full=True)
-        values = cast(_resolved(whole[0], wanted).to_struct_array(), made)
+        """Return all rows; full validation, as a wrong offset would read foreign memory."""
+        combined = pa.Table.from_batches(batches, written).combine_chunks().to_batches()
+        if not combined:
+            return pa.nulls(0, plain_kind)
+        combined[0].validate(full=True)
+        values = cast(_resolved(combined[0], expected).to_struct_array(), plain_kind)
         check_taken(values)
         return values
 
@@ -217,16 +216,16 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
             try:
                 batches[number] = read(event)
             except _UNREADABLE as error:
-                wrong[number] = f"it is no Arrow record batch: {reason(error)}"
+                wrong[number] = f"it isn't an Arrow record batch: {reason(error)}"
         parts = []
         try:
             if not wrong:
                 parts = [rows([*batches.values()])]
         except MISFITS:
             pass
-        if not parts:  # one event after the other, to name those that are wrong
+        if not parts:  # event by event, to identify the wrong ones
             for number in range(len(events)):
-                values = pa.nulls(1, made)
+                values = pa.nulls(1, plain_kind)
                 if number in batches:
                     try:
                         values = rows([batches[number]])
@@ -253,7 +252,7 @@ def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[b
 
 
 def _has_free_values(kind: pa.DataType) -> bool:
-    """Whether values of the type, or within, may take no bytes."""
+    """Return whether values of the type, or nested in it, may take no bytes."""
     types = pa.types
     if types.is_null(kind):
         return True
@@ -265,8 +264,8 @@ def _has_free_values(kind: pa.DataType) -> bool:
 
 
 def _check_batch(event: bytes, *, has_free: bool) -> None:
-    """ValueError for a batch that becomes too much; what is no batch is left to Arrow. has_free: whether its schema has
-    values without bytes."""
+    """Raise ValueError for a batch that expands too much; anything but a batch is left to Arrow. has_free: whether its
+    schema has values without bytes."""
     try:
         begin = 8 if _U32(event)[0] == _CONTINUED else 4
         batch = _field(event, begin + _U32(event, begin)[0], _HEADER)
@@ -278,20 +277,20 @@ def _check_batch(event: bytes, *, has_free: bool) -> None:
         if compression:
             size = sum(_sizes(event, batch, begin + _I32(event, begin - 4)[0]))
             if size > _MOST_TIMES * len(event) + _FREE_BYTES:
-                raise ValueError(f"its {len(event):,} bytes were compressed, and become {size:,}")
+                raise ValueError(f"its {len(event):,} bytes are compressed and expand to {size:,}")
         if has_free and any(rows > _ROWS_A_BYTE * size + _FREE_BYTES for rows in _rows(event, batch)):
-            raise ValueError(f"it says that it has more rows than {size:,} bytes can have")
+            raise ValueError(f"it claims more rows than {size:,} bytes can hold")
     except (struct.error, IndexError):
         return
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a table lies, by the rules of FlatBuffers; 0 if it isn't there."""
-    known = table - _I32(data, table)[0]
-    at = 4 + 2 * number
-    if _U16(data, known)[0] <= at:
+    """Return the offset of a table's field, by the rules of FlatBuffers; 0 if it is absent."""
+    vtable = table - _I32(data, table)[0]
+    entry = 4 + 2 * number
+    if _U16(data, vtable)[0] <= entry:
         return 0
-    offset: int = _U16(data, known + at)[0]
+    offset: int = _U16(data, vtable + entry)[0]
     return table + offset if offset else 0
 
 
@@ -299,13 +298,13 @@ def _pairs(data: bytes, batch: int, number: int) -> Iterator[tuple[int, int]]:
     vector = _field(data, batch, number)
     if vector:
         vector += _U32(data, vector)[0]
-        for one in range(_U32(data, vector)[0]):
-            at = vector + 4 + 16 * one
+        for index in range(_U32(data, vector)[0]):
+            at = vector + 4 + 16 * index
             yield _I64(data, at)[0], _I64(data, at + 8)[0]
 
 
 def _sizes(data: bytes, batch: int, body: int) -> Iterator[int]:
-    """What compressed buffers become: each says it first, or -1 if it isn't compressed."""
+    """Yield the expanded sizes of buffers: a buffer starts with its size, or -1 if it isn't compressed."""
     for offset, length in _pairs(data, batch, _BUFFERS):
         if length > 0:
             size = _I64(data, body + offset)[0]
@@ -313,7 +312,7 @@ def _sizes(data: bytes, batch: int, body: int) -> Iterator[int]:
 
 
 def _rows(data: bytes, batch: int) -> Iterator[int]:
-    """Of the batch, and of each column, those within others too."""
+    """Yield the number of rows of the batch, and of each column, nested ones included."""
     length = _field(data, batch, _LENGTH)
     yield _I64(data, length)[0] if length else 0
     for rows, _ in _pairs(data, batch, _NODES):

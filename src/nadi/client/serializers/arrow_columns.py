@@ -1,8 +1,8 @@
-"""Arrow columns of whatever type as columns of plain ones: the one place that says what becomes of a type.
+"""Convert Arrow columns of any type to plain types; defines the plain type of each Arrow type.
 
-Arrow has several forms for the same values: views of texts, bytes and lists, dictionaries, runs. What is written to a
-stream has the `ordinary` form alone, and no reader needs to know the others, in which few bytes may stand for many.
-`plain` is what a column is in a scan and in Spark, with nulls everywhere, and `cast` makes it that.
+Arrow has several layouts for the same values: views of strings, bytes and lists, dictionaries, run-end encoding. Events
+are written in the `ordinary` layout only, so readers need not support the others, in which few bytes may expand to many
+values. `plain` returns the type of a column in a scan and in Spark, nullable throughout; `cast` converts to it.
 
 >>> ordinary(pa.array(["hall", "hall", None]).dictionary_encode()).type
 DataType(string)
@@ -23,14 +23,14 @@ from nadi.errors import InvalidArgumentError
 from nadi.naming import PER_SECOND
 
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
-_AS_EVENT = "read the bytes, as 'event'"
+_AS_EVENT = "read the bytes as 'event'"
 
 
-# --- the ordinary form ----------------------------------------------------------------------------------
+# --- the ordinary layout ----------------------------------------------------------------------------------
 
 
 def ordinary_type(kind: pa.DataType) -> pa.DataType:
-    """The type that has the same values in Arrow's ordinary form."""
+    """Return the type with the same values in Arrow's ordinary layout."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return ordinary_type(kind.value_type)
@@ -61,10 +61,10 @@ def ordinary_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def ordinary(column: pa.Array) -> pa.Array:
-    """The same values in the type that `ordinary_type` says."""
+    """Return the same values in the type that `ordinary_type` returns."""
     types, kind = pa.types, column.type
-    wanted = ordinary_type(kind)
-    if wanted == kind:
+    target = ordinary_type(kind)
+    if target == kind:
         return column
     if types.is_dictionary(kind):
         return ordinary(column.dictionary).take(column.indices)
@@ -73,60 +73,60 @@ def ordinary(column: pa.Array) -> pa.Array:
         return ordinary(column.values).take(pa.array(np.searchsorted(column.run_ends.to_numpy(), rows, side="right")))
     if isinstance(kind, pa.BaseExtensionType):
         return ordinary(column.storage)
-    return column.cast(wanted) if not types.is_nested(kind) else within(column, wanted, ordinary)
+    return column.cast(target) if not types.is_nested(kind) else within(column, target, ordinary)
 
 
 def within(column: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """A column of structs, maps or lists in the type `wanted`, whose parts are what `convert` makes of the column's."""
+    """Return a column of structs, maps or lists as the type `wanted`, its parts converted by `convert`."""
     types, kind = pa.types, column.type
     mask = column.is_null() if column.null_count else None
     if types.is_struct(kind):
         parts = [convert(part) for part in column.flatten()]
         return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
     if types.is_map(kind):
-        borders, start, end = _borders(column)
+        offsets, start, end = _list_offsets(column)
         keys, items = (convert(part.slice(start, end - start)) for part in (column.keys, column.items))
-        return pa.MapArray.from_arrays(borders.cast(pa.int32()), keys, items, type=wanted, mask=mask)
+        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, items, type=wanted, mask=mask)
     if types.is_list(kind) or types.is_large_list(kind):
-        borders, start, end = _borders(column)
+        offsets, start, end = _list_offsets(column)
         values = convert(column.values.slice(start, end - start))
     elif types.is_fixed_size_list(kind):
         size = kind.list_size
         values = convert(column.values.slice(column.offset * size, len(column) * size))
         if types.is_fixed_size_list(wanted):
             return pa.FixedSizeListArray.from_arrays(values, type=wanted, mask=mask)
-        borders = pa.array(np.arange(len(column) + 1) * size)
-    else:  # views: pyarrow 26 makes an array of them that has too few offsets
-        borders, places = _places(column)
-        values = convert(column.values).take(places)
+        offsets = pa.array(np.arange(len(column) + 1) * size)
+    else:  # views: pyarrow 26 would create an array with too few offsets
+        offsets, indices = _view_indices(column)
+        values = convert(column.values).take(indices)
     if types.is_large_list(wanted):
-        return pa.LargeListArray.from_arrays(borders.cast(pa.int64()), values, type=wanted, mask=mask)
-    return pa.ListArray.from_arrays(borders.cast(pa.int32()), values, type=wanted, mask=mask)
+        return pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), values, type=wanted, mask=mask)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), values, type=wanted, mask=mask)
 
 
-def _borders(column: pa.Array) -> tuple[pa.Array, int, int]:
-    """Where each list begins among the values of all of them, and where these begin and end."""
+def _list_offsets(column: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return the offset of each list in the slice of values, and the start and end of that slice."""
     offsets: _Numbers = column.offsets.to_numpy().astype(np.int64)
     start, end = int(offsets[0]), int(offsets[-1])
     return pa.array(offsets - start), start, end
 
 
-def _places(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Of a column of list views: where each begins among the values of all, and where those are."""
-    is_there = column.is_valid().to_numpy(zero_copy_only=False)
-    sizes: _Numbers = np.where(is_there, column.sizes.to_numpy(), 0).astype(np.int64)
+def _view_indices(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the offsets of a column of list views as contiguous lists, and the indices of their values."""
+    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+    sizes: _Numbers = np.where(is_valid, column.sizes.to_numpy(), 0).astype(np.int64)
     ends = np.append(0, np.cumsum(sizes))
     shifts = column.offsets.to_numpy().astype(np.int64) - ends[:-1]
     return pa.array(ends), pa.array(np.arange(ends[-1]) + np.repeat(shifts, sizes))
 
 
-# --- what a scan and Spark have -------------------------------------------------------------------------
+# --- the types of scans and of Spark -------------------------------------------------------------------------
 
 
 def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> pa.DataType:
-    """The type of a column of these values in a scan, which Spark has too; InvalidArgumentError if there is none.
+    """Return the type of a column of these values in a scan and in Spark; InvalidArgumentError if it has none.
 
-    path: where the values are, for the error; instead: what to do then.
+    path: the values' path and instead: the remedy, both for the error.
     """
     types = pa.types
     kind = ordinary_type(kind)
@@ -135,7 +135,7 @@ def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> p
     if types.is_struct(kind) and kind.num_fields:
         names = [field.name for field in kind]
         if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"{path} has two fields of one name, of {', '.join(names)}: rename one")
+            raise InvalidArgumentError(f"{path} has two fields of the same name ({', '.join(names)}): rename one")
         return pa.struct([(field.name, plain(field.type, f"{path}.{field.name}", instead)) for field in kind])
     if types.is_map(kind):
         item = plain(kind.item_type, f"{path}.value", instead)
@@ -144,7 +144,7 @@ def plain(kind: pa.DataType, path: str = "value", instead: str = _AS_EVENT) -> p
         return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element", instead)))
     leaf = _plain_leaf(kind)
     if leaf is None:
-        raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: {instead}")
+        raise InvalidArgumentError(f"{path} is {kind}, a type that Spark lacks: {instead}")
     return leaf
 
 
@@ -172,7 +172,7 @@ def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
 
 
 def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The column in another type that has its values; of times only what is smaller than its unit is lost."""
+    """Return the column in another type with the same values; times are truncated to a coarser unit."""
     types, kind = pa.types, column.type
     if kind == wanted:
         return column
@@ -197,10 +197,10 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def floored(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Timestamps in another unit, rounded towards the past where it is a coarser one: Arrow rounds towards 1970."""
+    """Return timestamps in another unit, rounded down to a coarser one; Arrow would round towards 1970."""
     per = PER_SECOND[column.type.unit] // PER_SECOND[wanted.unit]
     if per <= 1:
         return compute.cast(column, wanted)
-    whole = column.cast(pa.int64()).fill_null(0).to_numpy() // per
+    numbers = column.cast(pa.int64()).fill_null(0).to_numpy() // per
     mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-    return pa.array(whole, mask=mask).cast(wanted)
+    return pa.array(numbers, mask=mask).cast(wanted)

@@ -1,8 +1,8 @@
-"""Avro, by fastavro; Apache's `avro` package checks whether one schema reads another's data.
+"""Avro with fastavro; Apache's `avro` package checks whether one schema reads another's data.
 
-Values are what fastavro takes and returns: dicts for records. An event read under another version of the schema
-is resolved by Avro's rules: fields by name or alias, defaults for what wasn't written, promoted numbers.
-Needs `pip install "nadi[avro]"`. `avro_columns` reads and writes columns with the same `Schema`.
+Values are those of fastavro: dicts for records. An event of another version of the schema is resolved by Avro's rules:
+fields by name or alias, defaults for missing fields, promoted numbers. Needs `pip install "nadi[avro]"`.
+`avro_columns` reads and writes columns with the same `Schema`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ try:
     import fastavro.read
     from avro.errors import AvroException
 except ImportError as error:
-    raise ImportError("Avro needs two more packages: pip install 'nadi[avro]'") from error
+    raise ImportError("Avro needs two more packages: run pip install 'nadi[avro]'") from error
 
-_MOST_LEVELS = 2_000  # of records, arrays, maps and unions within each other; fastavro takes 8,000 in 8 MiB of stack
-_MOST_EMPTY = 1_000  # values without bytes, in an event
+_MOST_LEVELS = 2_000  # of nesting; fastavro manages 8,000 with 8 MiB of stack
+_MOST_EMPTY = 1_000  # values without bytes per event
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _NUMBERS = ("int", "long", "enum")
 _MAX_NUMBER_BYTES = 10
 _NO_SCHEMA = (ValueError, TypeError, KeyError)
-_JSON_OF: dict[str, Any] = {  # what JSON may have as a default
+_JSON_OF: dict[str, Any] = {  # JSON types of a default
     "null": type(None),
     "boolean": bool,
     "int": int,
@@ -70,19 +70,19 @@ class Type:
 
     @property
     def null_branch(self) -> int | None:
-        """The place of null in a union; None if it isn't there, or the type isn't a union."""
+        """The index of null in a union; None for other types, and without null."""
         return next((n for n, part in enumerate(self.parts) if self.kind == "union" and part.kind == "null"), None)
 
     @property
     def is_empty(self) -> bool:
-        """Whether its values have no bytes; those of a union have the number of their branch."""
+        """Whether its values take zero bytes; a union's value has the number of its branch."""
         if self.is_record:
             return all(part.is_empty for part in self.parts)
         return self.kind == "null" or (self.kind == "fixed" and self.attributes["size"] == 0)
 
 
 class Schema:
-    """A schema: `parsed` for fastavro, and as a tree of types from `root`.
+    """A schema in two forms: `parsed` for fastavro, and `root`, a tree of types.
 
     fastavro takes a field's default as the schema's JSON has it; here it is a value of the field's type. plain_times:
     timestamps are numbers, as a datetime for each takes longer than all else. ValueError, TypeError or KeyError if it
@@ -101,7 +101,7 @@ class Schema:
         self.root = self._type(self.parsed, plain_times)
         self.has_shared_defaults = self._convert_defaults()
         for part in self.parsed if isinstance(self.parsed, list) else [self.parsed]:
-            if isinstance(part, dict):  # as fastavro marks a record, to not parse it again for each event
+            if isinstance(part, dict):  # fastavro's marks, which save parsing for each event
                 part.update({"__fastavro_parsed": True, "__named_schemas": known})
         self._check = AvroWalk(self.root).check if _needs_limits(self.root, (), set()) else None
 
@@ -109,21 +109,21 @@ class Schema:
         if isinstance(schema, str):
             return self._named.get(schema) or Type(schema, {})
         if isinstance(schema, list):
-            made, within = Type("union", {}), schema
+            parsed, parts = Type("union", {}), schema
         else:
-            made = Type(schema["type"], schema)
+            parsed = Type(schema["type"], schema)
             if "name" in schema:
-                self._named[schema["name"]] = made
+                self._named[schema["name"]] = parsed
             if plain_times and str(schema.get("logicalType")).removeprefix("local-").startswith("timestamp-"):
                 del schema["logicalType"]
-            within = [field["type"] for field in schema.get("fields", ())]
-            within += [schema[name] for name in ("items", "values") if name in schema]
-        made.parts = [self._type(one, plain_times) for one in within]
-        return made
+            parts = [field["type"] for field in schema.get("fields", ())]
+            parts += [schema[name] for name in ("items", "values") if name in schema]
+        parsed.parts = [self._type(part, plain_times) for part in parts]
+        return parsed
 
     def _convert_defaults(self) -> bool:
-        """Return whether some are dicts or lists, which fastavro gives to each event without a copy."""
-        fields = [pair for one in self._named.values() for pair in one.fields if "default" in pair[0]]
+        """Convert the defaults; return whether some are dicts or lists, which fastavro shares between events."""
+        fields = [pair for kind in self._named.values() for pair in kind.fields if "default" in pair[0]]
         defaults = []
         for field, kind in fields:
             try:
@@ -136,37 +136,38 @@ class Schema:
         return any(isinstance(default, dict | list) for default in defaults)
 
     def reader(self, written: Schema | None = None) -> Callable[[bytes], Any]:
-        """Return what reads an event, of the schema `written` if it is another; it raises whatever fastavro does."""
+        """Return a function that reads events written with `written`, by default this schema; raises fastavro's
+        errors."""
         writer, check = written or self, (written or self)._check
-        source_schema, wanted = writer.parsed, None if written is None else self.parsed
+        source_schema, reader_schema = writer.parsed, None if written is None else self.parsed
 
         def read(event: bytes) -> Any:
             if check is not None:
                 check(event)
             source = io.BytesIO(event)
             try:
-                value = fastavro.schemaless_reader(source, source_schema, wanted)
+                value = fastavro.schemaless_reader(source, source_schema, reader_schema)
             except EOFError:
                 raise ValueError("it ends within a value") from None
             if source.tell() != len(event):
-                raise ValueError(f"it has {len(event) - source.tell()} bytes more than its Avro schema describes")
+                raise ValueError(f"it has {len(event) - source.tell()} bytes after its value")
             return value
 
         return read
 
 
 def _default(given: Any, kind: Type) -> Any:
-    """Return a value of the type from the JSON of a default."""
+    """Convert a default's JSON to a value of the type."""
     if kind.kind == "union":
-        for branch in kind.parts:  # the first, unless another one is meant, which newer versions of Avro allow
+        for branch in kind.parts:  # the first branch, or another in newer versions of Avro
             try:
                 return _default(given, branch)
             except ValueError:
                 pass
-        raise ValueError(f"{given!r} is of none of the union's types")
+        raise ValueError(f"{given!r} fits no type of the union")
     name = kind.kind
     if not isinstance(given, _JSON_OF.get(name, object)) or (isinstance(given, bool) and name != "boolean"):
-        raise ValueError(f"{given!r} stands for no {name}")
+        raise ValueError(f"{given!r} is not a default of type {name}")
     value = _native(given, kind)
     read = fastavro.read.LOGICAL_READERS.get(f"{name}-{kind.attributes.get('logicalType')}")
     return value if read is None else read(value, kind.attributes, None)
@@ -182,66 +183,66 @@ def _native(given: Any, kind: Type) -> Any:
             record[field["name"]] = _default(given.get(field["name"], field.get("default")), part)
         return record
     if name == "array":
-        return [_default(one, kind.parts[0]) for one in given]
+        return [_default(item, kind.parts[0]) for item in given]
     if name == "map":
-        return {key: _default(one, kind.parts[0]) for key, one in given.items()}
+        return {key: _default(item, kind.parts[0]) for key, item in given.items()}
     if name in ("bytes", "fixed"):
         data: bytes = given.encode("iso-8859-1")  # each character is a byte
         if name == "fixed" and len(data) != attributes["size"]:
-            raise ValueError(f"{given!r} has {len(data)} bytes, and the type has {attributes['size']}")
+            raise ValueError(f"{given!r} has {len(data)} bytes, but the type has {attributes['size']}")
         return data
     if name == "enum" and given not in attributes["symbols"]:
-        raise ValueError(f"{given!r} is none of the symbols {', '.join(attributes['symbols'])}")
+        raise ValueError(f"{given!r} is not among the symbols {', '.join(attributes['symbols'])}")
     if name in _BITS and not -(1 << _BITS[name]) <= given < 1 << _BITS[name]:
-        raise ValueError(f"{given} is beyond what an {name} holds")
+        raise ValueError(f"{given} exceeds the range of an {name}")
     return float(given) if name in ("float", "double") else given
 
 
 # --- limits -------------------------------------------------------------------------------------------
 
 
-def _needs_limits(one: Type, within: tuple[Type, ...], seen: set[Type]) -> bool:
-    """Whether a few bytes of the type can take down a reader: it contains itself, or an array of values without bytes.
+def _needs_limits(kind: Type, ancestors: tuple[Type, ...], seen: set[Type]) -> bool:
+    """Return whether few bytes of the type can crash a reader: it is recursive, or an array of values without bytes.
 
     fastavro calls itself for each level of a value, without a limit, so that some thousand levels end the process; and
     an array of values without bytes, as nulls, may say that it has any number of them.
     """
-    if one in within:
+    if kind in ancestors:
         return True
-    if one in seen:
+    if kind in seen:
         return False
-    seen.add(one)
-    if one.kind == "array" and one.parts[0].is_empty:
+    seen.add(kind)
+    if kind.kind == "array" and kind.parts[0].is_empty:
         return True
-    return any(_needs_limits(part, (*within, one), seen) for part in one.parts)
+    return any(_needs_limits(part, (*ancestors, kind), seen) for part in kind.parts)
 
 
 class AvroWalk:
-    """Walks over the bytes of events, with a stack of its own, before fastavro reads them."""
+    """Walks over an event's bytes with an explicit stack, before fastavro decodes them."""
 
     def __init__(self, root: Type) -> None:
         self._root = root
         self._data, self.at, self._empty = b"", 0, 0
 
     def check(self, event: bytes) -> None:
-        """ValueError for an event beyond the limits."""
+        """Raise ValueError for an event beyond the limits."""
         self._data, self.at, self._empty = event, 0, 0
         try:
             self._walk()
         except IndexError:
-            pass  # fastavro refuses it, and says why
+            pass  # fastavro raises a better error
 
     def _walk(self) -> None:
-        left: list[tuple[Type | _Items, int]] = [(self._root, 0)]  # what comes next is last; with its level
-        while left:
-            one, level = left.pop()
+        pending: list[tuple[Type | _Items, int]] = [(self._root, 0)]  # the next type is last; with its level
+        while pending:
+            item, level = pending.pop()
             if level > _MOST_LEVELS:
-                raise ValueError(f"its values lie within each other more than {_MOST_LEVELS:,} deep")
-            if isinstance(one, _Items):
-                if self._has_next(one):
-                    left += [(one, level), (one.kind, level)]
+                raise ValueError(f"its values are nested more than {_MOST_LEVELS:,} levels deep")
+            if isinstance(item, _Items):
+                if self._has_next(item):
+                    pending += [(item, level), (item.kind, level)]
                 continue
-            kind = one.kind
+            kind = item.kind
             if kind in _NUMBERS:
                 self._number()
             elif kind in ("string", "bytes"):
@@ -249,28 +250,28 @@ class AvroWalk:
             elif kind in _SIZES:
                 self._skip(_SIZES[kind])
             elif kind == "fixed":
-                self._skip(one.attributes["size"])
+                self._skip(item.attributes["size"])
             elif kind == "union":
-                left.append((one.parts[self._number()], level + 1))
+                pending.append((item.parts[self._number()], level + 1))
             elif kind in ("array", "map"):
-                left.append((_Items(one), level + 1))
+                pending.append((_Items(item), level + 1))
             else:
-                left += [(part, level + 1) for part in reversed(one.parts)]
+                pending += [(part, level + 1) for part in reversed(item.parts)]
 
     def _has_next(self, items: _Items) -> bool:
-        """Go to the next value of an array or map."""
-        if not items.left:
-            items.left = self._number()
-            if not items.left:
+        """Advance to the next value of an array or map; return False at its end."""
+        if not items.remaining:
+            items.remaining = self._number()
+            if not items.remaining:
                 return False
-            if items.left < 0:
-                items.left = -items.left
-                self._number()  # how many bytes they have
+            if items.remaining < 0:
+                items.remaining = -items.remaining
+                self._number()  # their size in bytes
             if items.are_empty:
-                self._empty += items.left
+                self._empty += items.remaining
                 if self._empty > _MOST_EMPTY:
                     raise ValueError(f"it has more than {_MOST_EMPTY:,} values without bytes")
-        items.left -= 1
+        items.remaining -= 1
         if items.have_keys:
             self._skip(self._number())
         return True
@@ -281,7 +282,7 @@ class AvroWalk:
         self.at += size
 
     def _number(self) -> int:
-        """Seven bits to a byte, the sign in the last."""
+        """Read a number: seven bits per byte, the sign in the lowest bit."""
         number = 0
         for count in range(_MAX_NUMBER_BYTES):
             byte = self._data[self.at]
@@ -289,16 +290,16 @@ class AvroWalk:
             number |= (byte & 0x7F) << (7 * count)
             if byte < 0x80:
                 return (number >> 1) ^ -(number & 1)
-        raise ValueError("it has a number of more than 64 bits")
+        raise ValueError("a number has more than 64 bits")
 
 
 class _Items:
-    """The values of an array or map; left: those of the block that is walked over."""
+    """The values of an array or map; remaining: those of the current block."""
 
-    __slots__ = ("are_empty", "have_keys", "kind", "left")
+    __slots__ = ("are_empty", "have_keys", "kind", "remaining")
 
     def __init__(self, container: Type) -> None:
-        self.kind, self.left = container.parts[0], 0
+        self.kind, self.remaining = container.parts[0], 0
         self.have_keys = container.kind == "map"
         self.are_empty = not self.have_keys and self.kind.is_empty
 
@@ -307,7 +308,7 @@ class _Items:
 
 
 class Avro:
-    """Values of one Avro schema, given as its JSON text or as that parsed."""
+    """Values of one Avro schema, given as JSON text or parsed."""
 
     schema_format = "avro"
 
@@ -316,17 +317,17 @@ class Avro:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
             self.definition = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
             self._schema = Schema(self.definition)
-            # Apache's package refuses some that fastavro takes, as a default of a wrong type
+            # Apache's package rejects some schemas that fastavro accepts, such as a default of a wrong type
             avro.schema.parse(self.definition.decode())
         except (*_NO_SCHEMA, AvroException, fastavro.schema.SchemaParseException) as error:
-            raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+            raise InvalidArgumentError(f"not an Avro schema: {type(error).__name__}: {error}") from error
         self._value = _value_reader(self._schema.reader())
 
     def serialize(self, value: Any) -> bytes:
         data = io.BytesIO()
         try:
             fastavro.schemaless_writer(data, self._schema.parsed, value, strict_allow_default=True)
-        except Exception as error:  # fastavro raises whatever a value of a wrong kind leads to
+        except Exception as error:  # fastavro raises errors of many types
             raise SerializationError(
                 f"the value doesn't fit its Avro schema: {type(error).__name__}: {error}"
             ) from error
@@ -354,24 +355,30 @@ def _value_reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def value(data: bytes) -> Any:
         try:
             return read(data)
-        except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
+        except Exception as error:  # fastavro raises errors of many types
             raise SerializationError(
-                f"the event can't be read by its Avro schema: {type(error).__name__}: {error}"
+                f"the event can't be read with its Avro schema: {type(error).__name__}: {error}"
             ) from error
 
     return value
 
 
 def _unshared(value: Any) -> Any:
-    """Return the value with dicts and lists of its own."""
-    left = [value]
-    while left:
-        one = left.pop()
-        parts = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
+    """Return the value with its own copies of nested dicts and lists."""
+    pending = [value]
+    while pending:
+        container = pending.pop()
+        parts = (
+            container.items()
+            if isinstance(container, dict)
+            else enumerate(container)
+            if isinstance(container, list)
+            else ()
+        )
         for key, part in parts:
             if isinstance(part, dict | list):
-                one[key] = part.copy()
-                left.append(one[key])
+                container[key] = part.copy()
+                pending.append(container[key])
     return value
 
 
@@ -379,10 +386,10 @@ def _unshared(value: Any) -> Any:
 
 
 class _Checker(apache.ReaderWriterCompatibilityChecker):
-    """Apache's check, stricter in three places where data would be read wrong or not at all.
+    """Apache's check, stricter in three cases where data would be misread or unreadable.
 
-    A logical type is part of a value's meaning (milliseconds read as microseconds); bytes need not be a string;
-    and with aliases two of a record's fields may answer to one name.
+    A logical type is part of a value's meaning (milliseconds read as microseconds); bytes need not be valid UTF-8;
+    and aliases may match two of a record's fields to the same name.
     """
 
     def __init__(self) -> None:
@@ -406,11 +413,11 @@ class _Checker(apache.ReaderWriterCompatibilityChecker):
         self, reader: avro.schema.RecordSchema, writer: avro.schema.RecordSchema, location: list[str]
     ) -> apache.SchemaCompatibilityResult:
         result = super().check_reader_writer_record_fields(reader, writer, location)
-        claimed: set[str] = set()  # the writer's fields that one of the reader's takes
+        claimed: set[str] = set()  # the writer's fields that match one of the reader's
         for field in reader.fields:
             names = {field.name, *field.props.get("aliases", ())} & writer.fields_dict.keys()
             if len(names) > 1 or not claimed.isdisjoint(names):
-                message = f"field {field.name} and its aliases: {', '.join(sorted(names))} can't be told apart"
+                message = f"field {field.name} and its aliases: {', '.join(sorted(names))} are ambiguous"
                 kind = apache.SchemaIncompatibilityType.name_mismatch
                 return apache.merge(result, apache.incompatible(kind, message, [*location, "fields"]))
             claimed |= names

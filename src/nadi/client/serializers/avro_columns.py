@@ -1,10 +1,8 @@
-"""Avro, by fastavro: each event under the schema that it names, resolved to the one that is read.
+"""Convert Avro events to columns with fastavro, each event resolved from the schema it names to the reader's.
 
-Where nothing has to be resolved, and the schema is plain, a batch is read at once (`block_reader`): one field of all
-of its events after the other, by numpy, ten times as fast as one event after the other.
-
-For records of plain fields, nullable or not, and records within. Anything else, and every batch in which something is
-odd, is left to fastavro, event by event, which then says what is wrong, and with which.
+If nothing has to be resolved and the schema is plain, `block_reader` reads a whole batch with numpy, field by field for
+all events, ten times as fast. It handles records of plain fields, nullable or not, and nested records. Other schemas,
+and batches with anything unexpected, are left to fastavro, event by event, which identifies the wrong events.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def _type(schema: Type, within: tuple[Type, ...]) -> pa.DataType:
     if schema in within:
         return JSON
     if schema.kind == "union":
-        kinds = [_type(one, within) for one in schema.parts if one.kind != "null"]
+        kinds = [_type(part, within) for part in schema.parts if part.kind != "null"]
         numbers = {pa.int32(), pa.int64()}, {pa.float32(), pa.float64()}
         if len(kinds) == 1:
             return kinds[0]
@@ -88,68 +86,68 @@ def _field(field: dict[str, Any], schema: Type, within: tuple[Type, ...]) -> pa.
     return pa.field(field["name"], _type(schema, within), takes_null or has_default, notes)
 
 
-# --- a batch at once ----------------------------------------------------------------------------------
+# --- whole batches ----------------------------------------------------------------------------------
 
 
-class _Odd(Exception):
-    """fastavro has to look at it."""
+class _UnexpectedError(Exception):
+    """The batch has to be read by fastavro."""
 
 
 @dataclass
 class _EventBytes:
-    """All events' bytes. at: how far each is read; ends: where each ends."""
+    """All events' bytes. position: of each event, the next byte; ends: of each event, its end."""
 
     text: bytes
     data: np.ndarray[Any, np.dtype[np.uint8]]
-    at: Numbers
+    position: Numbers
     ends: Numbers
 
     def longs(self, rows: Numbers) -> Numbers:
-        """The next number of each of these events: seven bits to a byte, the sign in the last."""
-        at, ends = self.at[rows], self.ends[rows]
+        """Read the next number of each of these events: seven bits per byte, the sign in the lowest bit."""
+        at, ends = self.position[rows], self.ends[rows]
         numbers = np.zeros(len(rows), np.uint64)
         live = np.arange(len(rows))
         for shift in range(0, 70, 7):
             here = at[live]
             if (here >= ends[live]).any():
-                raise _Odd
+                raise _UnexpectedError
             byte = self.data[here]
             if shift == 63 and (byte > 1).any():
-                raise _Odd
+                raise _UnexpectedError
             numbers[live] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             at[live] += 1
             live = live[byte >= 0x80]
             if len(live) == 0:
                 break
-        self.at[rows] = at
+        self.position[rows] = at
         return (numbers >> np.uint64(1)).astype(np.int64) ^ -(numbers & np.uint64(1)).astype(np.int64)
 
     def skip(self, rows: Numbers, sizes: Numbers | int) -> Numbers:
-        """Go on by so many bytes; return where these begin."""
-        start = self.at[rows]
+        """Advance by these sizes; return the positions before."""
+        start = self.position[rows]
         if np.any(np.asarray(sizes) < 0) or np.any(start + sizes > self.ends[rows]) or np.any(start + sizes < start):
-            raise _Odd
-        self.at[rows] = start + sizes
+            raise _UnexpectedError
+        self.position[rows] = start + sizes
         return start
 
-    def pieces(self, rows: Numbers, sizes: Numbers | int) -> pa.Array:
-        """The next bytes of each, as binary."""
+    def read_binary(self, rows: Numbers, sizes: Numbers | int) -> pa.Array:
+        """Read the next bytes of each event, as binary."""
         start = self.skip(rows, sizes)
         if len(rows) == 0:
             return pa.array([], pa.binary())
-        borders = np.empty(2 * len(rows), np.int32)
-        borders[0::2], borders[1::2] = start, start + sizes
-        buffers = [None, pa.py_buffer(borders), pa.py_buffer(self.text)]
+        offsets = np.empty(2 * len(rows), np.int32)
+        offsets[0::2], offsets[1::2] = start, start + sizes
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.text)]
         both = pa.Array.from_buffers(pa.binary(), 2 * len(rows) - 1, buffers)
         return both.take(pa.array(np.arange(0, 2 * len(rows), 2)))
 
 
-_Read = Callable[[_EventBytes, Numbers], pa.Array]  # of some of the events, by their numbers
+_Read = Callable[[_EventBytes, Numbers], pa.Array]  # of the events with these numbers
 
 
 def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]], pa.Array | None] | None:
-    """Return what reads events into a column, or returns None where something is odd; None if the schema isn't for it.
-    schema: with plain times."""
+    """Return a function that reads events into a column, or returns None for unexpected data; None if the schema isn't
+    plain. schema: with plain times."""
     read = _reader(schema, kind)
     if read is None:
         return None
@@ -163,9 +161,9 @@ def block_reader(schema: Type, kind: pa.DataType) -> Callable[[Sequence[bytes]],
         block = _EventBytes(text, np.frombuffer(text, np.uint8), starts, ends)
         try:
             values = read(block, np.arange(len(events)))
-        except (_Odd, *MISFITS):
+        except (_UnexpectedError, *MISFITS):
             return None
-        return values if np.array_equal(block.at, ends) else None
+        return values if np.array_equal(block.position, ends) else None
 
     return column
 
@@ -197,25 +195,25 @@ def _nullable(schema: Type, kind: pa.DataType) -> _Read | None:
     def nullable(block: _EventBytes, rows: Numbers) -> pa.Array:
         branches = block.longs(rows)
         if ((branches != 0) & (branches != 1)).any():
-            raise _Odd
-        is_there = branches != null
-        values = read_values(block, rows[is_there])
-        if is_there.all():
+            raise _UnexpectedError
+        is_valid = branches != null
+        values = read_values(block, rows[is_valid])
+        if is_valid.all():
             return values
-        return values.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
+        return values.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
 
     return nullable
 
 
 def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
-    name, wanted, types = schema.kind, plain(kind), pa.types
+    name, plain_kind, types = schema.kind, plain(kind), pa.types
     if name in ("int", "long") and (types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind)):
-        whole = pa.int32() if name == "int" else pa.int64()
+        number_kind = pa.int32() if name == "int" else pa.int64()
 
         def integers(block: _EventBytes, rows: Numbers) -> pa.Array:
-            made = cast(pa.array(block.longs(rows)).cast(whole).cast(kind), wanted)
-            check_taken(made)
-            return made
+            values = cast(pa.array(block.longs(rows)).cast(number_kind).cast(kind), plain_kind)
+            check_taken(values)
+            return values
 
         return integers
     if name in _WIDTHS:
@@ -223,19 +221,19 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
 
         def floats(block: _EventBytes, rows: Numbers) -> pa.Array:
             start = block.skip(rows, width)
-            return pa.array(block.data[start[:, None] + np.arange(width)].view(form)[:, 0], wanted)
+            return pa.array(block.data[start[:, None] + np.arange(width)].view(form)[:, 0], plain_kind)
 
         return floats
     if name in ("string", "bytes") and (types.is_string(kind) or types.is_binary(kind)):
-        return lambda block, rows: block.pieces(rows, block.longs(rows)).cast(wanted)
+        return lambda block, rows: block.read_binary(rows, block.longs(rows)).cast(plain_kind)
     if name == "fixed" and types.is_binary(kind):
-        return lambda block, rows: block.pieces(rows, schema.attributes["size"])
+        return lambda block, rows: block.read_binary(rows, schema.attributes["size"])
     if name == "boolean":
 
         def booleans(block: _EventBytes, rows: Numbers) -> pa.Array:
             flags = block.data[block.skip(rows, 1)]
             if (flags > 1).any():
-                raise _Odd
+                raise _UnexpectedError
             return pa.array(flags == 1)
 
         return booleans
@@ -245,7 +243,7 @@ def _leaf(schema: Type, kind: pa.DataType) -> _Read | None:
         def names(block: _EventBytes, rows: Numbers) -> pa.Array:
             numbers = block.longs(rows)
             if ((numbers < 0) | (numbers >= len(symbols))).any():
-                raise _Odd
+                raise _UnexpectedError
             return symbols.take(pa.array(numbers))
 
         return names
@@ -259,10 +257,10 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
     written = Schema(writer, plain_times=True)
     read = written.reader() if reader == writer else Schema(reader, plain_times=True).reader(written)
     one_by_one = partial(decoded, read=read, kind=kind, fields=_fields)
-    at_once = block_reader(written.root, kind) if reader == writer else None
-    if at_once is None:
+    block_column = block_reader(written.root, kind) if reader == writer else None
+    if block_column is None:
         return one_by_one
-    read_block = at_once
+    read_block = block_column
 
     def decode(events: Sequence[bytes]) -> Decoded:
         column = read_block(events)

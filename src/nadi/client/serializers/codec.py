@@ -1,11 +1,11 @@
-"""Between a stream's events and values: what writers call for each value, and readers for each block.
+"""Convert values to a stream's events and back: writers call it for each value, readers for each block.
 
 An event of a serializer with a schema starts with six bytes: the magic 9D 01 and the schema's id, a big-endian
-u32. No UTF-8 text starts with 9D, so such an event is never taken for JSON. An event of a plain serializer is
-just the serialized bytes.
+u32. No UTF-8 text starts with 9D, so such an event is never mistaken for JSON. An event of a serializer without a
+schema consists of the serialized bytes alone.
 
-Serializing never waits: the schema is registered when the writer is created. Reading may have to fetch schemas,
-and does so once per block, before its events are read; an event that can't be read fails alone.
+Serializing never waits: the schema is registered when the writer is created. Reading may fetch schemas, once per
+block and before its events are read. An unreadable event fails alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> Callable[[T], bytes]:
-    """Return the function that makes an event of a value; register the serializer's schema if it has one."""
+    """Return the function that serializes a value into an event; register the serializer's schema if it has one."""
     _check(serializer)
     if not isinstance(serializer, SchemaSerializer):
         return serializer.serialize
@@ -48,41 +48,40 @@ def _check(serializer: object) -> None:
 
 
 class EventDecoder(Generic[T]):
-    """Keeps a function per schema met, at most SCHEMA_CACHE_DECODERS, the most recently used."""
+    """Decodes events; caches one function per schema, at most SCHEMA_CACHE_DECODERS, the most recently used."""
 
     def __init__(self, group: SchemaGroup, serializer: Serializer[T]) -> None:
         self._group, self._serializer = group, serializer
-        self._known: dict[bytes, Callable[[bytes], T]] = {}  # by header, the least recently used first
+        self._known: dict[bytes, Callable[[bytes], T]] = {}  # keyed by header, the least recently used first
 
     def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T] | None:
-        """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
+        """Return the result of `prepare` without waiting, from any thread; None if a schema has to be fetched."""
         if not isinstance(self._serializer, SchemaSerializer):
             return self._serializer.deserialize
         headers = {event[:HEADER_BYTES] for event in events}
         if not headers <= self._known.keys():
             return None
-        of_block = {header: self._known.pop(header) for header in headers}
-        self._known |= of_block
-        return _by_header(of_block)
+        readers = {header: self._known.pop(header) for header in headers}
+        self._known |= readers
+        return _by_header(readers)
 
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
-        """Return what reads these events (and no others), raising SerializationError or another error that fits."""
+        """Return a function that reads these events and no others; it raises SerializationError or a subclass."""
         if not isinstance(self._serializer, SchemaSerializer):
             return self._serializer.deserialize
-        of_block: dict[bytes, Callable[[bytes], T]] = {}
+        readers: dict[bytes, Callable[[bytes], T]] = {}
         for header in {event[:HEADER_BYTES] for event in events}:
-            read = self._known.pop(header, None) or await self._reader_of(header, self._serializer)
-            of_block[header] = self._known[header] = read
+            reader = self._known.pop(header, None) or await self._reader_of(header, self._serializer)
+            readers[header] = self._known[header] = reader
         while len(self._known) > SCHEMA_CACHE_DECODERS:
             del self._known[next(iter(self._known))]
-        return _by_header(of_block)
+        return _by_header(readers)
 
     async def _reader_of(self, header: bytes, own: SchemaSerializer[T]) -> Callable[[bytes], T]:
         if len(header) < HEADER_BYTES or header[:2] != MAGIC:
             return _failing(
                 lambda: SerializationError(
-                    f"the event names no schema: it was written without one; read it with a plain serializer, not "
-                    f"{type(own).__name__}"
+                    f"the event was written without a schema: read it with a plain serializer, not {type(own).__name__}"
                 )
             )
         schema_id = _HEADER.unpack(header)[1]
@@ -92,15 +91,17 @@ class EventDecoder(Generic[T]):
         except UnknownSchemaError:
             return _failing(lambda: UnknownSchemaError(self._group.scope, self._group.stream, schema_id))
         if version.format != own.schema_format:
-            problems = [f"it was written as {version.format} and is read as {own.schema_format}"]
+            problems = [f"the event is {version.format}, the reader expects {own.schema_format}"]
         elif definition == own.definition:
             problems = []
         else:
             problems = own.incompatibilities(own.definition, definition)
         if problems:
-            what = f"schema {schema_id} of stream {self._group.scope}/{self._group.stream} can't be read with this one"
+            subject = (
+                f"schema {schema_id} of stream {self._group.scope}/{self._group.stream} can't be read with this one"
+            )
             return _failing(
-                lambda: SchemaIncompatibleError(what, problems, "Read such events with a schema that takes both")
+                lambda: SchemaIncompatibleError(subject, problems, "Read such events with a schema that accepts both")
             )
         return own.decoder(definition)
 
@@ -111,6 +112,6 @@ def _by_header(readers: dict[bytes, Callable[[bytes], T]]) -> Callable[[bytes], 
 
 def _failing(error: Callable[[], NadiError]) -> Callable[[bytes], NoReturn]:
     def fail(event: bytes) -> NoReturn:
-        raise error()  # a new one for each event: an exception holds its traceback
+        raise error()  # a new exception for each event: an exception holds its traceback
 
     return fail

@@ -1,9 +1,9 @@
-"""JSON and msgpack, by msgspec: each event straight into a struct with the fields that are wanted, no others.
+"""Convert JSON and msgpack events to columns with msgspec, each decoded into a struct of the fields that are read.
 
-The types of fields are checked, strictly; what is missing is null, or its default, unless it has to be there.
+Types of fields are checked strictly; a missing field is null or its default, unless it is required.
 
-What msgspec reads the documents of a stored JSON Schema as: as strict as the struct that the schema was made of, so
-that whoever writes without that struct can tell what its readers would refuse.
+`type_of_schema` returns a type as strict as the struct that the schema was generated from, so that a writer without
+that struct notices events that readers would reject.
 
 >>> kind = type_of_schema({"type": "object", "properties": {"room": {"enum": ["A", "B"]}}, "required": ["room"]})
 >>> msgspec.json.decode(b'{"room": "C"}', type=kind)
@@ -60,7 +60,7 @@ _LIMITS = {
 
 
 def type_of_schema(schema: Mapping[str, Any]) -> Any:
-    """The type; `Any` for those parts that msgspec has no single type for."""
+    """Return the type that msgspec decodes a stored JSON Schema's documents as; `Any` if it needs several types."""
     return _type(schema, schema.get("$defs", {}), ())
 
 
@@ -74,8 +74,8 @@ def _type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> Any
         branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
         if len(branches) != 1:
             return Any
-        one = _type(branches[0], named, within)
-        return one if one is Any or len(branches) == len(schema["anyOf"]) else one | None
+        branch = _type(branches[0], named, within)
+        return branch if branch is Any or len(branches) == len(schema["anyOf"]) else branch | None
     if "enum" in schema:
         values = schema["enum"]
         is_literal = all(isinstance(value, str | int | None) and not isinstance(value, bool) for value in values)
@@ -95,11 +95,11 @@ def _single(schema: dict[str, Any], named: Mapping[str, Any], within: tuple[str,
         return _PLAIN_TYPES.get(str(kind), Any)
     if "properties" not in schema:
         return dict[Any, _type(schema.get("additionalProperties"), named, within)]  # type: ignore[misc]
-    needed = schema.get("required", ())
+    required = schema.get("required", ())
     fields: list[Any] = [
-        (f"f{number}", part) if name in needed else (f"f{number}", part, msgspec.UNSET)
+        (f"f{number}", part) if name in required else (f"f{number}", part, msgspec.UNSET)
         for number, (name, part) in enumerate(
-            (name, _type(one, named, within)) for name, one in schema["properties"].items()
+            (name, _type(part, named, within)) for name, part in schema["properties"].items()
         )
     ]
     names = {f"f{number}": name for number, name in enumerate(schema["properties"])}
@@ -165,23 +165,23 @@ def _arrow_type(schema: dict[str, Any], named: dict[str, Any], within: tuple[str
 
 def _object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if "properties" in schema:
-        needed = schema.get("required", ())  # in the order of the struct; all else the store has by name
-        names = [*needed, *sorted(schema["properties"].keys() - set(needed))]
+        required = schema.get("required", ())  # in the struct's order; the store sorts the others by name
+        names = [*required, *sorted(schema["properties"].keys() - set(required))]
         return struct_of(
             pa.field(
                 name,
-                _arrow_type(one, named, within),
-                _takes_null(one, named) or name not in needed,
-                ({DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else {})
-                | ({} if _takes_null(one, named) else {ABSENT: b""}),
+                _arrow_type(part, named, within),
+                _takes_null(part, named) or name not in required,
+                ({DEFAULT: msgspec.json.encode(part["default"])} if part.get("default") is not None else {})
+                | ({} if _takes_null(part, named) else {ABSENT: b""}),
             )
-            for name, one in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
+            for name, part in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
         )
-    more = schema.get("additionalProperties", {})
+    values = schema.get("additionalProperties", {})
     key = schema.get("propertyNames", {}).get("format")
-    if not isinstance(more, dict) or (key is not None and key not in _KEYS):
+    if not isinstance(values, dict) or (key is not None and key not in _KEYS):
         return JSON
-    value = pa.field("value", _arrow_type(more, named, within), _takes_null(more, named))
+    value = pa.field("value", _arrow_type(values, named, within), _takes_null(values, named))
     return pa.map_(pa.string() if key is None else _KEYS[key], value)
 
 
@@ -199,7 +199,7 @@ def _takes_null(schema: Any, named: dict[str, Any]) -> bool:
 
 
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-    """Return what reads events in the writer's encoding; the reader's schema is in `kind`."""
+    """Return a function that decodes events in the writer's encoding; `kind` comes from the reader's schema."""
     encoding = parsed(writer).encoding
     python_type = _python_type(kind, encoding)
     if encoding == "msgpack":
@@ -212,7 +212,7 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     get = attrgetter(f"f{number}")
     try:
         return list(map(get, values))
-    except AttributeError:  # of None
+    except AttributeError:  # some values are None
         return [None if value is None else get(value) for value in values]
 
 
@@ -231,7 +231,7 @@ def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
     if types.is_map(kind):
         return dict[_python_type(kind.key_type, encoding), _nullable(kind.item_field, encoding)]  # type: ignore[misc]
     if types.is_timestamp(kind):
-        # as it was written: msgspec rounds what is finer than a microsecond up or down
+        # unparsed: msgspec rounds to microseconds, up or down
         return str | int | float if encoding == "json" else str | int | float | msgspec.msgpack.Ext
     if types.is_integer(kind):
         limit = 1 << (kind.bit_width - 1)
@@ -245,7 +245,7 @@ def _nullable(field: pa.Field, encoding: Encoding) -> Any:
 
 
 def _field(field: pa.Field, encoding: Encoding) -> tuple[Any, ...]:
-    """The field's type, and its default unless it has to be there."""
+    """Return the field's type, and its default unless it is required."""
     kind = _nullable(field, encoding)
     default = (field.metadata or {}).get(DEFAULT)
     if default is not None:
@@ -254,16 +254,16 @@ def _field(field: pa.Field, encoding: Encoding) -> tuple[Any, ...]:
 
 
 def json_of(values: pa.Array, kind: pa.DataType) -> list[bytes]:
-    """Rows as JSON that is read as the same values again, without fields that are null; one of MISFITS, with the
-    column, for what JSON hasn't. kind: what the documents are read as."""
+    """Return rows as JSON that decodes to the same values, without null fields; raises one of MISFITS, naming the
+    column, for values that JSON can't represent. kind: the type that the documents are decoded as."""
     check_taken(values)
     check_finite(values)
     rows = (native(value, kind) for value in values.to_pylist())
-    return [msgspec.json.encode({name: one for name, one in row.items() if one is not None}) for row in rows]
+    return [msgspec.json.encode({name: value for name, value in row.items() if value is not None}) for row in rows]
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """Return what makes an event of each row, one that is read with the schema."""
+    """Return a function that encodes each row as an event that the schema can read."""
     stored = parsed(definition)
     is_json_text = stored.encoding == "json"
     encode = (msgspec.json if is_json_text else msgspec.msgpack).Encoder().encode
@@ -284,25 +284,27 @@ def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[b
 
 
 def _rows_of(kind: pa.DataType) -> Callable[[pa.Array], Iterable[Any]]:
-    """Return what has the rows of a column as `native` does, sooner where they are plain values."""
+    """Return a function like `native` for the rows of a column, faster for rows of plain values."""
     types = pa.types
 
     def rows(values: pa.Array) -> Iterable[Any]:
         return (native(value, kind) for value in values.to_pylist())
 
     if not types.is_struct(kind) or any(
-        types.is_nested(one.type) or isinstance(one.type, pa.BaseExtensionType) or one.type in COUNTED.values()
-        for one in kind
+        types.is_nested(field.type) or isinstance(field.type, pa.BaseExtensionType) or field.type in COUNTED.values()
+        for field in kind
     ):
         return rows
     names = [field.name for field in kind]
-    never_null = [number for number, one in enumerate(kind) if not one.nullable or ABSENT in (one.metadata or {})]
+    never_null = [number for number, field in enumerate(kind) if not field.nullable or ABSENT in (field.metadata or {})]
 
     def plain_rows(values: pa.Array) -> Iterable[Any]:
         columns = values.flatten()
         has_all = [field.name for field in values.type] == names and not values.null_count
         if not has_all or any(columns[number].null_count for number in never_null):
             return rows(values)
-        return (dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in columns), strict=True))
+        return (
+            dict(zip(names, row, strict=True)) for row in zip(*(column.to_pylist() for column in columns), strict=True)
+        )
 
     return plain_rows

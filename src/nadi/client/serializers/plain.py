@@ -1,8 +1,8 @@
 """Serializers without a schema: bytes, text, JSON and msgpack.
 
-JSON and msgpack take a type (a msgspec struct, a dataclass, `list[int]`, ...) that each event is read as and
-checked against; without one they return dicts, lists and plain values. Their events are just the encoded
-value, so any program can write and read them. For types whose changes are checked see `Struct`.
+JSON and msgpack take a type (a msgspec struct, a dataclass, `list[int]`, ...): each event is decoded as that type and
+checked against it. Without a type they return dicts, lists and plain values. Events are just the encoded value, so any
+program can write and read them. `Struct` also checks how a type changes.
 
 >>> Json().deserialize(Json().serialize({"meter": "kitchen", "wh": 12}))
 {'meter': 'kitchen', 'wh': 12}
@@ -10,8 +10,8 @@ value, so any program can write and read them. For types whose changes are check
 Traceback (most recent call last):
 nadi.errors.SerializationError: the event is not JSON for list[int]: Expected `int`, got `str` - at `$[0]`
 
-A `SchemaSerializer` has a definition too, which is kept in the store beside the stream; each event then names the
-schema it was written with, so that a reader whose own schema is another version still reads it.
+A `SchemaSerializer` also has a definition, which the store keeps. Each event names the schema it was written with, so
+that a reader with another version of the schema can still read it.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ class SchemaSerializer(Serializer[T], Protocol[T]):
         ...
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        """Return what keeps the definition `reader` from reading what `writer` writes; empty if nothing does.
+        """Return why the definition `reader` can't read values that `writer` writes; empty if it can.
 
         If the list is empty, every value that can be written with `writer` can be read with `reader`.
         """
         ...
 
 
-# What msgspec raises for values it can't encode: of a foreign type, too large, nested too deeply.
+# msgspec's errors for values it can't encode: unsupported, too large, nested too deeply.
 ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Bytes:
-    """Events unchanged; for use where a serializer is required."""
+    """Bytes, unchanged; for use where a serializer is required."""
 
     def serialize(self, value: bytes) -> bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise SerializationError(f"a value is bytes here, not {type(value).__name__}: encode it first")
+            raise SerializationError(f"Bytes() takes bytes, not {type(value).__name__}: encode the value first")
         return bytes(value)
 
     def deserialize(self, data: bytes) -> bytes:
@@ -89,7 +89,7 @@ class Text:
 
     def serialize(self, value: str) -> bytes:
         if not isinstance(value, str):
-            raise SerializationError(f"a value is a str here, not {type(value).__name__}: convert it first")
+            raise SerializationError(f"Text() takes str, not {type(value).__name__}: convert the value first")
         try:
             return value.encode(self.encoding)
         except UnicodeError as error:
@@ -99,11 +99,11 @@ class Text:
         try:
             return data.decode(self.encoding)
         except UnicodeError as error:
-            raise SerializationError(f"the event is no {self.encoding} text: {error}") from error
+            raise SerializationError(f"the event isn't valid {self.encoding} text: {error}") from error
 
 
 class _MsgspecSerializer(Generic[T]):
-    """Values in one of msgspec's formats. written, read: what values are written as, and events are not."""
+    """Values in one of msgspec's formats. written, read: names of the format, for errors of writing and of reading."""
 
     def __init__(self, type: Any, format: Any, written: str, read: str) -> None:
         self.type, self._written, self._read = type, written, read
@@ -111,7 +111,9 @@ class _MsgspecSerializer(Generic[T]):
         try:
             self._decode: Callable[[bytes], T] = format.Decoder(type).decode
         except TypeError as error:
-            raise InvalidArgumentError(f"{type!r:.60} is not a type that {written} is read as: {error}") from error
+            raise InvalidArgumentError(
+                f"{type!r:.60} is not a type that {written} can be decoded as: {error}"
+            ) from error
 
     def serialize(self, value: T) -> bytes:
         try:
@@ -127,7 +129,7 @@ class _MsgspecSerializer(Generic[T]):
 
 
 class Json(_MsgspecSerializer[T]):
-    """One JSON document per event, read as `type` (any by default)."""
+    """One JSON document per event, decoded as `type` (any by default)."""
 
     @overload
     def __init__(self: Json[Any]) -> None: ...
@@ -140,7 +142,7 @@ class Json(_MsgspecSerializer[T]):
 
 
 class Msgpack(_MsgspecSerializer[T]):
-    """One msgpack value per event, read as `type` (any by default); half the size of JSON or less."""
+    """One msgpack value per event, decoded as `type` (any by default); half the size of JSON or less."""
 
     @overload
     def __init__(self: Msgpack[Any]) -> None: ...

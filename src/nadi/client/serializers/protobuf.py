@@ -1,12 +1,12 @@
 """Protobuf messages, with the descriptors of their type kept in the store.
 
-Protobuf reads by field numbers: fields that the reader doesn't know are kept as unknown fields, those the writer
-didn't know have their defaults. `incompatibilities` says when that loses something. The stored definition is the
-message's full name, a line feed, and the FileDescriptorSet of its file and everything it imports, so that
-any Protobuf tool can decode a stream with what the store keeps.
+Protobuf reads by field numbers: the reader keeps unknown fields as such, and missing fields have their defaults.
+`incompatibilities` reports where that loses a value. The stored definition is the message's full name, a line feed, and
+the FileDescriptorSet of its file and all its imports, so that any Protobuf tool can decode a stream with the store's
+data.
 
-Protobuf's own rules for compatibility are wider: an int64 read as an int32 loses its upper half, two fields read
-into one oneof lose the first. Here a change is compatible only if it keeps every value. Names don't matter.
+Protobuf's own compatibility rules are wider: an int64 read as an int32 loses its upper half, two fields read into one
+oneof lose the first. Here a change is compatible only if it preserves every value. Names don't matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from nadi.errors import InvalidArgumentError, SerializationError
 
 _NAMES = {getattr(F, name): name.removeprefix("TYPE_").lower() for name in dir(F) if name.startswith("TYPE_")}
-# writer's type: the other types that read it with the same value
+# writer's type: the other types that read the same value
 _WIDER = {
     F.TYPE_BOOL: {F.TYPE_INT32, F.TYPE_INT64, F.TYPE_UINT32, F.TYPE_UINT64},
     F.TYPE_INT32: {F.TYPE_INT64},
@@ -42,32 +42,30 @@ def _compare(reader: Any, writer: Any, path: str, pairs: set[tuple[str, str]]) -
     problems: list[str] = []
     for field in reader.fields:
         written = writer.fields_by_number.get(field.number)
-        place = f"{path}.{field.name} (number {field.number})"
+        location = f"{path}.{field.name} (number {field.number})"
         if field.is_required and (written is None or not written.is_required):
-            problems.append(f"{place} is required, and isn't always written")
+            problems.append(f"{location} is required but not always written")
         if written is not None:
-            problems += _compare_fields(field, written, place, pairs)
+            problems += _compare_fields(field, written, location, pairs)
     for oneof in reader.oneofs:
         written_fields = [f for f in (writer.fields_by_number.get(field.number) for field in oneof.fields) if f]
         groups = {f.containing_oneof.name if f.containing_oneof else f.number for f in written_fields}
         if len(groups) > 1:
-            problems.append(f"{path}.{oneof.name}: fields that could be set together are read into one oneof")
+            problems.append(f"{path}.{oneof.name}: fields that may be set together share a oneof")
     return problems
 
 
-def _compare_fields(field: Any, written: Any, place: str, pairs: set[tuple[str, str]]) -> list[str]:
+def _compare_fields(field: Any, written: Any, location: str, pairs: set[tuple[str, str]]) -> list[str]:
     if field.is_repeated != written.is_repeated or _is_map(field) != _is_map(written):
-        return [f"{place} is {_shape(field)} where {_shape(written)} was written"]
+        return [f"{location} is {_shape(field)} where {_shape(written)} was written"]
     if field.type != written.type and field.type not in _WIDER.get(written.type, ()):
-        return [f"{place} is {_NAMES[field.type]} where {_NAMES[written.type]} was written"]
+        return [f"{location} is {_NAMES[field.type]} where {_NAMES[written.type]} was written"]
     if field.message_type is not None:
-        return _compare(field.message_type, written.message_type, place, pairs)
+        return _compare(field.message_type, written.message_type, location, pairs)
     if field.enum_type is not None and field.enum_type.is_closed:
         lost = sorted({*written.enum_type.values_by_number} - {*field.enum_type.values_by_number})
         if lost or not written.enum_type.is_closed:
-            return [
-                f"{place}: the closed enum {field.enum_type.name} lacks what may be written {lost or '(any number)'}"
-            ]
+            return [f"{location}: the closed enum {field.enum_type.name} lacks written values {lost or '(any number)'}"]
     return []
 
 
@@ -85,7 +83,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Protobuf(Generic[M]):
-    """Values of one generated message class."""
+    """Messages of one generated class."""
 
     schema_format = "protobuf"
 
@@ -105,7 +103,7 @@ class Protobuf(Generic[M]):
     def serialize(self, value: M) -> bytes:
         if not isinstance(value, self.message_class):
             raise SerializationError(
-                f"a value is a {self.message_class.DESCRIPTOR.full_name} here, not {type(value).__qualname__}"
+                f"expected a {self.message_class.DESCRIPTOR.full_name}, not {type(value).__qualname__}"
             )
         try:
             data: bytes = value.SerializeToString()
@@ -117,11 +115,11 @@ class Protobuf(Generic[M]):
         try:
             value: M = self._read(data)
         except (DecodeError, ValueError) as error:
-            raise SerializationError(f"the event is no {self.message_class.DESCRIPTOR.full_name}: {error}") from error
+            raise SerializationError(f"the event isn't a {self.message_class.DESCRIPTOR.full_name}: {error}") from error
         return value
 
     def decoder(self, written: bytes) -> Callable[[bytes], M]:
-        return self.deserialize  # the field numbers are all it needs
+        return self.deserialize  # the reader's own field numbers suffice
 
     @staticmethod
     def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
@@ -130,7 +128,7 @@ class Protobuf(Generic[M]):
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
-    """Add the file after everything it imports."""
+    """Add the file after all its imports."""
     if file.name not in files:
         for imported in file.dependencies:
             _collect(imported, files)
@@ -138,7 +136,7 @@ def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
 
 
 def message_type(definition: bytes) -> Any:
-    """The descriptor that a definition holds, in a pool of its own: two versions have the same names."""
+    """Return a definition's descriptor, from a separate pool: two versions have the same names."""
     name, _, data = definition.partition(b"\n")
     pool = DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
@@ -147,22 +145,24 @@ def message_type(definition: bytes) -> Any:
 
 
 def message_reader(message_class: Any) -> Callable[[bytes], Any]:
-    """Return what reads an event; DecodeError, or ValueError if a field is missing that must be there."""
+    """Return a function that reads an event; DecodeError, or ValueError if a required field is missing."""
     parse: Callable[[bytes], Any] = message_class.FromString
 
     def checked(event: bytes) -> Any:
         message = parse(event)
         if not message.IsInitialized():
-            raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
+            raise ValueError(f"it lacks a value for the required {', '.join(message.FindInitializationErrors())}")
         return message
 
     return checked if _has_required(message_class.DESCRIPTOR, set()) else parse
 
 
 def _has_required(descriptor: Any, seen: set[str]) -> bool:
-    """Whether a message may lack what it, or one within it, must have."""
+    """Return whether a message, or one nested in it, has a required field."""
     if descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)
-    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
-    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)
+    nested = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(field.is_required for field in descriptor.fields) or any(
+        _has_required(message, seen) for message in nested
+    )

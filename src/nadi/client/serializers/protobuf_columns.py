@@ -1,6 +1,6 @@
-"""Protobuf, by its own library: each event as a message of the type that is read, whose fields are then columns.
+"""Convert Protobuf events to columns and back: each event is parsed as a message of the type that is read.
 
-A field that says whether it is set is null where it isn't, unless it has a default; others have their zeros.
+A field with presence is null where it isn't set, unless it has a default; other fields have their zero values.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def type_of(definition: bytes) -> pa.DataType:
 
 
 def arrow_type(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
-    """The type of a message type, its fields in the order of the descriptor."""
+    """Return the type of a message, its fields in the order of the descriptor."""
     name = descriptor.full_name
     if name in _KNOWN_MESSAGES:
         return _KNOWN_MESSAGES[name]
@@ -101,8 +101,8 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
     read = message_reader(message_class)
     convert = _convert_message(message_class.DESCRIPTOR, kind)
     if convert is not None:
-        whole = convert
-        return partial(decoded, read=lambda event: whole(read(event)), kind=kind, fields=_fields)
+        convert_message = convert
+        return partial(decoded, read=lambda event: convert_message(read(event)), kind=kind, fields=_fields)
     return partial(decoded, read=read, kind=kind, fields=_fields)
 
 
@@ -111,7 +111,7 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     if first is None:
         return [None] * len(values)
     field = first.DESCRIPTOR.fields[number]
-    name, wanted, get = field.name, kind.field(number).type, attrgetter(field.name)
+    name, field_kind, get = field.name, kind.field(number).type, attrgetter(field.name)
     if field.has_presence and not field.has_default_value:
         column = [None if value is None or not value.HasField(name) else get(value) for value in values]
     elif any(value is None for value in values):
@@ -119,11 +119,11 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     else:
         column = list(map(get, values))
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        convert = _converter(field.message_type.fields_by_name["value"], wanted.item_type)
+        convert = _converter(field.message_type.fields_by_name["value"], field_kind.item_type)
         if convert is None:
             return column
-        return [None if value is None else {key: convert(one) for key, one in value.items()} for value in column]
-    convert = _converter(field, wanted.value_type if field.is_repeated else wanted)
+        return [None if value is None else {key: convert(item) for key, item in value.items()} for value in column]
+    convert = _converter(field, field_kind.value_type if field.is_repeated else field_kind)
     if convert is None:
         return column
     if field.is_repeated:
@@ -132,7 +132,7 @@ def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
 
 
 def _converter(field: Any, kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes a single value of the field one of Arrow's, if it isn't one."""
+    """Return a function that converts a single value of the field for Arrow; None if it needs no conversion."""
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))
@@ -146,13 +146,13 @@ def _convert_message(descriptor: Any, kind: pa.DataType) -> Callable[[Any], Any]
         return lambda message: message.seconds * 1_000_000 + message.nanos // 1_000
     if pa.types.is_duration(kind):
         return lambda message: message.seconds * 1_000_000 + int(message.nanos / 1_000)
-    return None if pa.types.is_struct(kind) else lambda message: message.value  # a wrapper of a single value
+    return None if pa.types.is_struct(kind) else lambda message: message.value  # a wrapper message
 
 
 def _document(message: Message) -> dict[str, Any]:
     try:
         document: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    except SerializeToJsonError as error:  # an infinity in a Value
+    except SerializeToJsonError as error:  # infinity in a Value
         raise ValueError(str(error)) from error
     return document
 
@@ -180,29 +180,29 @@ def _fill(message: Any, value: Any, kind: pa.DataType) -> None:
         message.value = _scalar(message.DESCRIPTOR.fields_by_name["value"], value)
     else:
         for number, field in enumerate(message.DESCRIPTOR.fields):
-            one = value.get(field.name)
-            if one is not None:
-                _set(message, field, one, kind.field(number).type)
+            item = value.get(field.name)
+            if item is not None:
+                _set(message, field, item, kind.field(number).type)
             elif field.is_required:
-                raise ValueError(f"the field {field.name!r} is null, and must not be")
+                raise ValueError(f"the field {field.name!r} is null but required")
 
 
 def _set(message: Any, field: Any, value: Any, kind: pa.DataType) -> None:
     name = field.name
     if pa.types.is_map(kind):
         container, item = getattr(message, name), field.message_type.fields_by_name["value"]
-        for key, one in value:
+        for key, element in value:
             if item.message_type is None:
-                container[key] = _scalar(item, one)
+                container[key] = _scalar(item, element)
             else:
-                _fill(container[key], one, kind.item_type)
+                _fill(container[key], element, kind.item_type)
     elif field.is_repeated:
         container = getattr(message, name)
-        for one in value:
+        for element in value:
             if field.message_type is None:
-                container.append(_scalar(field, one))
+                container.append(_scalar(field, element))
             else:
-                _fill(container.add(), one, kind.value_type)
+                _fill(container.add(), element, kind.value_type)
     elif field.message_type is None:
         setattr(message, name, _scalar(field, value))
     else:
@@ -214,5 +214,5 @@ def _set(message: Any, field: Any, value: Any, kind: pa.DataType) -> None:
 def _scalar(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_name.get(value)
-        return int(value) if known is None else known.number  # a number that has no name came as a text
-    return int(value) if isinstance(value, Decimal) else value  # an unsigned one of 64 bits
+        return int(value) if known is None else known.number  # a number without a name was read as text
+    return int(value) if isinstance(value, Decimal) else value  # unsigned 64-bit integers

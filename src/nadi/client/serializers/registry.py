@@ -1,13 +1,12 @@
-"""The schemas of a stream: versions, kept in the table `_schemas` of its scope.
+"""The schemas of a stream: versions, stored in the table `_schemas` of its scope.
 
-A stream's record lists its versions, oldest first; version n has the id n, which events carry. A definition lies
-under its own digest and is written before the record that names it, so a crash between the two does no
-harm. The record is changed by compare-and-set only: of two writers that register at once, the second looks
-again and is checked against the first one's schema too. Nothing in it is ever changed or withdrawn, so an event's
-schema exists as long as the stream's record does.
+A stream's record lists its versions, oldest first; version n has the id n, which events carry. A definition is stored
+under its digest, before the record that names it, so a crash in between is harmless. The record changes by
+compare-and-set only: of two writers that register at once, the second retries and is checked against the first one's
+schema. Versions are never changed or removed, so an event's schema exists as long as the stream's record.
 
-Which schema may follow which is a rule of the stream. BACKWARD: new readers read old events. FORWARD: readers
-not yet changed read new events. FULL: both. Each asks this of the latest version, the TRANSITIVE forms of all.
+The stream's rule decides which schema may follow which. BACKWARD: new readers read old events. FORWARD: old readers
+read new events. FULL: both. Each applies to the latest version, the TRANSITIVE forms to all versions.
 """
 
 from __future__ import annotations
@@ -82,21 +81,21 @@ class SchemaGroup:
         kind: RecordKind[_StoredSchemas] = RecordKind(
             "the schemas of stream",
             scope,
-            lambda name: "delete them by schemas(...).delete(): events that name them can't be read then",
+            lambda name: "delete them with schemas(...).delete(); their events become unreadable",
             lambda name: StreamNotFoundError(scope, name),
             lambda _, value: msgspec.json.decode(value, type=_StoredSchemas),
         )
         self._record = CatalogRecord(self._table, kind, stream)
 
     async def register(self, serializer: SchemaSerializer[T]) -> int:
-        """Return the id of the serializer's schema, which becomes the latest version if it isn't one already.
+        """Return the id of the serializer's schema; register it as the latest version if it is new.
 
-        SchemaIncompatibleError if the stream's rule forbids it; UnavailableError: retrying is safe.
+        SchemaIncompatibleError if the stream's rule forbids it; UnavailableError: a retry is safe.
         """
         definition = serializer.definition
         if len(definition) > SCHEMA_MAX_BYTES:
             raise InvalidArgumentError(
-                f"the schema has {len(definition):,} bytes and the limit is {SCHEMA_MAX_BYTES:,}: leave out "
+                f"the schema has {len(definition):,} bytes, more than the limit of {SCHEMA_MAX_BYTES:,}: remove "
                 "its comments, or split it"
             )
         digest = _digest(serializer.schema_format, definition)
@@ -107,16 +106,16 @@ class SchemaGroup:
                 return None
             await self._check(serializer, record)
             if len(record.versions) >= SCHEMA_MAX_VERSIONS:
-                raise ConflictError(f"{self._name} has {SCHEMA_MAX_VERSIONS} schemas, the limit: begin a new stream")
+                raise ConflictError(f"{self._name} has {SCHEMA_MAX_VERSIONS} schemas, the limit: write to a new stream")
             if stored is None:
                 await self._create_table()
             await self._table.put(self._definition_key(digest), definition)
             new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
             return _StoredSchemas(record.compatibility, (*record.versions, new))
 
-        await self._record.find()  # others' latest is what a schema is checked against
+        await self._record.find()  # the check needs the latest version, which another writer may have stored
         stored = await self._record.put(extended)
-        assert stored is not None, "it has the schema"
+        assert stored is not None, "`extended` added the schema"
         return next(version.id for version in stored.versions if version.digest == digest)
 
     async def check(self, serializer: SchemaSerializer[T]) -> None:
@@ -130,14 +129,14 @@ class SchemaGroup:
         return list((await self._read()).versions)
 
     async def version(self, schema_id: int) -> SchemaVersion:
-        """Return the version with that id; UnknownSchemaError if there is none."""
+        """Return the version with that id; UnknownSchemaError if it doesn't exist."""
         versions = (await self._read()).versions
         if not 1 <= schema_id <= len(versions):
             raise UnknownSchemaError(self.scope, self.stream, schema_id)
         return versions[schema_id - 1]
 
     async def definition(self, version: SchemaVersion) -> bytes:
-        """Return the schema itself, as its serializer stored it."""
+        """Return the schema as its serializer stored it."""
         entry = await self._table.get(self._definition_key(version.digest))
         if entry is None:
             raise UnknownSchemaError(self.scope, self.stream, version.id)
@@ -148,7 +147,7 @@ class SchemaGroup:
         return (await self._read()).compatibility
 
     async def set_compatibility(self, rule: Compatibility) -> None:
-        """Set the rule for schemas registered from now on."""
+        """Set the rule for schemas registered after this call."""
         rule = Compatibility(rule)
 
         async def ruled(stored: _StoredSchemas | None) -> _StoredSchemas:
@@ -159,12 +158,12 @@ class SchemaGroup:
         await self._record.put(ruled)
 
     async def delete(self) -> None:
-        """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
+        """Delete all schemas and the rule of a deleted stream: events that name them become unreadable."""
         try:
             record = await self._read()
-        except ProtocolError:  # definitions of one that can't be read stay, and do no harm
+        except ProtocolError:  # an unreadable record's definitions stay, harmlessly
             record = _StoredSchemas()
-        await self._record.delete()  # first: definitions that no record names do no harm
+        await self._record.delete()  # first: definitions without a record are harmless
         for version in record.versions:
             await self._table.remove(self._definition_key(version.digest))
 
@@ -204,9 +203,9 @@ class SchemaGroup:
                     ]
             if problems:
                 raise SchemaIncompatibleError(
-                    f"the schema can't follow version {version.id} of {self._name}, whose rule is {rule}",
+                    f"the schema can't follow version {version.id} of {self._name} under the rule {rule}",
                     problems,
-                    "Change the schema so that both can be read, write to a new stream, or set another rule with "
+                    "Change the schema so that both are readable, write to a new stream, or set another rule with "
                     "schemas(...).set_compatibility",
                 )
 

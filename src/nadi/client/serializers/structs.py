@@ -1,18 +1,17 @@
 """msgspec structs with their schema kept in the store.
 
-The stored definition is the JSON schema that msgspec generates for the type, and whether events are JSON or
-msgpack. An event is read straight into the reader's own type: fields it doesn't know are dropped, fields the
-writer didn't know get their defaults. A stream may switch from one encoding to the other: each event is read
-in the encoding of the version it names.
+The stored definition is the JSON schema that msgspec generates for the type, and the encoding of events, JSON or
+msgpack. An event is decoded directly into the reader's type: unknown fields are dropped, missing fields get their
+defaults. A stream may switch encodings: each event is read in the encoding of the version it names.
 
-`differences(reader, writer)` names each place where the writer's type has values that the reader's refuses. It
-errs on the safe side: a keyword it doesn't know has to be the same on both sides, and a union branch of the
-writer has to fit one branch of the reader whole.
+`differences(reader, writer)` names each path at which the writer's type has values that the reader's rejects. It errs
+on the safe side: an unknown keyword has to be equal on both sides, and each union branch of the writer has to fit a
+single branch of the reader.
 
 >>> old = {"type": "object", "properties": {"wh": {"type": "integer"}}, "required": ["wh"]}
 >>> new = {"type": "object", "properties": {"wh": {"type": "string"}, "at": {"type": "integer"}}, "required": ["at"]}
 >>> differences(new, old)
-['$.wh: string is read where integer was written', "$.at: is required, and isn't always written"]
+['$.wh: string is read where integer was written', '$.at: is required but not always written']
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxProperties"}
 
 
 def differences(reader: Schema, writer: Schema) -> list[str]:
-    """What of the writer's schema the reader's doesn't accept, with the place of each."""
+    """Return where the reader's schema rejects values of the writer's, with the path of each problem."""
     return _SchemaComparison(reader, writer).compare(reader, writer, "$")
 
 
 class _SchemaComparison:
-    """One run over two schemas; pairs in progress count as compatible, so that recursive types end."""
+    """A comparison of two schemas; pairs in progress count as compatible, so that recursive types end."""
 
     def __init__(self, reader: Schema, writer: Schema) -> None:
         self._reader_types: dict[str, Schema] = reader.get("$defs", {})
@@ -62,7 +61,7 @@ class _SchemaComparison:
         self._pairs.add(pair)
         problems = self._compare(reader, writer, path)
         if problems:
-            self._pairs = before  # what was found good on the way may rest on this pair
+            self._pairs = before  # results of nested pairs may depend on this pair
         return problems
 
     def _compare(self, reader: Schema, writer: Schema, path: str) -> list[str]:
@@ -74,24 +73,24 @@ class _SchemaComparison:
             return self._compare_branches(reader["anyOf"], writer, path)
         if "enum" in writer:
             return [
-                f"{path}: {value!r} is written and not read" for value in writer["enum"] if not _accepts(reader, value)
+                f"{path}: {value!r} is written but not read" for value in writer["enum"] if not _accepts(reader, value)
             ]
         if "enum" in reader:
-            return [f"{path}: only {reader['enum']} are read, and {_name(writer)} was written"]
-        wanted, given = reader.get("type"), writer.get("type")
-        if wanted != given and (wanted, given) != ("number", "integer"):
-            return [f"{path}: {wanted} is read where {_name(writer)} was written"]
+            return [f"{path}: only {reader['enum']} can be read, {_name(writer)} was written"]
+        expected, actual = reader.get("type"), writer.get("type")
+        if expected != actual and (expected, actual) != ("number", "integer"):
+            return [f"{path}: {expected} is read where {_name(writer)} was written"]
         problems = _constraints(reader, writer, path)
-        if wanted == "object":
+        if expected == "object":
             problems += self._compare_objects(reader, writer, path)
-        elif wanted == "array":
+        elif expected == "array":
             problems += self._compare_arrays(reader, writer, path)
         return problems
 
     def _compare_branches(self, branches: list[Any], writer: Schema, path: str) -> list[str]:
         if "enum" in writer:  # its values may be of several branches
             return [
-                f"{path}: {value!r} is written and not read"
+                f"{path}: {value!r} is written but not read"
                 for value in writer["enum"]
                 if not any(_accepts(_resolve(branch, self._reader_types), value) for branch in branches)
             ]
@@ -102,12 +101,12 @@ class _SchemaComparison:
                 return []
             if _resolve(branch, self._reader_types).get("type") == writer.get("type"):
                 tried.append(problems)
-        return min(tried, key=len, default=[f"{path}: {_name(writer)} was written and is none of what is read"])
+        return min(tried, key=len, default=[f"{path}: {_name(writer)} was written, which no branch reads"])
 
     def _compare_objects(self, reader: Schema, writer: Schema, path: str) -> list[str]:
         read: Schema = reader.get("properties", {})
         written: Schema = writer.get("properties", {})
-        # msgspec's structs write their fields only; a dict writes any
+        # a struct writes its fields only; a dict writes any
         others = writer.get("additionalProperties", True) if "properties" not in writer else False
         problems: list[str] = []
         for name, schema in read.items():
@@ -117,31 +116,31 @@ class _SchemaComparison:
                 problems += self.compare(schema, others, f"{path}.{name}")
         always = set(writer.get("required", ()))
         problems += [
-            f"{path}.{name}: is required, and isn't always written"
+            f"{path}.{name}: is required but not always written"
             for name in reader.get("required", ())
             if name not in always
         ]
-        rest = reader.get("additionalProperties", True)
+        others_read = reader.get("additionalProperties", True)
         unknown = {name: schema for name, schema in written.items() if name not in read}
-        if rest is False:
-            problems += [f"{path}.{name}: is written, and unknown fields are forbidden" for name in unknown]
+        if others_read is False:
+            problems += [f"{path}.{name}: is written, but unknown fields are forbidden" for name in unknown]
             if others is not False:
-                problems.append(f"{path}: a dict was written, and unknown fields are forbidden")
-        elif rest is not True:
+                problems.append(f"{path}: a dict was written, but unknown fields are forbidden")
+        elif others_read is not True:
             for name, schema in unknown.items():
-                problems += self.compare(rest, schema, f"{path}.{name}")
+                problems += self.compare(others_read, schema, f"{path}.{name}")
             if others is not False:
-                problems += self.compare(rest, others, f"{path}[...]")
+                problems += self.compare(others_read, others, f"{path}[...]")
         return problems
 
     def _compare_arrays(self, reader: Schema, writer: Schema, path: str) -> list[str]:
         problems: list[str] = []
         least, most = _lengths(writer)
         if least < reader.get("minItems", 0):
-            problems.append(f"{path}: {reader['minItems']} items are needed and {least} may be written")
+            problems.append(f"{path}: at least {reader['minItems']} items are required, {least} may be written")
         longest = reader.get("maxItems")
         if longest is not None and (most is None or most > longest):
-            problems.append(f"{path}: {longest} items are read at most and more may be written")
+            problems.append(f"{path}: at most {longest} items can be read, more may be written")
         fixed = max(len(reader.get("prefixItems", ())), len(writer.get("prefixItems", ())))
         for index in range(fixed if most is None else min(fixed, most)):
             problems += self.compare(_item(reader, index), _item(writer, index), f"{path}[{index}]")
@@ -151,7 +150,7 @@ class _SchemaComparison:
 
 
 def _resolve(schema: Any, types: dict[str, Schema]) -> Schema:
-    """The schema that is meant, always the same object for the same place."""
+    """Return the schema that is meant: the same object each time for a path."""
     if isinstance(schema, bool):
         return _ANY if schema else _NOTHING
     while "$ref" in schema:
@@ -165,7 +164,7 @@ def _item(schema: Schema, index: int) -> Any:
 
 
 def _lengths(writer: Schema) -> tuple[int, int | None]:
-    """(least, most) items that are written; an array-like struct writes each of its fields."""
+    """Return the (minimum, maximum) number of items; an array-like struct writes each of its fields."""
     most = writer.get("maxItems")
     if most is None and "prefixItems" in writer:
         most = len(writer["prefixItems"])
@@ -175,17 +174,17 @@ def _lengths(writer: Schema) -> tuple[int, int | None]:
 def _constraints(reader: Schema, writer: Schema, path: str) -> list[str]:
     problems = []
     for key in sorted((reader.keys() | writer.keys()) - _NOTES - _STRUCTURE):
-        wanted, given = reader.get(key), writer.get(key)
+        expected, actual = reader.get(key), writer.get(key)
         if key in _LOWER or key in _UPPER:
-            if wanted is not None and (given is None or (given < wanted if key in _LOWER else given > wanted)):
-                problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
-        elif wanted != given and not (wanted is None and key in ("pattern", "multipleOf")):
-            problems.append(f"{path}: {key} is {wanted} for the reader and {given} for the writer")
+            if expected is not None and (actual is None or (actual < expected if key in _LOWER else actual > expected)):
+                problems.append(f"{path}: {key} is {expected} for the reader and {actual} for the writer")
+        elif expected != actual and not (expected is None and key in ("pattern", "multipleOf")):
+            problems.append(f"{path}: {key} is {expected} for the reader and {actual} for the writer")
     return problems
 
 
 def _accepts(reader: Schema, value: Any) -> bool:
-    """Whether one value that an enum or Literal writes is read; only what is plain enough to be sure of."""
+    """Return whether a value of an enum or Literal is readable; False for schemas too complex to decide."""
     if not reader.keys() - _NOTES:
         return True
     if "anyOf" in reader:
@@ -225,14 +224,14 @@ class Struct(Generic[T]):
         try:
             schema = precise_schema(type)
         except TypeError as error:
-            raise InvalidArgumentError(f"no schema can be made of {type}: {error}") from error
+            raise InvalidArgumentError(f"msgspec can't describe {type} by a schema: {error}") from error
         self.definition = json.dumps({"encoding": encoding, "schema": schema}, sort_keys=True).encode()
 
     def serialize(self, value: T) -> bytes:
-        # msgspec only checks types when decoding; a value of another type would be noticed by the reader, too late
+        # msgspec checks types only when decoding: the reader would notice a value of another type, too late
         if isinstance(self.type, type) and issubclass(self.type, msgspec.Struct) and not isinstance(value, self.type):
             raise SerializationError(
-                f"a value is a {self.type.__qualname__} here, not {type(value).__qualname__}: make one of it first"
+                f"expected a {self.type.__qualname__}, not {type(value).__qualname__}: convert the value first"
             )
         return self._codec.serialize(value)
 
@@ -255,9 +254,9 @@ def parsed(definition: bytes) -> SchemaDefinition:
 
 
 def precise_schema(kind: Any) -> dict[str, Any]:
-    """Return msgspec's JSON schema, with what it leaves out: times without a time zone and the types of dict keys.
+    """Return msgspec's JSON schema plus what it omits: times without a time zone and the types of dict keys.
 
-    Without these a str and a datetime, or dict[str, int] and dict[int, int], would look the same.
+    Otherwise a str and a datetime, or dict[str, int] and dict[int, int], would look the same.
 
     >>> from datetime import datetime
     >>> precise_schema(dict[int, datetime])
@@ -270,7 +269,7 @@ def precise_schema(kind: Any) -> dict[str, Any]:
 
 
 class _Precision:
-    """Walks a type and its schema side by side, each named type once."""
+    """Walks a type and its schema in parallel, each named type once."""
 
     def __init__(self, definitions: dict[str, Any]) -> None:
         self._definitions = definitions
@@ -325,7 +324,7 @@ class _Precision:
                 yield field.type, schema["properties"][field.encode_name]
 
     def _may_be(self, member: inspect.Type, branch: dict[str, Any]) -> bool:
-        """Whether this branch of a union is the member's; a union has only one member per JSON type."""
+        """Return whether this branch of a union belongs to the member; a union has one member per JSON type."""
         if isinstance(member, inspect.Metadata):
             member = member.type
         if "$ref" in branch:
@@ -338,7 +337,7 @@ class _Precision:
 
 
 def _is_of(member: inspect.Type, definition: dict[str, Any]) -> bool:
-    """Whether a named type's definition is the member's: two types in one union have different tags."""
+    """Return whether a named type's definition belongs to the member: two types in a union have different tags."""
     if not hasattr(member, "fields"):
         return False
     names = {field.encode_name for field in member.fields}

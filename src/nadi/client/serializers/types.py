@@ -1,9 +1,9 @@
-"""Schemas of each format, and those in Spark's DDL, as Arrow types.
+"""Arrow types of the schemas of each format, and of Spark's DDL.
 
-The Arrow type of a schema says how its values are made into a column: a field that isn't nullable has to be there, one
-with a default is that where it wasn't written, integers for a timestamp count its unit, and JSON's type stands for
-what Spark has no type for (unions of several types, types that contain themselves), which comes as the text of its
-JSON. What such a column is in Arrow and in Spark, `serializers.arrow_columns.plain` says.
+The Arrow type of a schema describes how its values become a column: a field that isn't nullable is required, a field
+with a default has it where the event omits the field, integers for a timestamp count its unit. The JSON type stands
+for types that Spark lacks (unions of several types, recursive types); its values are JSON texts.
+`serializers.arrow_columns.plain` maps such a type to the type in a scan and in Spark.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow as pa
 from nadi.errors import InvalidArgumentError
 from nadi.naming import PER_SECOND, is_number
 
-DEFAULT = b"default"  # in the metadata of a field that has one: as JSON, unless the format's library knows it
-ABSENT = b"absent"  # in the metadata of a field that is left out where it would be null
+DEFAULT = b"default"  # in the metadata of a field: its default as JSON, unless the format's library knows it
+ABSENT = b"absent"  # in the metadata of a field that is omitted instead of null
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
 COUNTED = {unit: pa.timestamp(unit, "+00:00") for unit in PER_SECOND}  # of documents whose schema names the unit
 JSON = pa.opaque(pa.string(), "json", "nadi")
-UUID_TEXT = pa.opaque(pa.string(), "text", "nadi")  # of Avro: what `str` makes of one
+UUID_TEXT = pa.opaque(pa.string(), "text", "nadi")  # of Avro: str(UUID)
 _TYPES = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -45,29 +45,31 @@ _TYPES = {
     **{f"timestamp_{unit}": kind for unit, kind in COUNTED.items()},
 }
 _TOKENS = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([^\W]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
-_UNREADABLE = re.compile(r'["\\\x00-\x1f]')  # by msgspec
+_UNREADABLE = re.compile(r'["\\\x00-\x1f]')  # msgspec can't read such names
 _MAX_DEPTH = 60  # Arrow has at most 64 levels
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """Whether values of that type come as the text of their JSON."""
+    """Return whether the type's values are JSON texts."""
     return bool(kind == JSON)
 
 
 def is_uuid(kind: pa.DataType) -> bool:
-    """Whether values of that type are the texts of Avro's UUIDs."""
+    """Return whether the type's values are the texts of Avro's UUIDs."""
     return bool(kind == UUID_TEXT)
 
 
 def alike(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> tuple[str, str] | None:
-    """Two names beside each other that differ by case alone, which SQL can't tell apart: among the fields, or in one of
-    them, or with one of those that were there before."""
-    there = {field.name: field for field in before}
-    known = {name.lower(): field for name, field in there.items()}
+    """Return two sibling names that differ in case only, which SQL doesn't distinguish; None if all differ.
+
+    Looks at the fields, at those nested in them, and at the fields that existed `before`.
+    """
+    existing = {field.name: field for field in before}
+    known = {name.lower(): field for name, field in existing.items()}
     seen: dict[str, str] = {}
     for field in fields:
         low = field.name.lower()
-        other = there.get(field.name, known.get(low))
+        other = existing.get(field.name, known.get(low))
         name = seen.setdefault(low, field.name if other is None else other.name)
         if name != field.name:
             return name, field.name
@@ -95,19 +97,21 @@ def struct_of(fields: Iterable[pa.Field]) -> pa.DataType:
 
 
 def of_ddl(text: str) -> pa.DataType:
-    """Return the struct that the text describes; InvalidArgumentError, with the option's name, if it is none.
+    """Return the struct that the text describes; InvalidArgumentError, naming the option, if it isn't DDL.
 
     >>> str(of_ddl("time timestamp, value double, tags array<string>"))
     'struct<time: timestamp[s, tz=UTC], value: double, tags: list<element: string>>'
     """
     ddl = _Ddl(text)
-    kind = ddl.kind(0) if ddl.is_next("struct", "<") else ddl.fields("", 0)  # as `simpleString` writes it, or without
+    kind = (
+        ddl.kind(0) if ddl.is_next("struct", "<") else ddl.fields("", 0)
+    )  # with the brackets of `simpleString`, or without
     ddl.check_end()
     return kind
 
 
 def to_ddl(kind: pa.DataType) -> str:
-    """Return the text that describes a struct whose types are plain; InvalidArgumentError if none does.
+    """Return the DDL of a struct of plain types; InvalidArgumentError if a type has none.
 
     >>> to_ddl(of_ddl("meter string, `wh.sum` decimal(9, 2), tags map<string, array<struct<a: int>>>"))
     '`meter` string, `wh.sum` decimal(9, 2), `tags` map<string, array<struct<`a` int>>>'
@@ -129,15 +133,15 @@ def _text(kind: pa.DataType) -> str:
         return "timestamp" if kind.tz is not None else "timestamp_ntz"
     name = next((name for name, known in _TYPES.items() if known == kind), None)
     if name is None:
-        raise InvalidArgumentError(f"a column can't be described as one of JSON: it is {kind}")
+        raise InvalidArgumentError(f"a column of type {kind} can't be written as DDL: use a type that JSON has")
     return name
 
 
 class _Ddl:
-    """The tokens of a text, read from the first to the last."""
+    """A parser over the tokens of a text."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+        self._text, self._next_index = text, 0
         self._tokens: list[str] = []
         position = 0
         while text[position:].strip():
@@ -150,11 +154,11 @@ class _Ddl:
             raise self._wrong("it is empty")
 
     def fields(self, end: str, depth: int) -> pa.DataType:
-        """A struct's fields, up to the token `end`."""
+        """Return a struct of the fields before the token `end`."""
         fields = [self._field(depth)]
         while self._take(","):
             fields.append(self._field(depth))
-        if self._at < len(self._tokens) and not self.is_next(end):
+        if self._next_index < len(self._tokens) and not self.is_next(end):
             self._expect(",")
         if len({field.name for field in fields}) < len(fields):
             raise self._wrong("it names a field twice")
@@ -162,35 +166,35 @@ class _Ddl:
 
     def kind(self, depth: int) -> pa.DataType:
         if depth > _MAX_DEPTH:
-            raise self._wrong(f"its types lie in each other more than {_MAX_DEPTH} deep")
+            raise self._wrong(f"its types are nested more than {_MAX_DEPTH} levels deep")
         name = self._next("a type").lower()
         if name in ("struct", "array", "map"):
             self._expect("<")
             if name == "struct":
-                made = self.fields(">", depth + 1)
+                parsed = self.fields(">", depth + 1)
             elif name == "array":
-                made = pa.list_(pa.field("element", self.kind(depth + 1)))
+                parsed = pa.list_(pa.field("element", self.kind(depth + 1)))
             else:
                 key = self.kind(depth + 1)
                 self._expect(",")
-                made = pa.map_(key, self.kind(depth + 1))
+                parsed = pa.map_(key, self.kind(depth + 1))
             self._expect(">")
-            return made
+            return parsed
         if name in ("decimal", "dec", "numeric"):
             return self._decimal()
         if name not in _TYPES:
             raise self._wrong(
-                f"there is no type {name[:30]!r} for values: there are {', '.join(_TYPES)}, decimal(p, s), "
-                "array<…>, map<…, …> and struct<…>"
+                f"{name[:30]!r} is not a type: use one of {', '.join(_TYPES)}, decimal(p, s), "
+                "array<…>, map<…, …>, struct<…>"
             )
         return _TYPES[name]
 
     def is_next(self, *tokens: str) -> bool:
-        return [token.lower() for token in self._tokens[self._at : self._at + len(tokens)]] == [*tokens]
+        return [token.lower() for token in self._tokens[self._next_index : self._next_index + len(tokens)]] == [*tokens]
 
     def check_end(self) -> None:
-        if self._at < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._at]!r} comes where it should end")
+        if self._next_index < len(self._tokens):
+            raise self._wrong(f"{self._tokens[self._next_index]!r} follows its end")
 
     def _wrong(self, why: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -203,16 +207,14 @@ class _Ddl:
         if name.startswith("`"):
             name = name[1:-1].replace("``", "`")
         elif not (name.isidentifier() or name.isalnum()):
-            raise self._wrong(f"{name!r} comes where a field's name should")
+            raise self._wrong(f"{name!r} is not a field's name")
         if _UNREADABLE.search(name):
-            raise self._wrong(
-                f"the field {name[:30]!r} can't be read: names have no quotes, backslashes or control characters"
-            )
+            raise self._wrong(f"the field {name[:30]!r} has a quote, a backslash or a control character")
         self._take(":")
         kind = self.kind(depth)
         field = pa.field(name, kind, nullable=not self._take("not", "null"))
         if self._take("comment"):
-            self._at += 1
+            self._next_index += 1
         return field
 
     def _decimal(self) -> pa.DataType:
@@ -222,28 +224,28 @@ class _Ddl:
             scale = self._number() if self._take(",") else 0
             self._expect(")")
         if not 1 <= precision <= 38 or scale > precision:
-            raise self._wrong(f"there is no decimal({precision}, {scale}): at most 38 digits, so many behind the point")
+            raise self._wrong(f"decimal({precision}, {scale}) has more than 38 digits, or a scale above its precision")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
         token = self._next("a number")
         if not is_number(token):
-            raise self._wrong(f"{token[:30]!r} comes where a number should")
+            raise self._wrong(f"{token[:30]!r} is not a number")
         return int(token)
 
     def _take(self, *tokens: str) -> bool:
-        """Go behind these tokens, if they come next."""
+        """Skip these tokens if they are next; return whether they were."""
         is_next = self.is_next(*tokens)
-        self._at += len(tokens) if is_next else 0
+        self._next_index += len(tokens) if is_next else 0
         return is_next
 
     def _expect(self, token: str) -> None:
         following = self._next(repr(token))
         if following != token:
-            raise self._wrong(f"{following!r} comes where {token!r} should")
+            raise self._wrong(f"{following!r} stands in place of {token!r}")
 
-    def _next(self, wanted: str) -> str:
-        if self._at >= len(self._tokens):
-            raise self._wrong(f"it ends where {wanted} should come")
-        self._at += 1
-        return self._tokens[self._at - 1]
+    def _next(self, expected: str) -> str:
+        if self._next_index >= len(self._tokens):
+            raise self._wrong(f"it ends before {expected}")
+        self._next_index += 1
+        return self._tokens[self._next_index - 1]

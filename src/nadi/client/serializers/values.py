@@ -1,9 +1,8 @@
-"""Writers and readers of values: those of bytes, with a serializer before them.
+"""Writers and readers of values: those of bytes, wrapped with a serializer.
 
-Made by StreamManager where a serializer is given; without one nothing here is in the way. A writer serializes in
-the caller's thread, so an error comes at once and from the call that gave the value. A reader serializes nothing
-ahead: `event.value` is made when first asked for, and an event that can't be read fails alone, with its bytes
-still in `event.data`.
+Created by StreamManager if a serializer is given; without one, nothing here is involved. A writer serializes in the
+caller's thread, so an error is raised at once by the call that passed the value. A reader decodes lazily: `event.value`
+is decoded on first access, and an unreadable event fails alone, with its bytes still in `event.data`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ValueEvent(Generic[T_co]):
-    """One event: its value, its bytes, and where it lies (as in Event)."""
+    """An event: its value, its bytes, and its location (as in Event)."""
 
     __slots__ = ("_decode", "_value", "data", "offset", "segment_id")
 
@@ -42,7 +41,7 @@ class ValueEvent(Generic[T_co]):
 
     @property
     def value(self) -> T_co:
-        """SerializationError, SchemaIncompatibleError or UnknownSchemaError if it can't be read; others can."""
+        """The decoded value; SerializationError, SchemaIncompatibleError or UnknownSchemaError if it can't be read."""
         decode = self._decode
         if decode is not None:
             try:
@@ -58,7 +57,7 @@ class ValueEvent(Generic[T_co]):
 
 
 class ValueWriting(Generic[T]):
-    """The writing of values, the same for writers and transactions."""
+    """The write methods shared by writers and transactions of values."""
 
     _encode: Callable[[T], bytes]
 
@@ -67,21 +66,21 @@ class ValueWriting(Generic[T]):
         raise NotImplementedError
 
     def write_event(self, value: T, routing_key: str | None = None) -> Ack:
-        """Accept one value; SerializationError, before anything is accepted, if it can't be written."""
+        """Accept one value; SerializationError if it can't be serialized."""
         return self._taker.write_event(self._encode(value), routing_key)
 
     def write_batch(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
-        """Accept many values, with one key for all or one each; none if one of them can't be written."""
+        """Accept many values, with one key for all or one each; none is accepted if one can't be serialized."""
         return self._taker.write_batch([self._encode(value) for value in values], routing_keys)
 
     async def write_many(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
-        """`write_batch`, waiting for room wherever there is none: for any number of values."""
+        """Accept any number of values as `write_batch` does, waiting for capacity as needed."""
         return await self._taker.write_many([self._encode(value) for value in values], routing_keys)
 
 
 @checked(without=("write",))
 class ValueWriter(Writing, ValueWriting[T]):
-    """EventWriter's methods, for values."""
+    """A writer of values with EventWriter's methods."""
 
     def __init__(self, sender: EventSender, encode: Callable[[T], bytes]) -> None:
         super().__init__(sender)
@@ -98,7 +97,7 @@ class ValueWriter(Writing, ValueWriting[T]):
 
 
 class ValueTransaction(OpenTransaction, ValueWriting[T]):
-    """Transaction's methods, for values."""
+    """A transaction of values with Transaction's methods."""
 
     def __init__(self, owner: TransactionalValueWriter[T], *args: Any) -> None:
         super().__init__(owner, *args)
@@ -107,7 +106,7 @@ class ValueTransaction(OpenTransaction, ValueWriting[T]):
 
 @checked()
 class TransactionalValueWriter(TransactionWriter[ValueTransaction[T]], Generic[T]):
-    """TransactionalEventWriter's methods, for values."""
+    """A writer of values with TransactionalEventWriter's methods."""
 
     _kind: type[ValueTransaction[T]] = ValueTransaction
 
@@ -118,28 +117,30 @@ class TransactionalValueWriter(TransactionWriter[ValueTransaction[T]], Generic[T
 
 @checked()
 class ValueReader(Closing, Generic[T]):
-    """SliceReader, for values; iterate over it for lists of ValueEvent, one list for each block."""
+    """A SliceReader of values; iterating yields one list of ValueEvent per block."""
 
     def __init__(self, reader: SliceReader, decoder: EventDecoder[T]) -> None:
         self._reader, self._decoder = reader, decoder
-        self._held: tuple[StreamCut, int, EventBlock] | None = None  # a block not given out, and where it begins
+        self._pending: tuple[StreamCut, int, EventBlock] | None = (
+            None  # a block not yet returned, and the cut before it
+        )
 
     async def next_events(self, timeout: float | None = None) -> list[ValueEvent[T]] | None:
-        """Return some events of one segment, or None at the end of the slice or of a sealed stream.
+        """Return some events of one segment; None at the end of the slice or of a sealed stream.
 
-        RequestTimeoutError if nothing came within `timeout` seconds, and UnavailableError if a schema can't be
-        fetched now: ask again, nothing was skipped. TruncatedError as in SliceReader.next_block.
+        RequestTimeoutError if no event arrives within `timeout` seconds, UnavailableError if a schema can't be fetched
+        now: call again, nothing was skipped. TruncatedError as in SliceReader.next_block.
         """
-        if self._held is None:
+        if self._pending is None:
             before = self._reader.position()
             following = await self._reader.next_block(timeout)
             if following is None:
                 return None
-            self._held = (before, *following)
-        _, segment_id, block = self._held
+            self._pending = (before, *following)
+        _, segment_id, block = self._pending
         payloads = block.events()
         decode = await self._decoder.prepare(payloads)
-        self._held = None
+        self._pending = None
         return values_of(segment_id, block, payloads, decode)
 
     async def __aiter__(self) -> AsyncIterator[list[ValueEvent[T]]]:
@@ -147,8 +148,8 @@ class ValueReader(Closing, Generic[T]):
             yield events
 
     def position(self) -> StreamCut:
-        """Return the boundary between what was given out and what was not; start there to continue."""
-        return self._reader.position() if self._held is None else self._held[0]
+        """Return the cut between the events returned and those that follow; start there to continue."""
+        return self._reader.position() if self._pending is None else self._pending[0]
 
     async def current_time_window(self) -> TimeWindow:
         """Return the window of event time at `position()`, from the stream's watermarks."""
@@ -156,22 +157,22 @@ class ValueReader(Closing, Generic[T]):
 
     @property
     def skipped(self) -> list[DamagedDataError]:
-        """With on_damage="skip": the last 1,000 damaged places that were skipped."""
+        """With on_damage="skip": errors of the last 1,000 damaged ranges that were skipped."""
         return self._reader.skipped
 
     def close(self) -> None:
-        """Close at once; whoever waits in `next_events` gets ClosedError."""
+        """Close at once; a pending `next_events` raises ClosedError."""
         self._reader.close()
 
 
 def values_of(
     segment_id: int, block: EventBlock, payloads: list[bytes], decode: Callable[[bytes], T]
 ) -> list[ValueEvent[T]]:
-    """The events of a block, whose payloads these are."""
+    """Return the events of a block with these payloads."""
     offsets = block.offsets().tolist()
     return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
 
 
 def parts_of(reader: ValueReader[T]) -> tuple[SliceReader, EventDecoder[T]]:
-    """The reader of blocks under it, and what decodes them."""
+    """Return the reader of blocks that the reader wraps, and its decoder."""
     return reader._reader, reader._decoder

@@ -1,4 +1,4 @@
-"""Streams as tables, by the definitions that the store keeps: their rows, the latest of each key, and changes.
+"""Streams read as tables by stored definitions: their rows, the latest row of each key, and changes.
 
-Reads by `scan`, and owns what is made of its rows: nothing here is kept in the store but what it says of its progress.
+Reads with `scan`; stores nothing but the progress of written changes.
 """

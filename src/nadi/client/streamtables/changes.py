@@ -1,8 +1,8 @@
-"""What rows change: each that comes, beside the latest one of its key before it.
+"""Compute changes: compare each new row with the latest earlier row of its key.
 
-`_change_type` says what a row is: `insert` for one of a key that isn't in the table, `update_before` and `update_after`
-for what one was and has become, `delete` for what one was. The rows of each key are in order. A row that deletes what
-isn't there changes nothing, nor does one that has an earlier place than another of its key.
+`_change_type` is `insert` for a row of a new key, `update_before` and `update_after` for the old and new values of an
+update, `delete` for the old values of a deleted key. The changes of each key are in order. Deleting an unknown key
+changes nothing, nor does a row that precedes another of its key.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from nadi.limits import STREAM_TABLE_PARTS
 
 _TYPES = (INSERT, BEFORE, AFTER, DELETE)
 _INSERT, _BEFORE, _AFTER, _DELETE = range(len(_TYPES))
-_NOBODY = -1
+_MISSING = -1
 
 
 def changes_schema(layout: Layout) -> pa.Schema:
-    """Of changes, as they are given away."""
-    return pa.schema([pa.field(CHANGE, pa.string()), *layout.told])
+    """Return the schema of changes for output."""
+    return pa.schema([pa.field(CHANGE, pa.string()), *layout.output_schema])
 
 
 def changes_of(
     layout: Layout, before: Iterator[pa.Table], rows: Iterator[pa.Table], level: int = 0
 ) -> Iterator[pa.Table]:
-    """What the rows change in a table of all rows before them, with `changes_schema`."""
+    """Yield the changes that the rows make to a table of all rows before them, with `changes_schema`."""
     state = LatestByKey(layout, keeps_deleted=True)
-    for some in before:
-        state.add(some)
+    for batch in before:
+        state.add(batch)
         if state.is_too_large and level < MOST_LEVELS:
             break
     else:
         for window in windows(rows):
-            found, new = changed(layout, state.rows(), window)
-            yield found
+            changes, new = changed(layout, state.rows(), window)
+            yield changes
             state.add(new)
             if state.is_too_large and level < MOST_LEVELS:
                 break
@@ -66,62 +66,66 @@ def changes_of(
             news.write(window)
         for number in range(STREAM_TABLE_PARTS):
             yield from changes_of(layout, olds.read(number), news.read(number), level + 1)
-            olds.forget(number)
-            news.forget(number)
+            olds.discard(number)
+            news.discard(number)
 
 
-def changed(layout: Layout, held: pa.Table, window: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What the rows of a window change, and those of them that are new. held: one row for each key before them."""
-    both = pa.concat_tables([held, window]).combine_chunks()
+def changed(layout: Layout, latest: pa.Table, window: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the changes of a window of rows, and its rows that count. latest: one earlier row for each key."""
+    both = pa.concat_tables([latest, window]).combine_chunks()
     codes, count = codes_of(both, layout.keys)
-    old, new = codes[: len(held)], codes[len(held) :]
-    holders = np.full(count, _NOBODY, np.int64)  # the held row of each key
-    holders[old] = np.arange(len(held))
-    places = np.arange(len(held), len(both))
-    late = _is_late(both, holders[new], places)
+    old, new = codes[: len(latest)], codes[len(latest) :]
+    latest_of = np.full(count, _MISSING, np.int64)  # the index of the latest row of each key
+    latest_of[old] = np.arange(len(latest))
+    indices = np.arange(len(latest), len(both))
+    late = _is_late(both, latest_of[new], indices)
     if late.any():
-        new, places = new[~late], places[~late]
-        window = both.take(pa.array(places))
-    previous = _previous(new, places, holders)
+        new, indices = new[~late], indices[~late]
+        window = both.take(pa.array(indices))
+    previous = _previous(new, indices, latest_of)
     deleted = layout.deletes(both)
-    was = (previous != _NOBODY) & ~deleted[previous]
-    gone = deleted[places]
-    return _told(layout, both, places, previous, was, gone), window
+    existed = (previous != _MISSING) & ~deleted[previous]
+    is_deleted = deleted[indices]
+    return _change_rows(layout, both, indices, previous, existed, is_deleted), window
 
 
-def _is_late(both: pa.Table, held: Codes, places: Codes) -> Flags:
-    """Which rows aren't behind the one that is held of their key."""
+def _is_late(both: pa.Table, latest: Codes, indices: Codes) -> Flags:
+    """Return which rows don't follow the latest row of their key."""
     segments, offsets = (both[name].to_numpy() for name in OWN)
-    mine, other = segments[places], segments[held]
-    late: Flags = (held != _NOBODY) & ((mine < other) | ((mine == other) & (offsets[places] <= offsets[held])))
+    own, other = segments[indices], segments[latest]
+    late: Flags = (latest != _MISSING) & ((own < other) | ((own == other) & (offsets[indices] <= offsets[latest])))
     return late
 
 
-def _previous(codes: Codes, places: Codes, holders: Codes) -> Codes:
-    """Of each row, the one of its key before it."""
+def _previous(codes: Codes, indices: Codes, latest_of: Codes) -> Codes:
+    """Return the index of each row's predecessor of the same key."""
     order = np.argsort(codes, kind="stable")
-    keys, mine = codes[order], places[order]
-    found = np.empty(len(codes), np.int64)
+    keys, rows = codes[order], indices[order]
+    previous = np.empty(len(codes), np.int64)
     is_first = np.ones(len(codes), bool)
     is_first[1:] = keys[1:] != keys[:-1]
-    before = np.concatenate([[_NOBODY], mine[:-1]]) if len(mine) else mine
-    found[order] = np.where(is_first, holders[keys], before)
-    return found
+    before = np.concatenate([[_MISSING], rows[:-1]]) if len(rows) else rows
+    previous[order] = np.where(is_first, latest_of[keys], before)
+    return previous
 
 
-def _told(layout: Layout, both: pa.Table, places: Codes, previous: Codes, was: Flags, gone: Flags) -> pa.Table:
-    """Up to two rows for each: with the values of the one before, and its own."""
-    first = np.flatnonzero(was)  # what was: before an update, or deleted
-    second = np.flatnonzero(~gone)  # what is
+def _change_rows(
+    layout: Layout, both: pa.Table, indices: Codes, previous: Codes, existed: Flags, is_deleted: Flags
+) -> pa.Table:
+    """Return up to two rows for each row: the previous values, and its own."""
+    first = np.flatnonzero(existed)  # old values: of updates and deletions
+    second = np.flatnonzero(~is_deleted)  # new values
     rows = np.concatenate([first, second])
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
-    values = np.concatenate([previous[first], places[second]])[order]
-    kinds = np.concatenate([np.where(gone[first], _DELETE, _BEFORE), np.where(was[second], _AFTER, _INSERT)])[order]
-    found = both.take(pa.array(values))
-    own = both.select(OWN).take(pa.array(places[rows]))  # where the change lies
+    values = np.concatenate([previous[first], indices[second]])[order]
+    olds, news = np.where(is_deleted[first], _DELETE, _BEFORE), np.where(existed[second], _AFTER, _INSERT)
+    kinds = np.concatenate([olds, news])[order]
+    table = both.take(pa.array(values))
+    own = both.select(OWN).take(pa.array(indices[rows]))  # the change's position
     for name in (SEGMENT, OFFSET):
-        found = found.set_column(found.schema.get_field_index(name), name, own[name])
-    told = layout.tell(found)
-    types = pa.array(_TYPES, pa.string())  # here, for the first array has PyArrow import pandas, which takes 0.2 s
-    return pa.Table.from_arrays([types.take(pa.array(kinds)), *told.columns], schema=changes_schema(layout))
+        table = table.set_column(table.schema.get_field_index(name), name, own[name])
+    output = layout.output(table)
+    # not a constant: creating an array makes PyArrow import pandas, which takes 0.2 s
+    types = pa.array(_TYPES, pa.string())
+    return pa.Table.from_arrays([types.take(pa.array(kinds)), *output.columns], schema=changes_schema(layout))

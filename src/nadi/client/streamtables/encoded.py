@@ -1,7 +1,7 @@
-"""Rows as events of a table's stream, each with the routing key that its key makes.
+"""Encode rows as events of a table's stream, each with a routing key derived from its key.
 
-The routing key is the text of the key's column: as it is if it is a text, else as Arrow writes it (5, true,
-2026-11-14), of bytes their hex digits. Of a key of several columns it is these texts, with `/` between them.
+The routing key is the key column's text: strings unchanged, bytes as hex digits, other types as Arrow formats them (5,
+true, 2026-11-14). The texts of several columns are joined by `/`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """The events, their routing keys, and the columns that they were made of, in the table's types."""
+    """The events, their routing keys, and the columns they encode, in the table's types."""
 
     events: Sequence[bytes]
     keys: list[str | None]
     columns: Mapping[str, pa.Array]
 
     def texts(self) -> Iterator[bytes]:
-        """What each row says, however it is encoded."""
+        """Yield each row's content as JSON, independent of the encoding."""
         names = sorted(self.columns)
         encode = msgspec.json.Encoder().encode
         for values in zip(*(self.columns[name].to_pylist() for name in names), strict=True):
@@ -41,8 +41,7 @@ class EncodedRows:
 
 
 class RowEncoder:
-    """Makes events of batches of rows that have the schema `given`; InvalidArgumentError if the table has no place for
-    one of its columns."""
+    """Encodes batches of rows of the schema `given`; InvalidArgumentError if the table lacks one of its columns."""
 
     def __init__(self, table: TableDefinition, target: ReadTarget, given: pa.Schema) -> None:
         self._name = f"table {table.scope}/{table.name}"
@@ -52,23 +51,25 @@ class RowEncoder:
         known = [field.name for field in self._fields]
         for name in given.names:
             if name not in known or given.names.count(name) > 1:
-                why = "twice" if name in known else f"and {self._name} doesn't: it has {', '.join(known)}"
-                raise InvalidArgumentError(f"the rows have a column {name[:60]!r}, {why}: leave it out")
+                why = "twice" if name in known else f"but {self._name} doesn't: it has {', '.join(known)}"
+                raise InvalidArgumentError(f"the rows have a column {name[:60]!r} {why}: omit it")
         for name in self._key:
             if name not in given.names:
-                raise InvalidArgumentError(f"the rows have no column {name!r}, a part of the key of {self._name}")
+                raise InvalidArgumentError(
+                    f"the rows lack the column {name!r}, which is part of the key of {self._name}"
+                )
         self._has_schema = target.definition is not None
         if self._has_schema:
-            here = [field for field in self._fields if field.name in given.names]
-            check_column(pa.struct(here), target, "row")
+            fields = [field for field in self._fields if field.name in given.names]
+            check_column(pa.struct(fields), target, "row")
         self._encode = encoder(target)
         self._checks = [check_taken, *([check_finite] if target.options.format == "json" else [])]
 
     def of(self, batch: pa.RecordBatch, first: int = 0) -> EncodedRows:
-        """The batch's rows as events. first: the number of its first row, for errors to name the one that is meant.
+        """Encode the batch's rows. first: the number of its first row, for errors to identify a row.
 
-        InvalidArgumentError for a value that has no place in its column, or only with loss; SerializationError for one
-        that the format hasn't.
+        InvalidArgumentError for a value that doesn't fit its column without loss; SerializationError for one that the
+        format can't represent.
         """
         columns = {name: self._lossless(name, batch.column(name), first) for name in batch.schema.names}
         keys = self._keys([columns[name] for name in self._key], batch.num_rows, first)
@@ -78,22 +79,23 @@ class RowEncoder:
         return EncodedRows(self._encode(self._rows(columns, batch.num_rows)), keys, columns)
 
     def _rows(self, columns: Mapping[str, pa.Array], count: int) -> pa.StructArray:
-        """All columns, those not given as nulls; where a schema may say what is written instead, only those given."""
+        """Return all columns, with nulls for missing ones; only the given columns if a stored schema supplies the
+        rest."""
         if self._has_schema:
-            fields = [one for one in self._fields if one.name in columns]
-            return pa.StructArray.from_arrays([columns[one.name] for one in fields], fields=fields)
-        whole = [columns.get(one.name, pa.nulls(count, one.type)) for one in self._fields]
-        return pa.StructArray.from_arrays(whole, fields=self._fields)
+            fields = [field for field in self._fields if field.name in columns]
+            return pa.StructArray.from_arrays([columns[field.name] for field in fields], fields=fields)
+        arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in self._fields]
+        return pa.StructArray.from_arrays(arrays, fields=self._fields)
 
     def _lossless(self, name: str, column: pa.Array, first: int) -> pa.Array:
-        wanted = self._kind.field(name).type
+        table_type = self._kind.field(name).type
         try:
             return lossless(column, self._given_kind.field(name).type)
         except MisfitError as error:
             which = "" if error.row is None else f"row {first + error.row:,} has {_shown(column, error.row)}, and "
             raise InvalidArgumentError(
-                f"column {name!r} of the rows is {column.type}, and {self._name} has {wanted} there: {which}"
-                f"{error.why}. Cast it, or leave it out"
+                f"column {name!r} of the rows is {column.type}, but {table_type} in {self._name}: {which}"
+                f"{error.why}. Cast or omit the column"
             ) from None
 
     def _keys(self, columns: Sequence[pa.Array], count: int, first: int) -> list[str | None]:
@@ -102,8 +104,8 @@ class RowEncoder:
         for name, column in zip(self._key, columns, strict=True):
             if column.null_count:
                 raise InvalidArgumentError(
-                    f"row {first + pc.index(column.is_null(), True).as_py():,} has no {name!r}, which is a part of the "
-                    f"key of {self._name}: leave it out, or name one"
+                    f"row {first + pc.index(column.is_null(), True).as_py():,} lacks {name!r}, which is part of the "
+                    f"key of {self._name}: omit the row, or set the value"
                 )
         texts = [_texts(column) for column in columns]
         return list(texts[0]) if len(texts) == 1 else ["/".join(parts) for parts in zip(*texts, strict=True)]
@@ -111,9 +113,9 @@ class RowEncoder:
 
 def _texts(column: pa.Array) -> list[str]:
     if pa.types.is_binary(column.type):
-        return [one.hex() for one in column.to_pylist()]
-    found: list[str] = pc.cast(column, pa.string()).to_pylist()
-    return found
+        return [value.hex() for value in column.to_pylist()]
+    texts: list[str] = pc.cast(column, pa.string()).to_pylist()
+    return texts
 
 
 def _check(name: str, column: pa.Array, first: int, check: Callable[[pa.Array], None]) -> None:
@@ -125,14 +127,14 @@ def _check(name: str, column: pa.Array, first: int, check: Callable[[pa.Array], 
 
 
 def _shown(column: pa.Array, row: int) -> str:
-    one = column.slice(row, 1)
-    if pa.types.is_string(one.type) or pa.types.is_large_string(one.type):
-        text = one.cast(pa.large_binary() if pa.types.is_large_string(one.type) else pa.binary())[0].as_py()
+    cell = column.slice(row, 1)
+    if pa.types.is_string(cell.type) or pa.types.is_large_string(cell.type):
+        text = cell.cast(pa.large_binary() if pa.types.is_large_string(cell.type) else pa.binary())[0].as_py()
         value: object = text.decode(errors="backslashreplace")
     else:
         try:
-            value = one[0].as_py()
-        except (ValueError, OverflowError):  # a time that Python has none for
-            value = one.cast(pa.string())[0].as_py()
+            value = cell[0].as_py()
+        except (ValueError, OverflowError):  # a time outside the range of Python's datetime
+            value = cell.cast(pa.string())[0].as_py()
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -1,12 +1,11 @@
-"""The latest row of each key, of rows that come in the order of their places.
+"""Compute the latest row of each key from rows in the order of their positions.
 
-Up to a sixth of `STREAM_TABLE_MEMORY_BYTES` of latest rows are held, and as much of rows that have come since; the rest
-is for copies, and numbers of keys, while the former are made of both. If the latest rows alone are more, they and
-whatever follows are divided by key over temporary files, which are then treated like that one by one.
+Up to a sixth of `STREAM_TABLE_MEMORY_BYTES` of latest rows are kept in memory, and as many new rows; the rest is for
+copies and key codes while both are merged. If the latest rows exceed that, they and all later rows are partitioned by
+key over temporary files, which are then processed one by one in the same way.
 
-A `Spill` has rows in temporary files: each key's in one of them, in the order of their coming. The files have no names,
-so nothing is left of them however the process ends. They are in `tempfile.gettempdir()`, which the environment's TMPDIR
-chooses.
+A `Spill` partitions rows over temporary files, each key's rows in one file in their order. The files are unnamed, so
+they vanish however the process ends. They are in `tempfile.gettempdir()`, which TMPDIR sets.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ from nadi.client.streamtables.layout import Layout, codes_of, hashes_of
 from nadi.errors import StorageFullError, UnavailableError
 from nadi.limits import MIB, STREAM_TABLE_MEMORY_BYTES, STREAM_TABLE_PARTS
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Spill:
-    """As many files as a level has parts. level: how often the rows were divided before, each time by another hash."""
+    """STREAM_TABLE_PARTS temporary files. level: how often the rows were partitioned before; each level uses another
+    hash."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], level: int) -> None:
         self._schema, self._keys, self._level = schema, keys, level
         self._files: list[IO[bytes]] = []
         self._writers: list[pa.RecordBatchWriter] = []
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with self._told():
+        with self._mapped_errors():
             for _ in range(STREAM_TABLE_PARTS):
                 file = tempfile.TemporaryFile(prefix="nadi-table-")  # noqa: SIM115 - closed with the others
                 self._files.append(file)
@@ -49,107 +49,107 @@ class Spill:
         for file in self._files:
             try:
                 file.close()
-            except OSError:  # what it still held has no room: it is thrown away anyhow
+            except OSError:  # its buffer didn't fit on the disk; the data is discarded anyway
                 pass
 
     def write(self, rows: pa.Table) -> None:
-        """StorageFullError if there is no room for them."""
+        """Add rows; StorageFullError if the disk is full."""
         parts = (hashes_of(rows, self._keys, self._level) % np.uint64(STREAM_TABLE_PARTS)).astype(np.int64)
         order = np.argsort(parts, kind="stable")
         sorted_rows = rows.combine_chunks().take(pa.array(order))
-        borders = np.searchsorted(parts[order], np.arange(STREAM_TABLE_PARTS + 1)).tolist()
-        with self._told():
+        bounds = np.searchsorted(parts[order], np.arange(STREAM_TABLE_PARTS + 1)).tolist()
+        with self._mapped_errors():
             for number, writer in enumerate(self._writers):
-                low, high = borders[number], borders[number + 1]
+                low, high = bounds[number], bounds[number + 1]
                 if high > low:
                     writer.write_table(sorted_rows.slice(low, high - low))
 
     def read(self, number: int) -> Iterator[pa.Table]:
-        """The rows of one file; nothing more can be written then."""
-        with self._told():
+        """Read the rows of one file, which can't be written any more."""
+        with self._mapped_errors():
             self._writers[number].close()
             file = self._files[number]
             file.seek(0)
             batches = iter(pa.ipc.open_stream(file))
         while True:
-            with self._told():
+            with self._mapped_errors():
                 batch = next(batches, None)
             if batch is None:
                 break
             yield pa.Table.from_batches([batch])
 
-    def forget(self, number: int) -> None:
-        """Give back the room of a file that was read."""
+    def discard(self, number: int) -> None:
+        """Free the disk space of a file."""
         self._files[number].close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _mapped_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             folder = tempfile.tempdir or "the folder for temporary files"
-            if error.errno in _NO_ROOM:
+            if error.errno in _DISK_FULL:
                 raise StorageFullError(
-                    f"a table that is larger than memory needs temporary files, and {folder} has no more room for "
-                    "them: free some, or set TMPDIR to a folder on a larger disk"
+                    f"a table larger than memory needs temporary files, and the disk of {folder} is full: free some "
+                    "space, or set TMPDIR to a folder on a larger disk"
                 ) from error
             raise UnavailableError(f"temporary files in {folder} can't be used: {error}") from error
 
 
 MOST_BYTES = STREAM_TABLE_MEMORY_BYTES // 6
-GATHERED_BYTES = min(16 * MIB, MOST_BYTES)  # of rows before they are looked at together
-MOST_LEVELS = 4  # of files that are divided again: enough for 32**4 times what is held
+GATHERED_BYTES = min(16 * MIB, MOST_BYTES)  # of rows that are merged at once
+MOST_LEVELS = 4  # of repeated partitioning: enough for 32**4 times the memory
 
 
 class LatestByKey:
-    """The latest rows of what was added. keeps_deleted: rows that delete their keys are rows like others."""
+    """The latest rows of those added. keeps_deleted: treat rows that delete their key like others."""
 
     def __init__(self, layout: Layout, *, keeps_deleted: bool = False) -> None:
         self._layout, self._keeps_deleted = layout, keeps_deleted
-        self._most = MOST_BYTES // 2 if keeps_deleted else MOST_BYTES  # changes are made beside them
-        self._held: pa.Table = layout.schema.empty_table()
+        self._most = MOST_BYTES // 2 if keeps_deleted else MOST_BYTES  # the rest is for computing changes
+        self._latest: pa.Table = layout.schema.empty_table()
         self._new: list[pa.Table] = []
         self._new_bytes = 0
 
     def add(self, rows: pa.Table) -> None:
-        """None of them has an earlier place than a row of its key that was added before."""
+        """Add rows that don't precede an earlier row of their key."""
         self._new.append(rows)
         self._new_bytes += rows.nbytes
-        if self._new_bytes >= max(GATHERED_BYTES, min(self._held.nbytes, self._most)):
+        if self._new_bytes >= max(GATHERED_BYTES, min(self._latest.nbytes, self._most)):
             self._compact()
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the latest rows, when they were last made, were more than may be held."""
-        is_more: bool = self._held.nbytes > self._most
-        return is_more
+        """Whether the latest rows exceeded the limit when they were last merged."""
+        is_larger: bool = self._latest.nbytes > self._most
+        return is_larger
 
     def rows(self) -> pa.Table:
-        """One for each key that isn't deleted, in the order of their places; or that is."""
+        """Return the latest row of each key in the order of positions; deleted keys only with keeps_deleted."""
         self._compact()
-        return self._held
+        return self._latest
 
     def _compact(self) -> None:
         if not self._new:
             return
-        rows = pa.concat_tables([self._held, *self._new]).combine_chunks()
+        rows = pa.concat_tables([self._latest, *self._new]).combine_chunks()
         self._new, self._new_bytes = [], 0
         codes, count = codes_of(rows, self._layout.keys)
         last = np.full(count, -1, np.int64)
-        last[codes] = np.arange(len(rows))  # of equal indices the last assignment counts
-        found = rows.take(pa.array(np.sort(last[last >= 0])))
+        last[codes] = np.arange(len(rows))  # the last assignment to an index wins
+        latest = rows.take(pa.array(np.sort(last[last >= 0])))
         if not self._keeps_deleted:
-            deleted = self._layout.deletes(found)
+            deleted = self._layout.deletes(latest)
             if deleted.any():
-                found = found.filter(pa.array(~deleted))
-        self._held = found
+                latest = latest.filter(pa.array(~deleted))
+        self._latest = latest
 
 
 def latest_rows(layout: Layout, rows: Iterator[pa.Table], level: int = 0) -> Iterator[pa.Table]:
-    """The latest row of each key that isn't deleted then."""
+    """Yield the latest row of each key that isn't deleted."""
     latest = LatestByKey(layout)
-    for some in rows:
-        latest.add(some)
+    for batch in rows:
+        latest.add(batch)
         if latest.is_too_large and level < MOST_LEVELS:
             break
     else:
@@ -162,17 +162,17 @@ def latest_rows(layout: Layout, rows: Iterator[pa.Table], level: int = 0) -> Ite
             spill.write(window)
         for number in range(STREAM_TABLE_PARTS):
             yield from latest_rows(layout, spill.read(number), level + 1)
-            spill.forget(number)
+            spill.discard(number)
 
 
 def windows(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     size = 0
-    for some in rows:
-        held.append(some)
-        size += some.nbytes
+    for batch in rows:
+        pending.append(batch)
+        size += batch.nbytes
         if size >= GATHERED_BYTES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)
+            yield pa.concat_tables(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.concat_tables(pending)

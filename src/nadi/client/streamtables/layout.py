@@ -1,9 +1,8 @@
-"""Rows as they are worked on: a table's columns under numbers for names, and where each row lies in the stream.
+"""The internal form of rows: a table's columns under numbers as names, and each row's position in the stream.
 
-Of two rows of a key the later is the one with the greater place (segment id, then offset). For rows of one routing key
-that is the order in which they were written: within a segment it is that of offsets, and what follows a segment has a
-greater id. Rows without a place of their own in that order, those of one key in segments beside each other, have the
-same order each time, and no other sense.
+The row of a key with the greatest position (segment id, then offset) is the latest. For rows of one routing key
+this is the order of writing: offsets order a segment, and successors have greater segment ids. Rows of a key in
+parallel segments have an arbitrary but stable order.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _SHIFT = np.uint64(29)
 
 
 def codes_of(rows: pa.Table, keys: Sequence[str]) -> tuple[Codes, int]:
-    """A number for each row, the same for rows of one key and no other, and how many there may be."""
-    found: Codes = np.zeros(len(rows), np.int64)
+    """Return a code for each row, equal for rows of the same key only, and an upper bound of the codes."""
+    combined: Codes = np.zeros(len(rows), np.int64)
     count = 1
     for name in keys:
         codes, more = _encoded(rows[name])
         if count > 1 and count * more > len(rows) * 4:  # close the gaps, so that the product stays small
-            distinct, found = np.unique(found, return_inverse=True)
+            distinct, combined = np.unique(combined, return_inverse=True)
             count = len(distinct)
-        found, count = found * more + codes, count * more
+        combined, count = combined * more + codes, count * more
     if count > len(rows) * 4:
-        distinct, found = np.unique(found, return_inverse=True)
+        distinct, combined = np.unique(combined, return_inverse=True)
         count = len(distinct)
-    return found, count
+    return combined, count
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[Codes, int]:
@@ -50,11 +49,11 @@ def _encoded(column: pa.ChunkedArray) -> tuple[Codes, int]:
 
 
 def hashes_of(rows: pa.Table, keys: Sequence[str], seed: int) -> Hashes:
-    """A hash of each row's key, the same wherever the key is: those of another seed have nothing to do with it."""
-    found: Hashes = np.full(len(rows), np.uint64(seed * 2 + 1), np.uint64)
+    """Return a hash of each row's key, independent of its position; hashes of different seeds are unrelated."""
+    hashes: Hashes = np.full(len(rows), np.uint64(seed * 2 + 1), np.uint64)
     for name in keys:
-        found = _mixed(found + _ODD + _hashes(rows[name]))
-    return found
+        hashes = _mixed(hashes + _ODD + _hashes(rows[name]))
+    return hashes
 
 
 def _hashes(column: pa.ChunkedArray) -> Hashes:
@@ -69,32 +68,33 @@ def _hashes(column: pa.ChunkedArray) -> Hashes:
         encoded = encoded.combine_chunks()
     texts = encoded.dictionary
     plain = texts if pa.types.is_binary(kind) else texts.cast(pa.string())
-    hashed = [zlib.crc32(one if isinstance(one, bytes) else one.encode()) for one in plain.to_pylist()]
-    found: Hashes = np.array(hashed, np.uint64)[encoded.indices.to_numpy(zero_copy_only=False)]
-    return found
+    hashed = [zlib.crc32(text if isinstance(text, bytes) else text.encode()) for text in plain.to_pylist()]
+    hashes: Hashes = np.array(hashed, np.uint64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return hashes
 
 
 def _unsigned(numbers: pa.ChunkedArray) -> Hashes:
-    found: Hashes = numbers.to_numpy().astype(np.int64).view(np.uint64)
-    return found
+    hashes: Hashes = numbers.to_numpy().astype(np.int64).view(np.uint64)
+    return hashes
 
 
 def _mixed(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> Hashes:
-    """Each bit depends on all of the number's."""
+    """Mix the bits, so that each depends on all of the number's."""
     mixed: Hashes = numbers ^ (numbers >> _SHIFT)
     mixed = mixed * np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)
     return mixed * _ODD
 
 
-SEGMENT, OFFSET = "segment_id", "offset"  # no table's column is named so here
+SEGMENT, OFFSET = "segment_id", "offset"  # no clash: the table's columns have numbers here
 OWN = (SEGMENT, OFFSET)
 INSERT, BEFORE, AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """fields: the table's columns; key: those that tell rows apart; time: that of the event time, or ""."""
+    """The layout of a table's rows. fields: its columns; key: the key's columns; time: the event time's column, or
+    ""."""
 
     fields: tuple[pa.Field, ...]
     key: tuple[str, ...]
@@ -111,44 +111,44 @@ class Layout:
         )
 
     @property
-    def told(self) -> pa.Schema:
-        """Of the rows, as they are given away: under the columns' own names, without what says how they changed."""
-        return pa.schema([field for _, field in self._told()])
+    def output_schema(self) -> pa.Schema:
+        """The rows' schema for output: the columns' own names, without the type of change."""
+        return pa.schema([field for _, field in self._output_fields()])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """What was read as value, segment_id and offset, without what has no key, or says what was before a change."""
+        """Convert batches of value, segment_id and offset; omit rows without a key, and rows before an update."""
         for batch in batches:
-            value, *place = batch.columns
-            found = pa.Table.from_arrays([*value.flatten(), *place], schema=self.schema)
-            wanted = None
+            value, *position = batch.columns
+            table = pa.Table.from_arrays([*value.flatten(), *position], schema=self.schema)
+            mask = None
             for name in self.keys:
-                if found[name].null_count:
-                    wanted = _both(wanted, found[name].is_valid())
+                if table[name].null_count:
+                    mask = _both(mask, table[name].is_valid())
             if (change := self._change) is not None:
-                wanted = _both(wanted, pc.fill_null(pc.not_equal(found[change], BEFORE), True))
-            yield found if wanted is None else found.filter(wanted)
+                mask = _both(mask, pc.fill_null(pc.not_equal(table[change], BEFORE), True))
+            yield table if mask is None else table.filter(mask)
 
     def deletes(self, rows: pa.Table) -> Flags:
-        """Which of the rows delete their key: all columns but key and time are null, or the row says that it does."""
-        found: Flags = np.ones(len(rows), bool)
+        """Return which rows delete their key: all columns except key and time are null, or it is the type of change."""
+        deleted: Flags = np.ones(len(rows), bool)
         for name, field in self._numbered():
             if field.name in self.key or field.name in (self.time, CHANGE):
                 continue
             if not rows[name].null_count:
-                found[:] = False
+                deleted[:] = False
                 break
-            found &= rows[name].is_null().to_numpy()
+            deleted &= rows[name].is_null().to_numpy()
         if (change := self._change) is not None:
-            found |= pc.fill_null(pc.equal(rows[change], DELETE), False).to_numpy()
-        return found
+            deleted |= pc.fill_null(pc.equal(rows[change], DELETE), False).to_numpy()
+        return deleted
 
-    def tell(self, rows: pa.Table) -> pa.Table:
-        return pa.Table.from_arrays([rows[name] for name, _ in self._told()], schema=self.told)
+    def output(self, rows: pa.Table) -> pa.Table:
+        return pa.Table.from_arrays([rows[name] for name, _ in self._output_fields()], schema=self.output_schema)
 
-    def _told(self) -> list[tuple[str, pa.Field]]:
-        mine = [(name, field) for name, field in self._numbered() if field.name != CHANGE]
-        names = {field.name for _, field in mine}
-        return [*mine, *((name, pa.field(name, pa.int64())) for name in OWN if name not in names)]
+    def _output_fields(self) -> list[tuple[str, pa.Field]]:
+        fields = [(name, field) for name, field in self._numbered() if field.name != CHANGE]
+        names = {field.name for _, field in fields}
+        return [*fields, *((name, pa.field(name, pa.int64())) for name in OWN if name not in names)]
 
     @property
     def _change(self) -> str | None:

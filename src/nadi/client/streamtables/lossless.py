@@ -1,13 +1,13 @@
-"""Columns in the types of a table, where that loses nothing: what comes back from there is what was given.
+"""Convert columns to a table's types without loss: reading returns the values that were written.
 
-Texts are read as numbers, times and so on where they are such; all else can be a text. Else a value fits if it is the
-same after the way there and back: 2.0 is a whole number and 2.5 isn't, midnight is a date and noon isn't.
+Strings are parsed as numbers, times and so on; any type can become a string. Other values fit if they survive the
+conversion there and back: 2.0 is an integer and 2.5 isn't, midnight is a date and noon isn't.
 
 >>> lossless(pa.array([1.0, 2.0]), pa.int32()).to_pylist()
 [1, 2]
 >>> lossless(pa.array([0.5, 0.1]), pa.float32())
 Traceback (most recent call last):
-nadi.client.streamtables.lossless.MisfitError: something of it would be lost as float
+nadi.client.streamtables.lossless.MisfitError: it would lose precision as float
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from nadi.client.serializers.columns import MISFITS, OF_DOCUMENTS, reason
 from nadi.model.instants import PER_SECOND_US, instant_of
 from nadi.naming import PER_SECOND
 
-_WIDEST = 76  # digits of a decimal
+_WIDEST = 76  # the most digits of a decimal
 
 
 class MisfitError(Exception):
-    """row: the first whose value has no place in the other type; None if no value of its type has."""
+    """A value doesn't fit. row: the first wrong row; None if no value of the type would fit."""
 
     def __init__(self, row: int | None, why: str) -> None:
         super().__init__(why)
@@ -35,27 +35,27 @@ class MisfitError(Exception):
 
 
 def lossless(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column in the plain type of that one; MisfitError if a value would be another then. kind: its timestamps name
-    the unit that numbers count."""
+    """Convert the column to the plain type of `kind`; MisfitError if a value would change. Timestamps of `kind` name
+    the unit of numbers."""
 
-    def made(some: pa.Array) -> pa.Array:
-        some.validate(full=True)  # texts that aren't UTF-8, which others would fail at
-        return _made(ordinary(some), kind)
+    def convert(values: pa.Array) -> pa.Array:
+        values.validate(full=True)  # rejects strings that aren't UTF-8, which later steps would
+        return _converted(ordinary(values), kind)
 
     try:
-        return made(column)
+        return convert(column)
     except MISFITS as error:
-        row = first_wrong(column, made)
+        row = first_wrong(column, convert)
         if row is not None:
-            error = _error_of(column.slice(row, 1), made) or error
+            error = _error_of(column.slice(row, 1), convert) or error
         raise MisfitError(row, reason(error)) from None
 
 
 def first_wrong(column: pa.Array, check: Callable[[pa.Array], object]) -> int | None:
-    """The first row at which the check fails, of a column at which it does; None if it fails without rows, too."""
+    """Return the first row that fails the check, in a column that does; None if it fails even without rows."""
     if _error_of(column.slice(0, 0), check) is not None:
         return None
-    good, wrong = 0, len(column)  # so many rows are right, so many are not
+    good, wrong = 0, len(column)  # the number of rows that pass, and one that doesn't
     while wrong - good > 1:
         middle = (good + wrong) // 2
         if _error_of(column.slice(0, middle), check) is None:
@@ -73,60 +73,60 @@ def _error_of(column: pa.Array, check: Callable[[pa.Array], object]) -> Exceptio
     return None
 
 
-def _made(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    made = _in_plain(column, kind)
+def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    plain_column = _in_plain(column, kind)
     if pa.types.is_timestamp(kind) and kind not in OF_DOCUMENTS:
-        pc.cast(made, kind)  # what is finer than its unit would be lost; documents have a text for it
-    return made
+        pc.cast(plain_column, kind)  # raises if a value is finer than the unit; documents would use text
+    return plain_column
 
 
 def _in_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    types, wanted = pa.types, plain(kind)
-    if column.type == pa.uuid() and types.is_string(wanted):
-        return pa.array([None if one is None else str(one) for one in column.to_pylist()], wanted)
+    types, target = pa.types, plain(kind)
+    if column.type == pa.uuid() and types.is_string(target):
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], target)
     if column.type == pa.bool8():
         column = column.storage.cast(pa.bool_())
     elif isinstance(column.type, pa.BaseExtensionType):
-        if types.is_string(wanted) and not _is_text(column.storage.type):
-            raise ValueError(f"the text of an {column.type} is unknown")
+        if types.is_string(target) and not _is_text(column.storage.type):
+            raise ValueError(f"an {column.type} can't be written as text")
         column = column.storage
     elif types.is_float16(column.type):
         column = pc.cast(column, pa.float32())
-    if column.type == wanted:
+    if column.type == target:
         return column
     if types.is_null(column.type):
-        return pa.nulls(len(column), wanted)
-    if types.is_struct(wanted) and types.is_struct(column.type):
-        return _struct(column, kind, wanted)
-    if (types.is_list(wanted) and _is_list(column.type)) or (types.is_map(wanted) and types.is_map(column.type)):
+        return pa.nulls(len(column), target)
+    if types.is_struct(target) and types.is_struct(column.type):
+        return _struct(column, kind, target)
+    if (types.is_list(target) and _is_list(column.type)) or (types.is_map(target) and types.is_map(column.type)):
         kinds = iter((kind.key_type, kind.item_type) if types.is_map(kind) else (kind.value_type,))
-        column = column.take(pa.array(np.arange(len(column))))  # without what lies beside a slice, and within nulls
-        return within(column, wanted, lambda part: _made(part, next(kinds)))
-    if types.is_nested(wanted) or types.is_nested(column.type):
-        raise ValueError(f"{column.type} is no {wanted}")
+        column = column.take(pa.array(np.arange(len(column))))  # drops values outside the slice and under nulls
+        return within(column, target, lambda part: _converted(part, next(kinds)))
+    if types.is_nested(target) or types.is_nested(column.type):
+        raise ValueError(f"{column.type} can't become {target}")
     if types.is_timestamp(kind) and types.is_integer(column.type):
-        return _counted(column, kind.unit, wanted)
+        return _counted(column, kind.unit, target)
     if types.is_time(kind) and types.is_time(column.type):
-        column = pc.cast(column, kind)  # what is finer than its unit would be lost
-    return _leaf(column, wanted)
+        column = pc.cast(column, kind)  # raises if a value is finer than the unit
+    return _leaf(column, target)
 
 
-def _struct(column: pa.StructArray, kind: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    given = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-    names = [field.name for field in wanted]
-    if len(given) < column.type.num_fields:
-        raise ValueError("it has two fields of one name")
-    for name in given:
+def _struct(column: pa.StructArray, kind: pa.DataType, target: pa.DataType) -> pa.Array:
+    children = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+    names = [field.name for field in target]
+    if len(children) < column.type.num_fields:
+        raise ValueError("it has two fields of the same name")
+    for name in children:
         if name not in names:
-            raise ValueError(f"it has a field {name!r}, and there are {', '.join(names)}")
+            raise ValueError(f"its field {name!r} is not one of {', '.join(names)}")
     fields = []
     for field in kind:
         try:
-            one = given.get(field.name)
-            fields.append(pa.nulls(len(column), plain(field.type)) if one is None else _made(one, field.type))
+            child = children.get(field.name)
+            fields.append(pa.nulls(len(column), plain(field.type)) if child is None else _converted(child, field.type))
         except MISFITS as error:
             raise ValueError(f"{field.name}: {error}") from error
-    return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=column.is_null())
+    return pa.StructArray.from_arrays(fields, fields=list(target), mask=column.is_null())
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -134,53 +134,55 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
 
 
-def _counted(column: pa.Array, unit: str, wanted: pa.DataType) -> pa.Array:
-    """Numbers as the times that they are in events: they count the column's unit, not Arrow's microseconds."""
+def _counted(column: pa.Array, unit: str, target: pa.DataType) -> pa.Array:
+    """Convert numbers to times as in events: they count the column's unit, not Arrow's microseconds."""
 
     def micros_of(number: int) -> int:
         micros = instant_of(number, unit)
         if micros * PER_SECOND[unit] != number * PER_SECOND_US:
-            raise ValueError(f"something of it would be lost as {wanted}")
+            raise ValueError(f"it would lose precision as {target}")
         return micros
 
-    micros = [None if one is None else micros_of(one) for one in column.to_pylist()]
-    return pa.array(micros, pa.int64()).cast(wanted)
+    micros = [None if number is None else micros_of(number) for number in column.to_pylist()]
+    return pa.array(micros, pa.int64()).cast(target)
 
 
-def _leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _leaf(column: pa.Array, target: pa.DataType) -> pa.Array:
     types = pa.types
-    if types.is_duration(column.type) and _is_number(wanted):
+    if types.is_duration(column.type) and _is_number(target):
         column = pc.cast(column, pa.duration("us"))  # a number counts microseconds
-    elif types.is_temporal(column.type) and _is_number(wanted):
-        raise ValueError(f"a {column.type} is not a number: cast it to the unit that is meant")
-    elif types.is_temporal(wanted) and _is_number(column.type):
-        raise ValueError(f"a number is not a {wanted}: cast it from the unit that is meant")
-    if types.is_decimal(wanted) and types.is_integer(column.type):
-        return pc.cast(pc.cast(column, pa.decimal256(_WIDEST, wanted.scale)), wanted)
-    if types.is_decimal(wanted) and types.is_floating(column.type):
-        return pc.cast(pc.cast(column, pa.string()), wanted)  # by their shortest texts: 0.1 is 0.1
-    is_rounded = types.is_decimal(column.type) and types.is_floating(wanted)
-    made = pc.cast(pc.cast(column, pa.string()) if is_rounded else column, wanted)
+    elif types.is_temporal(column.type) and _is_number(target):
+        raise ValueError(f"a {column.type} is not a number: cast it to an explicit unit")
+    elif types.is_temporal(target) and _is_number(column.type):
+        raise ValueError(f"a number is not a {target}: cast it from an explicit unit")
+    if types.is_decimal(target) and types.is_integer(column.type):
+        return pc.cast(pc.cast(column, pa.decimal256(_WIDEST, target.scale)), target)
+    if types.is_decimal(target) and types.is_floating(column.type):
+        return pc.cast(pc.cast(column, pa.string()), target)  # via the shortest text: 0.1 stays 0.1
+    is_rounded = types.is_decimal(column.type) and types.is_floating(target)
+    cast_column = pc.cast(pc.cast(column, pa.string()) if is_rounded else column, target)
     if _is_text(column.type):
-        if types.is_floating(wanted) and _are_some(pc.and_(pc.is_inf(made), pc.match_substring_regex(column, "[0-9]"))):
-            raise ValueError(f"it is beyond what a {wanted} holds")
-        return made
-    if types.is_string(wanted) or types.is_binary(wanted):
-        return made
+        if types.is_floating(target) and _any(
+            pc.and_(pc.is_inf(cast_column), pc.match_substring_regex(column, "[0-9]"))
+        ):
+            raise ValueError(f"it exceeds the range of a {target}")
+        return cast_column
+    if types.is_string(target) or types.is_binary(target):
+        return cast_column
     if types.is_decimal(column.type):
         wide = pa.decimal256(_WIDEST, column.type.scale)
-        again = pc.cast(made, pa.string()) if is_rounded else made
-        same = pc.equal(pc.cast(again, wide), pc.cast(column, wide))
+        returned = pc.cast(cast_column, pa.string()) if is_rounded else cast_column
+        same = pc.equal(pc.cast(returned, wide), pc.cast(column, wide))
     else:
-        same = pc.equal(pc.cast(made, column.type), column)
+        same = pc.equal(pc.cast(cast_column, column.type), column)
     if types.is_floating(column.type):
         same = pc.or_(same, pc.is_nan(column))
     if not pc.all(same, min_count=0).as_py():
-        raise ValueError(f"something of it would be lost as {wanted}")
-    return made
+        raise ValueError(f"it would lose precision as {target}")
+    return cast_column
 
 
-def _are_some(flags: pa.Array) -> bool:
+def _any(flags: pa.Array) -> bool:
     return bool(pc.any(flags, min_count=0).as_py())
 
 

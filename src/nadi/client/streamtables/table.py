@@ -1,4 +1,4 @@
-"""A stream table that is opened for reading: `nadi.stream_table(manager, "home", "meters")`."""
+"""A stream table opened for reading: `nadi.stream_table(manager, "home", "meters")`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class LatestRows(Readable):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._layout.told
+        return self._layout.output_schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows, in no particular order."""
         for rows in latest_rows(self._layout, self._layout.rows(self._scan.batches())):
-            yield from self._layout.tell(rows).to_batches(_BATCH_ROWS)
+            yield from self._layout.output(rows).to_batches(_BATCH_ROWS)
 
 
 class Changes(Readable):
-    """What changed in a table between two cuts, `start` and `end`."""
+    """The changes of a table between two cuts, `start` and `end`."""
 
     def __init__(self, layout: Layout, before: Scan, scan: Scan) -> None:
         self.start: StreamCut = scan.start
@@ -56,10 +56,10 @@ class Changes(Readable):
         return changes_schema(self._layout)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the changes: those of each key in order."""
+        """Read the changes; those of each key are in order."""
         before, rows = (self._layout.rows(scan.batches()) for scan in (self._before, self._scan))
-        for found in changes_of(self._layout, before, rows):
-            yield from found.to_batches(_BATCH_ROWS)
+        for changes in changes_of(self._layout, before, rows):
+            yield from changes.to_batches(_BATCH_ROWS)
 
 
 Place = StreamCut | datetime | str
@@ -67,8 +67,8 @@ Place = StreamCut | datetime | str
 
 @checked()
 class StreamTable:
-    """A stream that is read as its definition says, of when it was opened; with the newest schema of the stream each
-    time, if the definition has none."""
+    """A stream read as a table, by the definition at the time of opening; without a schema in it, by the stream's
+    newest schema at each read."""
 
     def __init__(self, manager: StreamManager, definition: TableDefinition) -> None:
         self.definition = definition
@@ -76,13 +76,13 @@ class StreamTable:
 
     @property
     def target(self) -> ReadTarget:
-        """What its events are read as now, and written."""
+        """The current type of its events, for reading and writing."""
         thread, core = inside(self._manager)
         return thread.run(planned(core, self.definition))
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's own columns."""
+        """The table's columns."""
         return pa.schema(fields_of(self.target.kind, self._name))
 
     def rows(
@@ -93,11 +93,11 @@ class StreamTable:
         slice: str | NamedSlice | None = None,
         also: Sequence[str] = OWN,
     ) -> Scan:
-        """Return what was written between two places in the stream, or in a slice of it, as Arrow: a row for each
-        event, with the table's columns, and `segment_id` and `offset`, which say where it lies.
+        """Return the rows written between two positions in the stream, or in a slice of it, as Arrow: one row per
+        event, with the table's columns, and `segment_id` and `offset`, the event's location.
 
-        start, end, slice: as for `nadi.scan`. also: which of a scan's columns there are besides the table's; one whose
-        name the table has itself is left out.
+        start, end, slice: as for `nadi.scan`. also: additional columns of a scan; one whose name is also a column of
+        the table is omitted.
         """
         target = self.target
         names = {field.name.lower() for field in fields_of(target.kind, self._name)}
@@ -105,34 +105,34 @@ class StreamTable:
         return self._scan(target, start, end, slice, (VALUE, *own), unnest=True)
 
     def latest(self, at: Place | None = None) -> LatestRows:
-        """Return the latest row of each key, as of a place in the stream, as Arrow: by default its current end. A row
-        whose columns are null but for the key's and the event time deletes its key.
+        """Return the latest row of each key at a position in the stream, by default its current end, as Arrow. A row
+        whose columns are null except for the key and the event time deletes its key.
 
-        In a table of changes, with a column `_change_type`, `delete` deletes too, and what was before an update isn't
-        looked at. A row that lacks a part of its key is none. InvalidArgumentError if the table has no key.
+        In a table of changes, with a column `_change_type`, `delete` deletes too, and `update_before` is ignored. A row
+        with a null in its key is ignored. InvalidArgumentError if the table lacks a key.
         """
-        layout, target = self._layout_of("it has no latest rows")
+        layout, target = self._layout_of("its latest rows are undefined")
         return LatestRows(layout, self._placed(target, None, at))
 
     def changes(self, *, start: Place | None = None, end: Place | None = None) -> Changes:
-        """Return what changed in `latest` between two places in the stream, as Arrow: each change that was written.
+        """Return the changes of `latest` between two positions in the stream as Arrow, every single change.
 
-        The column `_change_type` says what a row is: insert, update_before, update_after or delete. start, end: as for
-        `nadi.scan`, so that without them it is all that ever changed.
+        The column `_change_type` is insert, update_before, update_after or delete. start, end: as for `nadi.scan`; by
+        default all changes since the stream's head.
         """
-        layout, target = self._layout_of("it has no changes but its rows")
+        layout, target = self._layout_of("its changes are undefined")
         rows = self._placed(target, start, end)
         return Changes(layout, self._placed(target, None, rows.start), rows)
 
-    # --- for what makes something of its rows ------------------------------------------------
+    # --- for other modules ------------------------------------------------
 
     @property
     def layout(self) -> Layout:
-        """Of its rows now; InvalidArgumentError if it has no key."""
-        return self._layout_of("it has no changes but its rows")[0]
+        """The layout of its rows now; InvalidArgumentError without a key."""
+        return self._layout_of("its changes are undefined")[0]
 
     def placed_rows(self, layout: Layout, start: StreamCut | None, end: StreamCut) -> Iterator[pa.Table]:
-        """The rows between two cuts, in the order of their places."""
+        """Return the rows between two cuts, in the order of their positions."""
         return layout.rows(self._placed(self.target, start, end).batches())
 
     # --- inside -----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class StreamTable:
     def _layout_of(self, why: str) -> tuple[Layout, ReadTarget]:
         target = self.target
         if not self.definition.key:
-            raise InvalidArgumentError(f"{self._name} has no key, so {why}: define it with key=[…]")
+            raise InvalidArgumentError(f"{self._name} lacks a key, so {why}: define it with key=[…]")
         fields = tuple(fields_of(target.kind, self._name))
         return Layout(fields, self.definition.key, self.definition.event_time or ""), target
 
@@ -166,8 +166,8 @@ class StreamTable:
             slice = self._manager.slices(table.scope).get(slice)
         if slice is not None and (slice.scope, slice.stream) != (table.scope, table.stream):
             raise InvalidArgumentError(
-                f"slice {slice.name} is one of stream {slice.scope}/{slice.stream}, and {self._name} is of stream "
-                f"{table.stream}"
+                f"slice {slice.name} belongs to stream {slice.scope}/{slice.stream}, but {self._name} is a table of "
+                f"stream {table.stream}: choose a slice of that stream"
             )
         return scan(
             self._manager,
@@ -186,10 +186,10 @@ class StreamTable:
 
 @checking
 def stream_table(manager: StreamManager, scope: str, name: str) -> StreamTable:
-    """Open a stream table for reading, by the definition that `manager.stream_tables(scope).define` stored.
+    """Open a stream table by the definition that `manager.stream_tables(scope).define` stored.
 
-    StreamTableNotFoundError if there is none; InvalidArgumentError if the stream's schema has become one that the
-    definition doesn't fit.
+    StreamTableNotFoundError if it doesn't exist; InvalidArgumentError if the stream's current schema doesn't fit the
+    definition.
     """
     table = StreamTable(manager, manager.stream_tables(scope).get(name))
     _ = table.target

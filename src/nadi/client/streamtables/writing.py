@@ -1,7 +1,7 @@
-"""Rows into a stream: whatever offers Arrow's C stream, each row an event under the key of its table.
+"""Write rows into a stream from any source of Arrow's C stream: one event per row, with its table's routing key.
 
-Rows with a name are numbered. A number is the row's place, and a checksum of all rows up to there: so whoever begins
-them again sees, by the last numbers that segments have of the name, whether they are the same.
+With a name, rows are numbered. A number is the row's index and a checksum of all rows up to it; so a repeated call sees
+from each segment's last number of that name whether its rows are the same.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from nadi.errors import ConflictError, InvalidArgumentError
 from nadi.limits import STREAM_TABLE_BATCH_ROWS, STREAM_TABLE_TXN_BYTES
 from nadi.model.keyspace import key_position
 
-_CHECKSUM_BITS = 23  # of a number of 63: 40 are left for places
+_CHECKSUM_BITS = 23  # of 63 bits of a number; 40 are for the index
 
 
 class ArrowRows(Protocol):
-    """A table or data frame, of PyArrow, Polars, pandas, DuckDB or whatever else speaks Arrow's protocol."""
+    """A table or data frame of PyArrow, Polars, pandas, DuckDB or any library with Arrow's protocol."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
 @checking
 def write_rows(manager: StreamManager, scope: str, name: str, rows: ArrowRows, *, once: str | None = None) -> int:
-    """Write rows into the stream of a stream table, each as an event under its key; return how many.
+    """Write rows into the stream of a stream table, each as an event with its key; return their number.
 
-    They are all in the stream then, or none is: it is one transaction. Of more than 256 MiB InvalidArgumentError is
-    raised, and none is written.
+    They are written in one transaction, so all or none. InvalidArgumentError for more than 256 MiB; nothing is written
+    then.
 
-    once: a name for these rows, by which they may be written again, whatever became of the first try: each is in the
-    stream once then. They have to be the same in the same order, or ConflictError is raised; what comes behind those
-    that were written is taken for their rest. They come by and by, not all at once, in any number.
+    once: a name of these rows, under which the call may be repeated after any failure; each row is written exactly
+    once. The rows have to be the same in the same order, or ConflictError is raised; rows after those already written
+    continue them. They are written gradually instead of all at once, and without a size limit.
     """
     table = stream_table(manager, scope, name)
     if not hasattr(rows, "__arrow_c_stream__"):
         raise InvalidArgumentError(
-            f"rows are a table or a data frame that speaks Arrow's protocol, not {type(rows).__name__}: "
-            "pyarrow.Table.from_pylist makes one of dictionaries"
+            f"rows are a {type(rows).__name__}, which lacks Arrow's protocol: pass a table or a data frame, for "
+            "example from pyarrow.Table.from_pylist"
         )
     if once == "":
-        raise InvalidArgumentError("once is a name for the rows, a text that isn't empty")
+        raise InvalidArgumentError("once is empty: give the rows a name")
     try:
         reader = pa.RecordBatchReader.from_stream(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:  # what a data frame raises for a column without a type
-        raise InvalidArgumentError(f"the rows have no form in Arrow: {reason(error)}") from error
-    found = _events(RowEncoder(table.definition, table.target, reader.schema), reader)
+    except (pa.ArrowException, TypeError, ValueError) as error:  # raised by data frames for untyped columns
+        raise InvalidArgumentError(f"the rows can't be converted to Arrow: {reason(error)}") from error
+    batches = _events(RowEncoder(table.definition, table.target, reader.schema), reader)
     stream = table.definition.stream
     if once is None:
-        return _together(manager, scope, stream, found)
+        return _write_transaction(manager, scope, stream, batches)
     thread, core = inside(manager)
     stores = stores_of(core)
     writer_id = hashlib.blake2b(f"{scope}/{stream}/{once}".encode(), digest_size=16, person=b"nadi write_rows").digest()
     writer = IdempotentWriter(StreamShape(stores, scope, stream), writer_id)
     try:
-        return _numbered(thread, writer, once, found)
+        return _write_numbered(thread, writer, once, batches)
     finally:
         thread.result(writer.close)
 
@@ -80,43 +80,43 @@ def _events(encode: RowEncoder, reader: pa.RecordBatchReader) -> Iterator[Encode
         first += batch.num_rows
 
 
-def _together(manager: StreamManager, scope: str, stream: str, found: Iterator[EncodedRows]) -> int:
+def _write_transaction(manager: StreamManager, scope: str, stream: str, batches: Iterator[EncodedRows]) -> int:
     count = size = 0
     with manager.create_transaction_writer(scope, stream) as writer, writer.begin_txn() as txn:
-        for made in found:
-            count += len(made.events)
-            size += sum(map(len, made.events))
+        for batch in batches:
+            count += len(batch.events)
+            size += sum(map(len, batch.events))
             if size > STREAM_TABLE_TXN_BYTES:
                 raise InvalidArgumentError(
-                    f"the rows are more than {STREAM_TABLE_TXN_BYTES:,} bytes, the most that one transaction gets: "
-                    "name them, as once='import of monday', and they are written by and by, each once"
+                    f"the rows exceed {STREAM_TABLE_TXN_BYTES:,} bytes, the limit of one transaction: give them a "
+                    "name, such as once='import of monday', to write them gradually, each exactly once"
                 )
-            txn.write_batch(list(made.events), made.keys)
+            txn.write_batch(list(batch.events), batch.keys)
         txn.commit(wait=True)
     return count
 
 
-def _numbered(thread: LoopThread, writer: IdempotentWriter, once: str, found: Iterator[EncodedRows]) -> int:
+def _write_numbered(thread: LoopThread, writer: IdempotentWriter, once: str, batches: Iterator[EncodedRows]) -> int:
     count = checksum = 0
     stored = {number >> _CHECKSUM_BITS: number for number in thread.run(writer.last_numbers())}
-    for made in found:
+    for batch in batches:
         numbered = []
-        for place, (event, key, text) in enumerate(zip(made.events, made.keys, made.texts(), strict=True), count):
+        for index, (event, key, text) in enumerate(zip(batch.events, batch.keys, batch.texts(), strict=True), count):
             checksum = zlib.crc32(text, checksum)
-            number = place << _CHECKSUM_BITS | checksum >> 32 - _CHECKSUM_BITS
-            if stored.pop(place, number) != number:
-                raise _others(once)
-            position = key_position(key if key is not None else f"{once}/{place}")
+            number = index << _CHECKSUM_BITS | checksum >> 32 - _CHECKSUM_BITS
+            if stored.pop(index, number) != number:
+                raise _conflict(once)
+            position = key_position(key if key is not None else f"{once}/{index}")
             numbered.append(NumberedEvent(number, position, event))
         thread.run(writer.write(numbered))
         count += len(numbered)
-    if stored:  # more rows than these
-        raise _others(once)
+    if stored:  # an earlier call wrote more rows
+        raise _conflict(once)
     return count
 
 
-def _others(once: str) -> ConflictError:
+def _conflict(once: str) -> ConflictError:
     return ConflictError(
-        f"other rows were written under the name {once[:60]!r} before: give these a name of their own, or write those "
-        "again that it stands for"
+        f"different rows were written under the name {once[:60]!r} before: use a new name for these rows, or repeat "
+        "the call with the original ones"
     )

@@ -1,4 +1,4 @@
-"""What events are to be read as, and what becomes of those that can't be."""
+"""Options of reading events as values: the format, the schema, and the treatment of unreadable events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from nadi.client.control.arguments import checking
 from nadi.errors import InvalidArgumentError
 
 FORMATS = ("json", "msgpack", "avro", "protobuf", "arrow")
-DOCUMENTS = ("json", "msgpack")  # which need no schema of the stream's
-PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # as Spark's own readers call them
+DOCUMENTS = ("json", "msgpack")  # readable without a stored schema
+PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"  # named as in Spark's readers
 
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """format: of the events. mode: what becomes of those that can't be read. ddl: the fields to read, in Spark's DDL;
-    None: those of the stream's schema, its newest version or `version`."""
+    """Options of reading values.
+
+    format: of the events. mode: treatment of unreadable events. ddl: the fields to read, in Spark's DDL; None: those of
+    the stream's schema, in its newest version or `version`.
+    """
 
     format: str
     mode: str = PERMISSIVE
@@ -27,8 +30,10 @@ class ValueOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadTarget:
-    """What events are read as, found when the read is planned. kind: the Arrow type of values; definition: that of the
-    schema in the store, and schema_id its number there, None if the options gave it."""
+    """What events are decoded as, resolved when the read is planned.
+
+    kind: the Arrow type of values. definition: the stored schema and schema_id: its id, None if the options gave it.
+    """
 
     options: ValueOptions
     kind: pa.DataType
@@ -40,8 +45,8 @@ class ReadTarget:
 def value_options(
     value_format: str | None, value_schema: str | None, value_version: int | None, value_mode: str | None
 ) -> ValueOptions | None:
-    """What is said of values; None if events aren't to be parsed. InvalidArgumentError for what is unknown, or would
-    have no effect."""
+    """Return the options of reading values; None if events aren't parsed. InvalidArgumentError for unknown values, and
+    for options without effect."""
     others = {"value_schema": value_schema, "value_version": value_version, "value_mode": value_mode}
     if value_format is None:
         for name, value in others.items():
@@ -55,8 +60,9 @@ def value_options(
         )
     if value_schema is not None and format_name not in DOCUMENTS:
         raise InvalidArgumentError(
-            f"the option 'value_schema' has no effect with 'value_format' = {format_name}: its schema is the stream's, "
-            "of which 'value_version' names a version"
+            f"the option 'value_schema' has no effect with 'value_format' = {format_name}: it uses the stream's "
+            "schema; "
+            "select a version of it with 'value_version'"
         )
     if value_schema is not None and value_version is not None:
         raise InvalidArgumentError("the options 'value_schema' and 'value_version' exclude each other")

@@ -1,8 +1,8 @@
-"""Events to values and back, in the tasks: a batch of events at once, each under the schema that it names.
+"""Parse events to values and back in tasks: a batch of events at once, each with the schema it names.
 
-What is made to read a schema's events is kept in the process, by what the schemas are, so that it never goes stale;
-which schema a number stands for is asked anew by each task. What is wrong with the columns of rows to write is an error
-when the write is planned; what only shows in a row fails its task.
+Decoders are cached in the process by the contents of their schemas, so they never go stale; each task looks up the
+schema of an id again. A column that can't be written is an error when the write is planned; a value that can't be
+written fails its task.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Decode = Callable[[Sequence[bytes]], Decoded]
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 _warn = SeldomWarning(log, "%d batches had events that can't be read: %s, can't be read as %s: %s")
-_NONE = -1  # of events that name no schema
-_decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the schema from being read
+_NONE = -1  # of events without a schema id
+_decoders: dict[tuple[object, ...], Decode | str] = {}  # or why the schema is unreadable
 
 
 class Parse(Protocol):
@@ -40,42 +40,42 @@ class Parse(Protocol):
 
 
 class ValueParser:
-    """Reads the events of one stream's segments, within one task. stream: its name with its scope."""
+    """Parses the events of one stream's segments, within one task. stream: its name with its scope."""
 
     def __init__(self, schemas: SchemaGroup, run: Parse, stream: str, target: ReadTarget) -> None:
         self._schemas, self._run, self._stream, self._target = schemas, run, stream, target
         self._known: dict[int, Decode | str] = {}
 
     def parse(self, events: pa.Array, segment_id: int, offsets: Numbers) -> Decoded:
-        """Return the values of a segment's events, with DROPMALFORMED of those alone that can be read;
-        SerializationError for one that can't be, with FAILFAST."""
+        """Return the values of a segment's events; with DROPMALFORMED, of the readable ones only. SerializationError
+        for an unreadable event with FAILFAST."""
         ids = schema_ids(events)
         distinct = np.unique(ids).tolist()
         parts: list[tuple[Numbers | None, Decoded]] = []
         for number in distinct:
-            mine = None if len(distinct) == 1 else np.flatnonzero(ids == number)
-            some = events if mine is None else events.take(pa.array(mine))
-            parts.append((mine, self._decoded(number, some)))
-        whole = parts[0][1] if len(parts) == 1 else _joined(parts, len(events))
-        if whole.wrong:
-            self._tell(whole, segment_id, offsets)
-        if not whole.wrong or self._target.options.mode != DROP:
-            return whole
-        rows = np.arange(len(events)) if whole.rows is None else whole.rows
-        kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
-        return Decoded(whole.values.take(pa.array(kept)), rows[kept], whole.wrong)
+            rows_of_schema = None if len(distinct) == 1 else np.flatnonzero(ids == number)
+            selected = events if rows_of_schema is None else events.take(pa.array(rows_of_schema))
+            parts.append((rows_of_schema, self._decoded(number, selected)))
+        decoded = parts[0][1] if len(parts) == 1 else _joined(parts, len(events))
+        if decoded.wrong:
+            self._report(decoded, segment_id, offsets)
+        if not decoded.wrong or self._target.options.mode != DROP:
+            return decoded
+        rows = np.arange(len(events)) if decoded.rows is None else decoded.rows
+        readable = np.flatnonzero(~np.isin(rows, list(decoded.wrong)))
+        return Decoded(decoded.values.take(pa.array(readable)), rows[readable], decoded.wrong)
 
-    def _tell(self, decoded: Decoded, segment_id: int, offsets: Numbers) -> None:
-        """Raise or log what is wrong with the first of the events."""
+    def _report(self, decoded: Decoded, segment_id: int, offsets: Numbers) -> None:
+        """Raise or log the error of the first unreadable event."""
         first = min(decoded.wrong)
         offset = int(offsets[first])
         where = f"an event of stream {self._stream}, in segment {segment_id} at offset {offset:,}"
-        read, why = self._target.options.format, decoded.wrong[first]
+        format_name, why = self._target.options.format, decoded.wrong[first]
         if self._target.options.mode != FAIL:
-            _warn(where, read, why)
+            _warn(where, format_name, why)
             return
         raise SerializationError(
-            f"{where}, can't be read as {read}: {why}. With 'value_mode' = {PERMISSIVE} its value is null, "
+            f"{where}, can't be read as {format_name}: {why}. With 'value_mode' = {PERMISSIVE} its value is null, "
             f"with {DROP} it is left out"
         )
 
@@ -94,9 +94,9 @@ class ValueParser:
         target = self._target
         if number == _NONE:
             if target.definition is not None:
-                return "it names no schema: it was written without one"
+                return "it was written without a schema"
             schemaless = _schemaless(target.options.format)
-            return _kept((target.kind, schemaless), lambda: _stored_decoder(target, schemaless))
+            return _cached((target.kind, schemaless), lambda: _stored_decoder(target, schemaless))
         try:
             version = self._run(self._schemas.version(number))
             key = (target.kind, target.definition, version.format, version.digest)
@@ -104,14 +104,14 @@ class ValueParser:
                 return _decoders[key]
             definition = self._run(self._schemas.definition(version))
         except UnknownSchemaError:
-            return f"its schema, {number}, isn't in the store"
+            return f"its schema {number} doesn't exist in the store"
         if version.format != stored_name(target.options.format):
             return f"it was written as {version.format}"
-        return _kept(key, lambda: _stored_decoder(target, definition))
+        return _cached(key, lambda: _stored_decoder(target, definition))
 
 
 def schema_ids(events: pa.Array) -> Numbers:
-    """The schema that each event names, _NONE where there is none.
+    """Return the schema id of each event, _NONE for events without one.
 
     >>> schema_ids(pa.array([b"{}", MAGIC + bytes([0, 0, 1, 2]) + b"{}", MAGIC], pa.binary())).tolist()
     [-1, 258, -1]
@@ -120,31 +120,31 @@ def schema_ids(events: pa.Array) -> Numbers:
     _, offsets, data = events.buffers()
     if len(events) == 0 or data is None:
         return ids
-    borders = np.frombuffer(offsets, np.int32)[events.offset : events.offset + len(events) + 1].astype(np.int64)
+    offsets_ = np.frombuffer(offsets, np.int32)[events.offset : events.offset + len(events) + 1].astype(np.int64)
     content = np.frombuffer(data, np.uint8)
-    at = np.flatnonzero(borders[1:] - borders[:-1] >= HEADER_BYTES)
-    at = at[content[borders[at]] == MAGIC[0]]
-    at = at[content[borders[at] + 1] == MAGIC[1]]
-    start = borders[at]
-    ids[at] = sum(content[start + 2 + place].astype(np.int64) << (8 * (3 - place)) for place in range(4))
+    at = np.flatnonzero(offsets_[1:] - offsets_[:-1] >= HEADER_BYTES)
+    at = at[content[offsets_[at]] == MAGIC[0]]
+    at = at[content[offsets_[at] + 1] == MAGIC[1]]
+    start = offsets_[at]
+    ids[at] = sum(content[start + 2 + byte].astype(np.int64) << (8 * (3 - byte)) for byte in range(4))
     return ids
 
 
 def _joined(parts: Sequence[tuple[Numbers | None, Decoded]], count: int) -> Decoded:
     rows = []
     wrong: dict[int, str] = {}
-    for mine, one in parts:
-        assert mine is not None
-        rows.append(mine if one.rows is None else mine[one.rows])
-        wrong |= {int(mine[number]): why for number, why in one.wrong.items()}
-    together = np.concatenate(rows)
-    order = np.argsort(together, kind="stable")
-    values = pa.concat_arrays([one.values for _, one in parts]).take(pa.array(order))
-    is_one_each = all(one.rows is None for _, one in parts)
-    return Decoded(values, None if is_one_each else together[order], wrong)
+    for indices, decoded in parts:
+        assert indices is not None
+        rows.append(indices if decoded.rows is None else indices[decoded.rows])
+        wrong |= {int(indices[number]): why for number, why in decoded.wrong.items()}
+    all_rows = np.concatenate(rows)
+    order = np.argsort(all_rows, kind="stable")
+    values = pa.concat_arrays([decoded.values for _, decoded in parts]).take(pa.array(order))
+    is_one_each = all(decoded.rows is None for _, decoded in parts)
+    return Decoded(values, None if is_one_each else all_rows[order], wrong)
 
 
-def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode | str:
+def _cached(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode | str:
     decoder = _decoders.get(key)
     if decoder is None:
         decoder = make()
@@ -155,12 +155,12 @@ def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode |
 
 
 def _stored_decoder(target: ReadTarget, written: bytes) -> Decode | str:
-    """Return what reads events of a stored definition; or what keeps it from being read."""
-    format_, wanted = format_of(target.options.format), target.definition
-    problems = [] if wanted is None or wanted == written else format_.incompatibilities(wanted, written)
+    """Return the decoder for events of a stored definition, or the reason why it is unreadable."""
+    format_, expected = format_of(target.options.format), target.definition
+    problems = [] if expected is None or expected == written else format_.incompatibilities(expected, written)
     if problems:
-        return f"its schema can't be read with this one: {problems[0]}"
-    return format_.decoder(target.kind, wanted or written, written)
+        return f"the reader's schema can't read its schema: {problems[0]}"
+    return format_.decoder(target.kind, expected or written, written)
 
 
 def _schemaless(encoding: str) -> bytes:
@@ -171,29 +171,29 @@ def _schemaless(encoding: str) -> bytes:
 
 
 def check_column(given: pa.DataType, target: ReadTarget, name: str) -> None:
-    """InvalidArgumentError unless a column of that type can be written. name: the column's."""
+    """Raise InvalidArgumentError if a column of that type can't be written to the column `name`."""
     problem = _problem(given, target.kind, name)
     if problem is not None:
         raise InvalidArgumentError(
-            f"the column {name!r} isn't what version {target.schema_id} of the stream's schema says: {problem}"
+            f"the column {name!r} doesn't fit version {target.schema_id} of the stream's schema: {problem}"
         )
 
 
 def _problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
-    types, wanted = pa.types, plain(kind)
+    types, expected = pa.types, plain(kind)
     if types.is_struct(kind):
         if not types.is_struct(given):
-            return f"{path} must be a struct, and is {given}"
-        there = {field.name: field.type for field in given}
+            return f"{path} is {given}, but must be a struct"
+        fields = {field.name: field.type for field in given}
         names = [field.name for field in kind]
-        for extra in there.keys() - set(names):
-            return f"there is no field {path}.{extra}, but {', '.join(names)}"
+        for extra in fields.keys() - set(names):
+            return f"{path}.{extra} is not a field of the schema, which has {', '.join(names)}"
         for field in kind:
-            if field.name not in there:
+            if field.name not in fields:
                 if not field.nullable:
-                    return f"{path}.{field.name} is missing"
+                    return f"{path}.{field.name} is required but missing"
                 continue
-            problem = _problem(there[field.name], field.type, f"{path}.{field.name}")
+            problem = _problem(fields[field.name], field.type, f"{path}.{field.name}")
             if problem is not None:
                 return problem
         return None
@@ -203,15 +203,15 @@ def _problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
         return _problem(given.key_type, kind.key_type, f"{path}.key") or _problem(
             given.item_type, kind.item_type, f"{path}.value"
         )
-    if plain(given) == wanted:
+    if plain(given) == expected:
         return None
     text = " (the text of its JSON)" if is_json(kind) else ""
-    return f"{path} is {plain(given)}, and must be {wanted}{text}: cast it"
+    return f"{path} is {plain(given)}, but must be {expected}{text}: cast it"
 
 
 def encoder(target: ReadTarget) -> Callable[[pa.Array], list[bytes]]:
-    """Return what makes an event of each value, which has all fields of the target's; they name no schema if the target
-    has none in the store. SerializationError for a value that the schema doesn't take."""
+    """Return a function that encodes values with all fields of the target, naming its schema if it is a stored one.
+    SerializationError for a value that doesn't fit the schema."""
     name, header = target.options.format, b""
     if target.schema_id is not None:
         header = MAGIC + target.schema_id.to_bytes(HEADER_BYTES - len(MAGIC), "big")

@@ -1,7 +1,7 @@
-"""What events are read as, found when a read is planned: a schema of the streams' own, or that of the options.
+"""Resolve the schema that events are read with when a read is planned: the streams' own, or one of the options.
 
-Each stream may have had several versions. The newest is read, unless one is named; of several streams' newest versions
-one that reads all the others. A query that is planned already keeps the version that it was planned with.
+A stream may have several versions: the newest is read unless one is named; of several streams' newest versions, one
+that reads all the others. A query that is already planned keeps the version of its plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nadi.client.serializers.types import of_ddl
 from nadi.client.values.options import DOCUMENTS, ReadTarget, ValueOptions
 from nadi.errors import InvalidArgumentError
 
-_HOMES = {  # imported on first use: they bring libraries that most programs don't use
+_HOMES = {  # imported on first use: they load libraries that most programs don't use
     "json": "documents",
     "msgpack": "documents",
     "avro": "avro_columns",
@@ -33,7 +33,7 @@ _HOMES = {  # imported on first use: they bring libraries that most programs don
 
 
 class SchemaSource(Protocol):
-    """A client, as far as the schemas of streams are concerned."""
+    """The part of a client that looks up schemas of streams."""
 
     def schemas(self, scope: str, stream: str) -> SchemaGroup: ...
 
@@ -48,33 +48,34 @@ class _Candidate:
 
 
 class Format(Protocol):
-    """The columns of a serialization. A definition is a schema as the store has it."""
+    """The columns of a serialization format. A definition is a schema as stored."""
 
     def type_of(self, definition: bytes) -> pa.DataType:
-        """Return the type of its values, as `serializers.types` says."""
+        """Return the type of its values, as described in `serializers.types`."""
         ...
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        """Return what keeps the definition `reader` from reading what `writer` writes."""
+        """Return why the definition `reader` can't read values that `writer` writes; empty if it can."""
         ...
 
     def decoder(self, kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
-        """Return what reads events of the definition `writer` as `reader`'s, whose type is `kind`."""
+        """Return a function that reads events of the definition `writer` as `reader`'s, whose type is `kind`."""
         ...
 
     def encoder(self, kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-        """Return what makes an event of each value; it raises one of MISFITS or SerializationError."""
+        """Return a function that encodes values; it raises one of MISFITS or SerializationError."""
         ...
 
 
 def format_of(value_format: str) -> Format:
-    """Return the format's module; InvalidArgumentError if what it needs isn't installed."""
+    """Return the format's module; InvalidArgumentError if a package that it needs isn't installed."""
     try:
         return cast("Format", import_module(f"nadi.client.serializers.{_HOMES[value_format]}"))
     except ImportError as error:
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "
-            f"install 'nadi[{value_format}]' ({error})"
+            f"the option 'value_format' is {value_format!r}, which needs more packages on the driver and the "
+            "executors: "
+            f"pip install 'nadi[{value_format}]' ({error})"
         ) from error
 
 
@@ -85,54 +86,55 @@ async def target_of(
     streams: Sequence[str],
     is_wanted: Callable[[ReadTarget], bool] | None = None,
 ) -> ReadTarget | None:
-    """The schema to read with, None if it isn't there. is_wanted: whether it is that of the plan; None for a write.
+    """Return the schema to read or write with; None if `is_wanted` accepts none.
 
-    InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
+    is_wanted: tests for the schema of a plan; None for a write. InvalidArgumentError if the schema is missing, or has
+    another format; StreamNotFoundError if a stream doesn't exist.
     """
     format_ = format_of(value.format)
 
-    def wanted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> ReadTarget | None:
+    def accepted(kind: pa.DataType, definition: bytes | None = None, schema_id: int | None = None) -> ReadTarget | None:
         plain(kind)
         target = ReadTarget(value, kind, definition, schema_id)
         return target if is_wanted is None or is_wanted(target) else None
 
     if value.ddl is not None:
-        return wanted(of_ddl(value.ddl))
+        return accepted(of_ddl(value.ddl))
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
     listed = await asyncio.gather(*(group.versions() for group in groups.values()))
-    versions = {stream: some for stream, some in zip(streams, listed, strict=True) if some}
+    versions = {stream: known for stream, known in zip(streams, listed, strict=True) if known}
     if not versions:
         for stream in streams:
-            await manager.stream_configuration(scope, stream)  # which isn't there has no schema either
+            await manager.stream_configuration(scope, stream)  # StreamNotFoundError explains a missing schema
     newest = []
-    known: dict[str, bytes] = {}  # many streams often have one and the same
+    definitions: dict[str, bytes] = {}  # streams often share a schema
     for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None):
-        if version.digest not in known:
-            known[version.digest] = await groups[stream].definition(version)
-        newest.append(_Candidate(stream, version, known[version.digest]))
-    for one in (_reader_of_all(value, format_, newest), *newest):
-        its_format = _format(one.version, one.definition)
+        if version.digest not in definitions:
+            definitions[version.digest] = await groups[stream].definition(version)
+        newest.append(_Candidate(stream, version, definitions[version.digest]))
+    for candidate in (_reader_of_all(value, format_, newest), *newest):
+        its_format = _format(candidate.version, candidate.definition)
         if its_format != value.format:
             raise InvalidArgumentError(
-                f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
-                f"{scope}/{one.stream} is {its_format}: say {its_format}"
+                f"the option 'value_format' is {value.format!r}, but version {candidate.version.id} of the schema of "
+                f"stream {scope}/{candidate.stream} is {its_format}: set it to {its_format}"
             )
-        target = wanted(format_.type_of(one.definition), one.definition, one.version.id)
+        target = accepted(format_.type_of(candidate.definition), candidate.definition, candidate.version.id)
         if target is not None:
             return target
-    for stream, some in versions.items() if value.version is None else ():
-        for version in reversed(some[:-1]):  # it was planned, and newer versions have come since
+    for stream, known in versions.items() if value.version is None else ():
+        for version in reversed(known[:-1]):  # planned before newer versions were registered
             if version.format == stored_name(value.format):
                 definition = await groups[stream].definition(version)
-                target = wanted(format_.type_of(definition), definition, version.id)
+                target = accepted(format_.type_of(definition), definition, version.id)
                 if target is not None:
                     return target
     return None
 
 
 async def stored_format(manager: SchemaSource, scope: str, stream: str) -> str | None:
-    """The format of a stream's newest schema, as `value_format` has it; None if it has no schema. StreamNotFoundError
-    if there is no stream."""
+    """Return the format of a stream's newest schema as in `value_format`; None without a schema. StreamNotFoundError if
+    the stream doesn't exist."""
     group = manager.schemas(scope, stream)
     versions = await group.versions()
     if not versions:
@@ -142,7 +144,7 @@ async def stored_format(manager: SchemaSource, scope: str, stream: str) -> str |
 
 
 def _format(version: SchemaVersion, definition: bytes) -> str:
-    """The format of a version, as `value_format` has it."""
+    """Return the format of a version as in `value_format`."""
     return parsed(definition).encoding if version.format == "json-schema" else version.format
 
 
@@ -160,42 +162,42 @@ def _newest(
 ) -> Iterator[tuple[str, SchemaVersion]]:
     if not streams:
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream whose schema says what "
-            "to read: make the first, or give 'value_schema' with json or msgpack"
+            f"the option 'value_format' is {value.format!r}, but scope {scope} lacks a stream to take the schema from: "
+            "create a stream, or give 'value_schema' with json or msgpack"
         )
     if not versions:
         which = f"stream {scope}/{streams[0]}" if len(streams) == 1 else f"any of {len(streams)} streams"
         instead = ", or give 'value_schema'" if value.format in DOCUMENTS and not is_write else ""
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value.format!r}, and the store has no schema for {which}: write with a "
+            f"the option 'value_format' is {value.format!r}, but the store lacks a schema for {which}: write with a "
             f"serializer that has one{instead}"
         )
-    for stream, some in versions.items():
-        number = value.version or len(some)
-        if number > len(some):
+    for stream, known in versions.items():
+        number = value.version or len(known)
+        if number > len(known):
             raise InvalidArgumentError(
-                f"the option 'value_version' is {number}: the newest schema of stream {scope}/{stream} is "
-                f"version {len(some)}"
+                f"the option 'value_version' is {number}, but the newest schema of stream {scope}/{stream} is "
+                f"version {len(known)}"
             )
-        yield stream, some[number - 1]
+        yield stream, known[number - 1]
 
 
 def _reader_of_all(value: ValueOptions, format_: Format, newest: Sequence[_Candidate]) -> _Candidate:
-    """The first that reads what all the others write."""
-    definitions = {one.definition: one for one in newest}
-    if len(definitions) == 1 or len({one.version.format for one in newest}) > 1:
+    """Return the first candidate that reads the values of all others."""
+    definitions = {reader.definition: reader for reader in newest}
+    if len(definitions) == 1 or len({reader.version.format for reader in newest}) > 1:
         return newest[0]
     problems: list[str] = []
-    for one in definitions.values():
+    for reader in definitions.values():
         problems = [
-            f"what {other.stream} has, {one.stream}'s doesn't read: {problem}"
+            f"the schema of {reader.stream} can't read events of {other.stream}: {problem}"
             for other in definitions.values()
-            if other is not one
-            for problem in format_.incompatibilities(one.definition, other.definition)
+            if other is not reader
+            for problem in format_.incompatibilities(reader.definition, other.definition)
         ]
         if not problems:
-            return one
+            return reader
     raise InvalidArgumentError(
-        f"the option 'value_format' is {value.format!r}, and none of the streams' schemas reads the others' events: "
-        f"read them by themselves ({problems[0]})"
+        f"the option 'value_format' is {value.format!r}, but none of the streams' schemas reads the events of all: "
+        f"read the streams separately ({problems[0]})"
     )

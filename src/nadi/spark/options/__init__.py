@@ -1,1 +1,1 @@
-"""The options of the formats: one table of them, and what those of a read or a write say."""
+"""The options of Spark's formats: one table of all, and the parsed options of a read or a write."""

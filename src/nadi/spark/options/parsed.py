@@ -1,11 +1,11 @@
-"""The options of one use, parsed and checked. Mistakes are reported at once, with the option's name: one without effect
-is refused, naming the alternatives, and so are those that exclude each other. What each may be is in `table`.
+"""Parse and check the options of one read or write. Mistakes are reported at once, naming the option: options without
+effect are rejected with alternatives, and so are contradictory ones. `table` defines the values of each.
 
-Spark hands a source or sink everything the user set, including its own settings of a sink's query: those are let
-through. It puts a path beside them only where one was given to load, save or start. Programs made for Pravega's
-connector give it any of its options anywhere, so `format("pravega")` lets those through, too.
+Spark passes everything the user set, including its own settings of a sink's query, which are ignored, and a path if one
+was given to load, save or start. Programs written for Pravega's connector pass any of its options anywhere, so
+`format("pravega")` ignores those too.
 
-Which streams of its scope a read is of, where it isn't of one: named, or found by a pattern or a tag.
+`Several` describes the streams of a read of more than one: by name, by pattern or by tag.
 
 >>> from nadi.spark.options.parsed import several_of
 >>> several_of({"streams": "meters, doors"})
@@ -48,7 +48,7 @@ class StreamAddress:
 
 
 class GivenOptions(dict[str, str]):
-    """The options that were given, by their first names in small letters. format_: whose defaults hold."""
+    """The given options by their primary names in lower case. format_: supplies the defaults."""
 
     def __init__(self, options: Mapping[str, str], format_: SparkFormat = SparkFormat.NADI) -> None:
         super().__init__(options)
@@ -56,12 +56,12 @@ class GivenOptions(dict[str, str]):
 
     @classmethod
     def checked(cls, given: Mapping[str, str], use: Use, format_: SparkFormat) -> GivenOptions:
-        """Without Spark's own; InvalidArgumentError unless each has an effect in this use, beside the others."""
+        """Check the options and drop Spark's own; InvalidArgumentError for options without effect or in conflict."""
         return cls(checked(given, use, format_), format_)
 
     def needed(self, name: str) -> str:
         if name not in self:
-            raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
+            raise InvalidArgumentError(f"the option {name!r} is missing: add .option({name!r}, ...)")
         return check_name(name, self[name])
 
     def _text(self, name: str) -> str:
@@ -75,7 +75,7 @@ class GivenOptions(dict[str, str]):
         return text == "true"
 
     def number(self, name: str) -> int | None:
-        """None: it isn't given, and has no default."""
+        """Return the option's number; None if neither it nor a default is given."""
         if name.lower() not in self and not is_number(self._text(name)):
             return None
         text, (low, high) = self._text(name), NUMBERS[name]
@@ -87,22 +87,22 @@ class GivenOptions(dict[str, str]):
 
     def count(self, name: str) -> int:
         number = self.number(name)
-        assert number is not None, "its default is one"
+        assert number is not None, "the option has a default"
         return number
 
     def choice(self, name: str) -> str:
-        """One of the option's choices, or "" where none is given and none the default."""
+        """Return the chosen value of the option, or "" if neither it nor a default is given."""
         text, choices = self._text(name), CHOICES[name]
         for spelt in (text, text.lower()):
             if spelt in choices or not spelt:
                 return spelt
         raise InvalidArgumentError(f"the option {name!r} is {text[:40]!r}: it must be {', '.join(choices)}")
 
-    # --- what reads and writes have in common ---------------------------------------------------
+    # --- common to reads and writes ---------------------------------------------------
 
     def connection(self) -> ConnectionSettings:
         uri = self.get("controller", DEFAULT_URI)
-        split_uri(uri)  # raises if it is none
+        split_uri(uri)  # raises if it isn't valid
         credentials: Credentials | None = None
         if "auth_user" in self:
             credentials = Basic(self["auth_user"], self["auth_password"])
@@ -111,7 +111,7 @@ class GivenOptions(dict[str, str]):
         return ConnectionSettings(uri, credentials, self.get("trust_store"), self.flag("validate_host_name"))
 
     def value(self) -> ValueOptions | None:
-        """What events are parsed as, or encoded as; None if they aren't."""
+        """Return the encoding of values; None if events aren't parsed or encoded."""
         version = self.number("value_version")
         return value_options(self.get("value_format"), self.get("value_schema"), version, self.get("value_mode"))
 
@@ -124,15 +124,15 @@ class GivenOptions(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Streams by their names; or all of the scope whose whole name matches a regular expression, or that have a tag,
-    also those that are created later."""
+    """Several streams of a scope: by name, or all whose whole name matches a regular expression or that have a tag,
+    including those created later."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     tag: str | None = None
 
     def takes(self, name: str) -> bool:
-        """Whether the stream may belong to it, as far as its name shows."""
+        """Return whether the stream may belong to it, judging by its name."""
         if self.names:
             return name in self.names
         return self.pattern is None or re.fullmatch(self.pattern, name) is not None
@@ -144,7 +144,7 @@ class Several:
 
 
 def several_of(options: Mapping[str, str]) -> Several | None:
-    """What the options say of several streams; None if they are about one."""
+    """Return the streams that the options select; None if they name a single one."""
     if "streams" in options:
         return Several(names=_names(options["streams"]))
     if "stream_tag" in options:
@@ -156,7 +156,7 @@ def several_of(options: Mapping[str, str]) -> Several | None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"the option 'stream_pattern' is {pattern[:60]!r}, which is no regular expression: {error}"
+            f"the option 'stream_pattern' is {pattern[:60]!r}, which isn't a regular expression: {error}"
         ) from None
     return Several(pattern=pattern)
 
@@ -167,33 +167,40 @@ def _names(text: str) -> tuple[str, ...]:
             names = msgspec.json.decode(text, type=list[str])
         except msgspec.DecodeError:
             raise InvalidArgumentError(
-                f"the option 'streams' is {text[:60]!r}: it must be names with commas between them, or a JSON list"
+                f"the option 'streams' is {text[:60]!r}: it must be comma-separated names, or a JSON list"
             ) from None
     else:
         names = [name.strip() for name in text.split(",")]
     for name in names:
         check_name("stream", name)
     if not names or len(set(names)) != len(names):
-        raise InvalidArgumentError(f"the option 'streams' is {text[:60]!r}: it must name some streams, each once")
+        raise InvalidArgumentError(
+            f"the option 'streams' is {text[:60]!r}: it must list one or more streams, each once"
+        )
     if len(names) > SPARK_STREAMS:
-        raise InvalidArgumentError(f"the option 'streams' names {len(names):,}: at most {SPARK_STREAMS:,}")
+        raise InvalidArgumentError(
+            f"the option 'streams' lists {len(names):,} streams, more than the limit of {SPARK_STREAMS:,}"
+        )
     return tuple(sorted(names))
 
 
 _DELAY = re.compile(r"([0-9]{1,9}) ?(ms|s|m|min|h|d)", re.ASCII)
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
+_NAMED_CUTS = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # keywords for cuts
 AUTO, ALWAYS, NEVER = CHOICES["direct"]
 Place = StreamCut | str | int
 _EVENT_TIMES = {"start": "startingEventTime", "end": "endingEventTime"}
 _MS = re.compile(r"-?\d{5,18}")
-_TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
+_TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # named as in Spark's Kafka source
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """max_bytes, max_events: of a batch; max_segment_bytes: of one segment in a batch; None means no limit. With
-    min_events, a batch waits until there are so many, or max_delay_s have passed since the one before."""
+    """Limits of a batch; None means no limit.
+
+    max_bytes, max_events: in total; max_segment_bytes: of one segment. min_events: the batch waits until that many
+    events are available, or max_delay_s have passed since the previous batch.
+    """
 
     max_bytes: int | None = None
     max_events: int | None = None
@@ -207,20 +214,19 @@ NO_LIMITS = Admission()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(StreamAddress):
-    """What a read was given.
+    """The options of a read.
 
-    start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the
-    streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
-    the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
-    starts_at_group: a new query starts there. output: scope and name of the stream that it writes.
-    cutover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
-    mirror: a name, and the checkpoint folder kept under it. delivery: at most once, the group's position is behind a
-    batch before its events are handed out. skip_truncated: a streaming query continues after truncated
-    events. on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is
-    read instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether
-    one task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in
-    a batch. event_time_unit: of the times that the streams' writers note.
+    start, end: a cut, text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the streams,
+    where `stream` is "", and starts, ends: the positions of individual streams. slice_name: the slice to read, instead
+    of start and end. routing_keys: read only segments that can contain them. admission: limits of a query's batches.
+    group_id: the reader group whose position follows a query's commits; starts_at_group: a new query starts at it.
+    output: scope and name of the stream that the query writes. cutover: the name under which another query can take
+    over; replay_of: that of the query to take over from. mirror: a name, and the checkpoint folder mirrored under it.
+    delivery: with at most once, the group's position moves past a batch before its events are handed out.
+    skip_truncated: a streaming query continues after truncated events. on_damage: damaged data fails its task, or is
+    skipped. direct: whether tasks read tier 2. metadata: read this instead of events. value, target: the encoding of
+    values, the latter after planning. ordered: whether one task reads all segments of a key; None: in a streaming query
+    one task reads a segment, in a batch any number. event_time_unit: of the times that writers note.
     """
 
     start: Place | None = None
@@ -254,7 +260,7 @@ class ReadOptions(StreamAddress):
     def from_spark(
         cls, given: Mapping[str, str], use: Use = Use.READ, format_: SparkFormat = SparkFormat.NADI
     ) -> ReadOptions:
-        """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
+        """Parse options; InvalidArgumentError for invalid ones, and for those without effect."""
         options = GivenOptions.checked(given, use, format_)
         metadata = options.choice("metadata") or None
         scope, several = options.needed("scope"), several_of(options)
@@ -263,9 +269,9 @@ class ReadOptions(StreamAddress):
         else:
             stream = options.get("stream", "") if metadata == "Streams" else options.needed("stream")
         starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
-        start = None if starts else _border(options, "start", scope, stream)
-        is_free = start is None and not starts and "start_stream_cut" not in options
-        if is_free and format_ is SparkFormat.PRAVEGA and use is Use.READ_STREAM:
+        start = None if starts else _position(options, "start", scope, stream)
+        is_default = start is None and not starts and "start_stream_cut" not in options
+        if is_default and format_ is SparkFormat.PRAVEGA and use is Use.READ_STREAM:
             start = TAIL
         columns = USUAL if metadata else columns_of(options)
         return cls(
@@ -273,7 +279,7 @@ class ReadOptions(StreamAddress):
             scope=scope,
             stream=stream,
             start=start,
-            end=None if ends else _border(options, "end", scope, stream),
+            end=None if ends else _position(options, "end", scope, stream),
             several=several,
             starts=starts,
             ends=ends,
@@ -300,7 +306,7 @@ class ReadOptions(StreamAddress):
         )
 
     def of_stream(self, stream: str) -> ReadOptions:
-        """What is read of one of several streams."""
+        """Return the options of one of several streams."""
         if self.several is None:
             return self
         start, end = self.starts.get(stream, self.start), self.ends.get(stream, self.end)
@@ -308,28 +314,30 @@ class ReadOptions(StreamAddress):
 
 
 def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several | None) -> dict[str, Place]:
-    """The value of `start` or `start_stream_cut` (or of `end`, `end_stream_cut`) where it is a JSON object: a place for
-    each stream."""
+    """Return the positions of individual streams, if `start` or `start_stream_cut` (or `end`, `end_stream_cut`) is a
+    JSON object."""
     for given in (name, f"{name}_stream_cut"):
         text = options.get(given, "")
         is_object = text.lstrip().startswith("{")
-        if several is None or (not is_object and (text.lower() in (*_PLACES, "") or is_moment(text))):
+        if several is None or (not is_object and (text.lower() in (*_NAMED_CUTS, "") or is_moment(text))):
             continue
         try:
-            places = msgspec.json.decode(text, type=dict[str, str])
+            positions = msgspec.json.decode(text, type=dict[str, str])
         except msgspec.DecodeError:
             raise InvalidArgumentError(
-                f"the option {given!r} is {text[:60]!r}, a place in one stream: with several it must be "
-                f'{HEAD}, {TAIL}, a time, or a JSON object with a place for each, such as {{"meters": "{TAIL}"}}'
+                f"the option {given!r} is {text[:60]!r}, a position in one stream: for several streams it must be "
+                f'{HEAD}, {TAIL}, a time, or a JSON object with a position for each, such as {{"meters": "{TAIL}"}}'
             ) from None
-        found: dict[str, Place] = {}
-        for stream, place in places.items():
+        values: dict[str, Place] = {}
+        for stream, position in positions.items():
             if not several.takes(check_name("stream", stream)):
-                raise InvalidArgumentError(f"the option {given!r} has a place for {stream}, which {several} leaves out")
-            value = _border({given: place}, name, scope, stream)
+                raise InvalidArgumentError(
+                    f"the option {given!r} has a position for {stream}, which {several} doesn't select"
+                )
+            value = _position({given: position}, name, scope, stream)
             if value is not None:
-                found[stream] = value
-        return found
+                values[stream] = value
+        return values
     return {}
 
 
@@ -352,7 +360,8 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
     scheme, colon, _ = folder.partition(":")
     if colon and scheme != "file":
         raise InvalidArgumentError(
-            f"the option 'mirror_checkpoint' is {folder[:60]!r}: only a folder of the driver's machine can be mirrored"
+            f"the option 'mirror_checkpoint' is {folder[:60]!r}: use a folder of the driver's machine, as no other can "
+            "be mirrored"
         )
     return check_name("mirror", name), folder
 
@@ -361,17 +370,17 @@ def _read_delivery(options: GivenOptions) -> Guarantee:
     delivery = options.delivery()
     if delivery == AT_LEAST_ONCE:
         raise InvalidArgumentError(
-            "the option 'delivery' of a read is exactly-once, where each event is in one batch, or at-most-once, where "
-            "no batch is read again: at-least-once is chosen by what writes"
+            "the option 'delivery' of a read must be exactly-once (each event is in one batch) or at-most-once (no "
+            "batch is repeated): choose at-least-once for the write"
         )
     if delivery == AT_MOST_ONCE:
         if "groupid" not in options:
             raise InvalidArgumentError(
-                "the option 'delivery' as at-most-once needs 'groupId': its position is kept there"
+                "the option 'delivery' = at-most-once needs 'groupId', which stores the position"
             )
         for other in ("output", "cutover", "replay_of"):
             if other in options:
-                raise InvalidArgumentError(f"the options 'delivery' as at-most-once and {other!r} exclude each other")
+                raise InvalidArgumentError(f"the option 'delivery' = at-most-once can't be combined with {other!r}")
     return delivery
 
 
@@ -383,17 +392,17 @@ def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
         keys = msgspec.json.decode(text, type=list[str])
     except msgspec.DecodeError:
         raise InvalidArgumentError(
-            f"the option 'routing_keys' is {text[:60]!r}: it must be a JSON list of strings, as json.dumps writes it"
+            f"the option 'routing_keys' is {text[:60]!r}: it must be a JSON list of strings"
         ) from None
     if not keys:
         raise InvalidArgumentError(
-            "the option 'routing_keys' is an empty list: name a key, or leave it out to read all"
+            "the option 'routing_keys' is an empty list: add a key, or remove the option to read all"
         )
     return tuple(keys)
 
 
-def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
-    """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
+def _position(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
+    """Return the position given by `start` (or `end`), `start_stream_cut` or `startingTimestamp`."""
     timestamp, by_event_time = _TIMESTAMPS[name], _EVENT_TIMES[name]
     if timestamp.lower() in options:
         return _moment(timestamp, options[timestamp.lower()])
@@ -406,13 +415,13 @@ def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> P
 
 
 def _event_place(name: str, text: str) -> str:
-    """A time of events, as a place: ISO 8601, a date, or ms since 1970."""
+    """Convert an event time to a position: ISO 8601, a date, or ms since 1970."""
     try:
         time = datetime.fromtimestamp(int(text) / 1000, UTC).isoformat() if _MS.fullmatch(text) else text
-        event_moment(place := f"{BY_EVENT_TIME}{time}")
+        event_moment(position := f"{BY_EVENT_TIME}{time}")
     except (InvalidArgumentError, ValueError, OverflowError) as error:
         raise InvalidArgumentError(f"the option {name!r}: {error}; or give milliseconds since 1970") from None
-    return place
+    return position
 
 
 def _moment(name: str, text: str) -> int:
@@ -426,12 +435,14 @@ def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> Stre
     text = options.get(name)
     if text is None:
         return None
-    if text.strip().lower() in _PLACES:
-        return _PLACES[text.strip().lower()]
+    if text.strip().lower() in _NAMED_CUTS:
+        return _NAMED_CUTS[text.strip().lower()]
     try:
         cut = StreamCut.from_text(text)
     except InvalidStreamCutError as error:
-        raise InvalidStreamCutError(f"the option {name!r} is none of {', '.join(_PLACES)}, and {error}") from None
+        raise InvalidStreamCutError(
+            f"the option {name!r} is not one of {', '.join(_NAMED_CUTS)}, and {error}"
+        ) from None
     check_cut(cut, scope, stream)
     return cut
 
@@ -443,11 +454,11 @@ def _admission(options: GivenOptions) -> Admission:
             f"the option 'minOffsetsPerTrigger' is {least:,}, more than 'maxOffsetsPerTrigger', {most:,}"
         )
     size, of_segment = options.number("approx_bytes_per_trigger"), options.number("maxBytesPerSegment")
-    text = options.get("maxtriggerdelay", "15m")  # as Spark's source for Kafka has it
+    text = options.get("maxtriggerdelay", "15m")  # the default of Spark's Kafka source
     delay = _DELAY.fullmatch(text.strip())
     if delay is None:
         raise InvalidArgumentError(
-            f"the option 'maxTriggerDelay' is {text[:40]!r}: it must be a time such as 500ms, 30s, 15m, 2h"
+            f"the option 'maxTriggerDelay' is {text[:40]!r}: it must be a duration such as 500ms, 30s, 15m, 2h"
         )
     return Admission(size, most, of_segment, least, int(delay[1]) * _UNITS_S[delay[2]])
 
@@ -458,14 +469,14 @@ _ONE_SEGMENT = ScalingPolicy.fixed(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions(StreamAddress):
-    """What a write was given.
+    """The options of a write.
 
-    routing_key_column: None means "routing_key" if there is such a column. delivery: exactly once writes in
-    transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
-    creates_scope, creates_stream: whether they are made if they are missing, the stream with scaling and retention.
-    save_mode: what to do if it has events. value, target: what the rows' values are encoded as, the second once that
-    is planned. truncates: what it had is dropped. application: the job and the number of its write, which count once.
-    takes_other_columns: the rows may have some that mean nothing, as with Pravega's connector.
+    routing_key_column: None means "routing_key", if that column exists. delivery: exactly once uses transactions.
+    waits_for_readers: a write ends once its events are readable, polled every poll_s. creates_scope, creates_stream:
+    whether missing ones are created, the stream with scaling and retention. save_mode: what to do if the stream has
+    events. value, target: the encoding of values, the latter after planning. truncates: existing events are dropped.
+    application: the job and the number of its write, which is written once. takes_other_columns: rows may have columns
+    that are ignored, as in Pravega's connector.
     """
 
     event_column: str = "event"
@@ -489,7 +500,7 @@ class WriteOptions(StreamAddress):
     def from_spark(
         cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: SparkFormat = SparkFormat.NADI
     ) -> WriteOptions:
-        """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
+        """Parse options; InvalidArgumentError for invalid ones, and for those without effect."""
         options = GivenOptions.checked(given, use, format_)
         delivery = options.delivery() if options.flag("exactly_once") else AT_LEAST_ONCE
         value = options.value()
@@ -498,8 +509,8 @@ class WriteOptions(StreamAddress):
             for name in options:
                 if name.startswith("default_"):
                     raise InvalidArgumentError(
-                        f"the option {name!r} has no effect: it is for streams that are created; say "
-                        ".option('allow_create_stream', 'true')"
+                        f"the option {name!r} only affects new streams: add "
+                        ".option('allow_create_stream', 'true') to create the stream"
                     )
         return cls(
             controller=options.connection(),
@@ -527,15 +538,15 @@ def _application(options: GivenOptions, delivery: Guarantee, use: Use) -> tuple[
     if "txnappid" not in options:
         if delivery == AT_MOST_ONCE and use is Use.WRITE:
             raise InvalidArgumentError(
-                "the option 'delivery' as at-most-once needs 'txnAppId' and 'txnVersion', by which a write is known to "
-                "have begun before. As exactly-once, the default, all rows are written or none"
+                "the option 'delivery' = at-most-once needs 'txnAppId' and 'txnVersion', which identify a repeated "
+                "write. With exactly-once, the default, all rows are written or none"
             )
         return None
     name, version = options["txnappid"], options.count("txnVersion")
     if len(name.encode()) > _APP_ID_MAX_BYTES:
-        raise InvalidArgumentError(f"the option 'txnAppId' has over {_APP_ID_MAX_BYTES} bytes")
+        raise InvalidArgumentError(f"the option 'txnAppId' has more than {_APP_ID_MAX_BYTES} bytes: shorten it")
     if delivery == AT_LEAST_ONCE:
-        raise InvalidArgumentError("the option 'txnAppId' has no effect with 'delivery' as at-least-once")
+        raise InvalidArgumentError("the option 'txnAppId' has no effect with 'delivery' = at-least-once")
     return name, version
 
 

@@ -1,1 +1,1 @@
-"""Streams as rows: which cuts, which tasks, which batches of a streaming query."""
+"""Streams as rows: the cuts and tasks of a read, and the batches of a streaming query."""

@@ -1,12 +1,12 @@
-"""How much of what is there a batch gets: room for it, shared by what has something to give; when it is enough; and
-where it ends in event time: at one time in all segments, so that a watermark leaves no row behind.
+"""Limit a batch: its capacity, shared among segments and streams; the minimum to start it; and its end in event time,
+the same time in all segments, so that a watermark makes no row late.
 
-Spark's watermark follows the latest row of all batches. A batch that had one segment up to December and another up to
-June would make late all that the other still has. So a batch that leaves something behind ends at the least of the
-times that its segments would get to, of those that have more: behind its end each segment goes on with a later time, or
-ends where it was to, at that time or a later one. So what then comes with an earlier time came late in its own segment.
+Spark's watermark follows the latest row of all batches. If a batch had one segment up to December and another up to
+June, the other's remaining rows would all be late. So a batch that leaves events unread ends at the minimum of the
+times that its unfinished segments would reach: after its end each segment continues with a later time, or ends as
+planned, at that time or later. A row that then has an earlier time was late in its own segment.
 
-Of the segment with the least time at least half of what was planned is read, however disordered the times are.
+In the segment with the minimum, at least half of the planned bytes are read, however disordered the times are.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _AT_ONCE = 8  # segments
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """For how much a batch has room, in all and from one segment; None: for anything."""
+class Capacity:
+    """The capacity of a batch, in total and per segment; None: unlimited."""
 
     size_bytes: int | None = None
     events: int | None = None
@@ -39,26 +39,26 @@ class Room:
 
     @property
     def is_limited(self) -> bool:
-        return self != ROOM_FOR_ALL
+        return self != UNLIMITED
 
 
-ROOM_FOR_ALL = Room()
+UNLIMITED = Capacity()
 
 
 class Minimum:
-    """Whether there is enough for a batch. Events are counted once, as they come, for as long as a batch waits."""
+    """The minimum number of events of a batch. While a batch waits, events are counted once, as they arrive."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._began_at: float | None = None  # the batch before
-        self._counted: dict[tuple[str, int], tuple[int, int, int]] = {}  # from where, to where, how many events
+        self._began_at: float | None = None  # of the previous batch
+        self._counted: dict[tuple[str, int], tuple[int, int, int]] = {}  # start, end, number of events
 
     def begin_batch(self) -> None:
         self._began_at = time.monotonic()
         self._counted.clear()
 
     async def is_reached(self, slices: Iterable[tuple[str, SegmentSlice]], take: Take) -> bool:
-        """Whether the slices have as many events as there must be, or the longest delay has passed."""
+        """Return whether the slices have the minimum number of events, or the maximum delay has passed."""
         least = self._admission.min_events
         if least is None or self._began_at is None:
             return True
@@ -81,39 +81,38 @@ class Minimum:
 
 
 async def dealt(sizes: Mapping[_Key, int], events: int, turn: int, take: Callable[[_Key, int], Awaitable[int]]) -> int:
-    """Deal out `events` events among those that have something, the ones with little first, whose rest goes to the
-    others; where there are too few events for all, another one is first each turn. `take` says how many it took. How
-    many were taken in all."""
+    """Distribute `events` events, small sizes first, whose unused share goes to the others; if there are fewer events
+    than keys, another key is first in each turn. `take` returns how many events it took. Return the total taken."""
     order: list[_Key] = sorted(sizes, key=lambda key: sizes[key])
     if events < len(order):
         first: int = turn % len(order)
         order = order[first:] + order[:first]
-    left = events
+    remaining = events
     for done, key in enumerate(order):
-        if left <= 0:
+        if remaining <= 0:
             break
-        left -= await take(key, max(1, left // (len(order) - done)))
-    return events - left
+        remaining -= await take(key, max(1, remaining // (len(order) - done)))
+    return events - remaining
 
 
 def shares(sizes: Mapping[_Key, int], total: int) -> dict[_Key, int]:
-    """`total` divided so that nobody gets more than its size, and who gets less gets as much as any.
+    """Divide `total` so that no key gets more than its size, and each that gets less gets an equal share.
 
     >>> shares({1: 10, 2: 500, 3: 700}, 210)
     {1: 10, 2: 100, 3: 100}
     """
-    given: dict[_Key, int] = {}
-    left = total
+    assigned: dict[_Key, int] = {}
+    remaining = total
     for done, (key, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
-        given[key] = min(size, left // (len(sizes) - done))
-        left -= given[key]
-    return given
+        assigned[key] = min(size, remaining // (len(sizes) - done))
+        remaining -= assigned[key]
+    return assigned
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """What a batch is to read of a segment, from `start` to `end`; it could up to `stop`. is_followed: others follow
-    behind that."""
+    """The part of a segment that a batch reads, from `start` to `end`; it could read up to `stop`. is_followed: the
+    segment has successors."""
 
     segment: str
     segment_id: int
@@ -128,20 +127,20 @@ class PlannedRead:
 
 
 async def ends_in_time(stores: SegmentStores, plans: Mapping[PlannedRead, EventTime]) -> dict[PlannedRead, int]:
-    """Where a batch ends in each of the segments, at or before its planned end. The event time is that of the
-    segment's stream."""
+    """Return the end of a batch in each segment, at or before its planned end. plans: the event time of each one's
+    stream."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def latest(plan: PlannedRead) -> int | None:
         return await latest_time(stores, plan.segment, plans[plan], plan.start, plan.end)
 
     async def reaches(plan: PlannedRead) -> int | None:
-        """The time that it has behind its planned end, or gets to before that."""
+        """Return the time after the planned end, or the latest before it."""
         async with turns:
-            behind = None
+            next_time = None
             if plan.end < plan.stop:
-                behind = await time_at(stores, plan.segment, plans[plan], plan.end, plan.stop)
-            return await latest(plan) if behind is None else behind
+                next_time = await time_at(stores, plan.segment, plans[plan], plan.end, plan.stop)
+            return await latest(plan) if next_time is None else next_time
 
     async def end_at(plan: PlannedRead, time: int) -> int:
         if plan.start == plan.end:
@@ -149,21 +148,21 @@ async def ends_in_time(stores: SegmentStores, plans: Mapping[PlannedRead, EventT
         async with turns:
             return await first_later(stores, plan.segment, plans[plan], plan.start, plan.end, time)
 
-    going_on = [plan for plan in plans if plan.has_more]
-    times = await asyncio.gather(*map(reaches, going_on))
-    reached = {plan: time for plan, time in zip(going_on, times, strict=True) if time is not None}
+    unfinished = [plan for plan in plans if plan.has_more]
+    times = await asyncio.gather(*map(reaches, unfinished))
+    reached = {plan: time for plan, time in zip(unfinished, times, strict=True) if time is not None}
     if not reached:
         return {plan: plan.end for plan in plans}
     while True:
         least = min(reached, key=reached.__getitem__)
         if (await end_at(least, reached[least]) - least.start) * 2 >= least.end - least.start:
             break
-        whole = await latest(least)  # the event behind its planned end is earlier than many before it
-        assert whole is not None
-        reached[least] = whole
+        latest_in_plan = await latest(least)  # the event after its planned end is earlier than many before it
+        assert latest_in_plan is not None
+        reached[least] = latest_in_plan
     ends = await asyncio.gather(*(end_at(plan, reached[least]) for plan in plans))
-    found = dict(zip(plans, ends, strict=True))
-    if all(end == plan.start for plan, end in found.items()):  # there was no room for its next event
+    ends_by_plan = dict(zip(plans, ends, strict=True))
+    if all(end == plan.start for plan, end in ends_by_plan.items()):  # its next event is larger than the capacity
         next_end = wire.LocateOffset(0, least.segment, least.end + 1, "")
-        found[least] = (await stores.ask(next_end, wire.OffsetLocated)).offset
-    return found
+        ends_by_plan[least] = (await stores.ask(next_end, wire.OffsetLocated)).offset
+    return ends_by_plan

@@ -1,20 +1,19 @@
-"""The events of a task's pieces, in blocks: from chunks in tier 2, or through the server, as the option `direct` says
-(docs/decisions/0016); or where they lie alone.
+"""Read the events of a task's ranges in blocks: from chunks in tier 2, or through the server, by the option `direct`
+(docs/decisions/0016); or only the events' offsets.
 
-Where events lie, the server tells, and none of their bytes are sent. But chunks that a task can read it looks through
-itself: measured on two cores with four tasks, events of 85 to 100 bytes are found twice as fast, 6.5 million a second
-and not 3.0. The server is faster where events are alike (18 to 15 million; half as fast again for one task), and there
-both are fast. What decides is that tasks on more machines find more, while the server has one loop, which appends need.
+The server returns the offsets of events without sending their bytes. But tasks scan chunks that they can read
+themselves: with four tasks on two cores, events of 85 to 100 bytes are located twice as fast, 6.5 million a second
+instead of 3.0. The server is faster for events of equal sizes (18 instead of 15 million; half as much again for one
+task), where both are fast. What decides is that tasks scale out, while the server has one loop, which appends need.
 
-Reading chunks is a drop-in for `segment_input.read_bytes`. Which chunks there are is asked when a task comes to read
-them: what a task reads is a range of offsets, whose bytes never change; only where they are stored does. Chunks that
-are replaced meanwhile are asked for again. Each block is checked against the checksums that the server told, which
-belong to this chunk alone; what is damaged, or can't be read, is left to the server, so that whoever reads meets the
-same errors.
+`ChunkSource.read` replaces `segment_input.read_bytes`. A task requests the chunks' locations when it reads them: its
+range of offsets never changes its bytes, only their location. Locations of chunks that were replaced meanwhile are
+requested again. Each block is verified against checksums from the server that belong to this chunk alone; damaged or
+unreadable data is left to the server, so that readers get the usual errors.
 
-Whether this process can read a store of chunks is looked at once, and kept. A store counts as reached if the mark that
-the server told is found in it, so that a folder of the same name on another machine is never taken for it. One that
-wasn't reached is looked at again after a while.
+Whether this process can read a chunk store is checked once and cached. A store is accessible if it contains the mark
+that the server sent, so a folder of the same name on another machine is never mistaken for it. An inaccessible store is
+checked again after a while.
 """
 
 from __future__ import annotations
@@ -52,35 +51,35 @@ from nadi.spark.options.parsed import ALWAYS, NEVER, ReadOptions
 from nadi.wire.chunks import ChunkPart, Located
 
 log = logging.getLogger(__name__)
-PIECE_BYTES = 2 * BLOCK_BYTES  # read and given out at once: about as many rows as suit Spark
-LEAST_BYTES = 4 * MIB  # less is sooner read than asked about, and mostly not in tier 2 yet
-_LOOK_S = 10.0  # an object store that doesn't answer by then is none to read from
-_AGAIN_S = 60.0
-_MOST = 100  # stores remembered
+PIECE_BYTES = 2 * BLOCK_BYTES  # read and yielded at once: a suitable number of rows for Spark
+LEAST_BYTES = 4 * MIB  # smaller ranges are read faster than located, and mostly not in tier 2 yet
+_CHECK_TIMEOUT_S = 10.0  # an object store that doesn't respond in time is inaccessible
+_RECHECK_S = 60.0
+_MAX_STORES = 100  # in the cache
 
 
 async def marked(url: str, mark: str) -> ChunkStore:
-    """The store of that URL and mark, to read from; NotFoundError if there is none here, or another.
+    """Return the store at that URL with that mark; NotFoundError if it doesn't exist here, or has another mark.
 
-    UnavailableError or InvalidArgumentError if it can't be looked at.
+    UnavailableError or InvalidArgumentError if it can't be checked.
     """
     parts = urlsplit(url)
-    is_folder = parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir()  # noqa: ASYNC240 - a local look
+    is_folder = parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir()  # noqa: ASYNC240 - a local check
     if not is_folder and parts.scheme not in ELSEWHERE:
-        raise NotFoundError(f"there is no {url} here")
+        raise NotFoundError(f"{url} doesn't exist here")
     store = ChunkStore.from_url(url)
     try:
-        found = bytes(await store.read(MARK, 0, MARK_BYTES)).decode(errors="replace")
+        stored_mark = bytes(await store.read(MARK, 0, MARK_BYTES)).decode(errors="replace")
     except NotFoundError:
-        raise NotFoundError(f"{url} is not the server's store of chunks: it has no mark") from None
-    if found != mark:
+        raise NotFoundError(f"{url} is not the server's store of chunks: it lacks a mark") from None
+    if stored_mark != mark:
         raise NotFoundError(f"{url} is another server's store of chunks")
     return store
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The store, or why it can't be read."""
+    """The store, or why it is inaccessible."""
 
     store: ChunkStore | None
     why: str
@@ -90,28 +89,28 @@ class StoreAccess:
 _known: dict[tuple[int, str, str], StoreAccess] = {}
 
 
-async def reach(located: Located) -> StoreAccess:
-    """The store that the server told, if this process can read it."""
-    key = (os.getpid(), located.url, located.mark)  # what a fork inherits is another process's
-    found = _known.get(key)
-    if found is not None and time.monotonic() <= found.until:
-        return found
-    if len(_known) >= _MOST:
+async def access(located: Located) -> StoreAccess:
+    """Return the store that the server named, if this process can read it."""
+    key = (os.getpid(), located.url, located.mark)  # entries inherited by a fork belong to another process
+    known = _known.get(key)
+    if known is not None and time.monotonic() <= known.until:
+        return known
+    if len(_known) >= _MAX_STORES:
         _known.clear()
     try:
-        async with asyncio.timeout(_LOOK_S):
-            found = StoreAccess(await marked(located.url, located.mark), "", float("inf"))
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
+            known = StoreAccess(await marked(located.url, located.mark), "", float("inf"))
     except (TimeoutError, NadiError) as error:
         is_late = isinstance(error, TimeoutError)
-        why = f"{located.url} did not answer within {_LOOK_S:g} s" if is_late else str(error)
-        found = StoreAccess(None, why, time.monotonic() + _AGAIN_S)
-    _known[key] = found
-    return found
+        why = f"{located.url} did not respond within {_CHECK_TIMEOUT_S:g} s" if is_late else str(error)
+        known = StoreAccess(None, why, time.monotonic() + _RECHECK_S)
+    _known[key] = known
+    return known
 
 
 def steps(located: Located, start: int, end: int, without: Collection[str]) -> Iterator[tuple[ChunkPart | None, int]]:
-    """Whence to read from `start` on, and how far each time: a chunk, or None for the server. without: chunks that are
-    left to the server. Ends at `end`, or behind the last chunk if more were not told.
+    """Yield the source of each part from `start` on, and where the part ends: a chunk, or None for the server. without:
+    chunks that are left to the server. Ends at `end`, or after the last chunk if the server listed only some.
 
     >>> parts = (ChunkPart("a", 10, 10, b""), ChunkPart("b", 20, 10, b""), ChunkPart("c", 40, 10, b""))
     >>> [(part and part.name, stop) for part, stop in steps(Located("", "", parts), 5, 45, {"b"})]
@@ -133,8 +132,9 @@ def steps(located: Located, start: int, end: int, without: Collection[str]) -> I
 
 
 class ChunkSource:
-    """`read` is the drop-in. direct: `auto` leaves all to the server if the chunks can't be reached, `always` raises an
-    UnavailableError that says why. is_alone: `read` ends at the first byte that it can't read from a chunk."""
+    """A source of bytes that uses chunks. direct: `auto` leaves everything to the server if the chunks are
+    inaccessible, `always` raises an error with the reason. is_alone: `read` ends at the first byte that isn't in a
+    readable chunk."""
 
     def __init__(self, direct: str, *, is_alone: bool = False) -> None:
         self._is_forced = direct == ALWAYS
@@ -143,9 +143,9 @@ class ChunkSource:
     async def read(
         self, stores: SegmentStores, segment: str, start: int, end: int, /, *, purpose: str
     ) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` to `end`. Raises what `read_bytes` does."""
+        """Yield the bytes from `start` to `end`. Raises the errors of `read_bytes`."""
         position = start
-        unreadable: set[str] = set()  # chunks that were told and then not there, or damaged
+        unreadable: set[str] = set()  # listed chunks that turned out missing or damaged
         while position < end:
             located = await locate_chunks(stores, segment, position, end)
             store = await self._store(located)
@@ -155,10 +155,10 @@ class ChunkSource:
                 if self._is_alone and (part is None or store is None):
                     return
                 if part is None or store is None:
-                    found = read_bytes(stores, segment, position, stop, purpose=purpose)
+                    source = read_bytes(stores, segment, position, stop, purpose=purpose)
                 else:
-                    found = self._of_chunk(store, part, position, stop)
-                async with aclosing(found) as pieces:
+                    source = self._of_chunk(store, part, position, stop)
+                async with aclosing(source) as pieces:
                     async for data in pieces:
                         position += len(data)
                         yield data
@@ -166,24 +166,24 @@ class ChunkSource:
                     if part is None or store is None:
                         return  # the segment's end
                     unreadable.add(part.name)
-                    break  # if it was replaced, the next answer has its successor; else the server has the bytes
+                    break  # the next response has its replacement, if any; else the server reads the bytes
 
     async def _store(self, located: Located) -> ChunkStore | None:
         if not located.parts:
             return None
-        found = await reach(located)
-        if found.store is None and self._is_forced:
+        known = await access(located)
+        if known.store is None and self._is_forced:
             raise InvalidArgumentError(
-                f"the option 'direct' is {ALWAYS!r}, and the chunks can't be read here: {found.why}. Run the executors "
-                "where they can, or leave it to 'auto'"
+                f"the option 'direct' is {ALWAYS!r}, but the chunks are inaccessible here: {known.why}. Run the "
+                "executors where they are accessible, or use 'auto'"
             )
-        return found.store
+        return known.store
 
     async def _of_chunk(
         self, store: ChunkStore, part: ChunkPart, start: int, stop: int
     ) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` to `stop` of a chunk, up to the first that can't be read or isn't what was stored; the
-        next piece is read meanwhile."""
+        """Yield the bytes from `start` to `stop` of a chunk, up to the first that is unreadable or damaged; the next
+        piece is read ahead."""
         position = start
         reading: asyncio.Task[memoryview] | None = asyncio.create_task(self._piece(store, part, position, stop))
         try:
@@ -203,28 +203,28 @@ class ChunkSource:
                     await reading
 
     async def _piece(self, store: ChunkStore, part: ChunkPart, start: int, stop: int) -> memoryview:
-        """From `start` to the end of a piece of the chunk, or as far as it is intact."""
-        within = start - part.offset
-        begin = within // BLOCK_BYTES * BLOCK_BYTES
-        size = min(within // PIECE_BYTES * PIECE_BYTES + PIECE_BYTES, part.length) - begin
+        """Return the bytes from `start` to the end of a piece of the chunk, or as far as they are intact."""
+        chunk_offset = start - part.offset
+        begin = chunk_offset // BLOCK_BYTES * BLOCK_BYTES
+        size = min(chunk_offset // PIECE_BYTES * PIECE_BYTES + PIECE_BYTES, part.length) - begin
         try:
             data, damaged = await store.read_checked(part.name, begin, size, part.checksums)
         except NotFoundError:
-            log.debug("chunk %s is gone: it was replaced, or its events were truncated", part.name)
+            log.debug("chunk %s doesn't exist: it was replaced, or its events were truncated", part.name)
             return memoryview(b"")
         except (DiskReadError, UnavailableError) as error:
             if self._is_forced and isinstance(error, UnavailableError):
                 raise
-            log.warning("%s: its server is asked", error)
+            log.warning("%s: reading from the server instead", error)
             return memoryview(b"")
         last = len(data)
         if damaged:
-            log.warning("chunk %s has a wrong checksum: its server is asked", part.name)
+            log.warning("chunk %s has a wrong checksum: reading from the server instead", part.name)
             last = min(damaged) * BLOCK_BYTES - begin
-        return memoryview(data)[within - begin : max(within - begin, min(last, stop - part.offset - begin))]
+        return memoryview(data)[chunk_offset - begin : max(chunk_offset - begin, min(last, stop - part.offset - begin))]
 
 
-class DirectOrNot:
+class DirectSource:
     def __init__(self, options: ReadOptions, client: TaskClient) -> None:
         self._options, self._stores = options, stores_of(client.manager)
 
@@ -245,7 +245,7 @@ class DirectOrNot:
         return direct == ALWAYS or (direct != NEVER and piece.size_bytes >= LEAST_BYTES)
 
     async def _from_chunks(self, segment: str, piece: ScanRange) -> AsyncIterator[EventPlaces | EventBlock]:
-        """From the chunks as far as these go without a gap; the rest as the server tells it."""
+        """Yield offsets from the chunks up to the first gap, the remaining ones from the server."""
         assembler, direct = EventAssembler(piece.start), self._options.direct
         source = ChunkSource(direct, is_alone=True)
         async with aclosing(source.read(self._stores, segment, piece.start, piece.end, purpose="")) as pieces:
@@ -253,13 +253,13 @@ class DirectOrNot:
                 for block in assembler.feed(data):
                     yield block
         start, read, on_damage = assembler.offset, ChunkSource(direct).read, self._options.on_damage
-        async with aclosing(event_places(self._stores, segment, start, piece.end, on_damage, read=read)) as rest:
-            async for places in rest:
+        async with aclosing(event_places(self._stores, segment, start, piece.end, on_damage, read=read)) as remaining:
+            async for places in remaining:
                 yield places
 
 
 def read_pieces(options: ReadOptions, pieces: Iterable[ScanRange]) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the pieces, one piece after the other, each in offset order."""
+    """Yield the events of the ranges, range by range, each in offset order."""
     begin_task()
     client = client_of(options.controller)
-    return read_rows(options, client, pieces, DirectOrNot(options, client))
+    return read_rows(options, client, pieces, DirectSource(options, client))

@@ -1,6 +1,6 @@
-"""What the options of a read mean now: its cuts, the slices between them, and the tasks that read these.
+"""Resolve the options of a read: its cuts, the slices between them, and the tasks that read these.
 
-Runs beside the driver; `progress` says how far the batches of a streaming query go.
+Runs in the driver's process; `progress` determines the batches of a streaming query.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from nadi.spark.options.parsed import ReadOptions
 
 
 async def with_slice(manager: StreamManager, options: ReadOptions) -> ReadOptions:
-    """The options with the cuts of the slice that they name, if they name one."""
+    """Replace the slice's name in the options by its cuts, if they have one."""
     if options.slice_name is None:
         return options
-    found = await manager.slices(options.scope).get(options.slice_name)
-    check_cut(found.start, options.scope, options.stream)
-    return replace(options, start=found.start, end=found.end, slice_name=None)
+    named = await manager.slices(options.scope).get(options.slice_name)
+    check_cut(named.start, options.scope, options.stream)
+    return replace(options, start=named.start, end=named.end, slice_name=None)
 
 
 async def resolve(
     manager: StreamManager, options: ReadOptions, cut: StreamCut | str | int, *, end: bool = False
 ) -> StreamCut:
-    """The cut that an option means now; InvalidStreamCutError unless it is one of the stream. end: it is where the read
-    ends."""
+    """Return the cut that an option currently means; InvalidStreamCutError if it isn't one of the stream. end: it is
+    the end of the read."""
     if isinstance(cut, int):
         return await manager.cuts(options.scope, options.stream).at(cut)
     if isinstance(cut, str):
@@ -48,8 +48,8 @@ async def resolve(
 
 
 async def streams_of(manager: StreamManager, options: ReadOptions) -> list[str]:
-    """The streams that are read now, by name; StreamNotFoundError if one that is named isn't there,
-    InvalidArgumentError if there are too many."""
+    """Return the names of the streams to read; StreamNotFoundError if a named one doesn't exist, InvalidArgumentError
+    if there are too many."""
     several = options.several
     if several is None:
         return [options.stream]
@@ -57,17 +57,17 @@ async def streams_of(manager: StreamManager, options: ReadOptions) -> list[str]:
         for name in several.names:
             await manager.stream_configuration(options.scope, name)
         return list(several.names)
-    found = sorted(name for name in await manager.list_streams(options.scope, several.tag) if several.takes(name))
-    if len(found) > SPARK_STREAMS:
+    names = sorted(name for name in await manager.list_streams(options.scope, several.tag) if several.takes(name))
+    if len(names) > SPARK_STREAMS:
         raise InvalidArgumentError(
-            f"{several} takes {len(found):,} streams of scope {options.scope}, and one query reads at most "
-            f"{SPARK_STREAMS:,}: make several queries"
+            f"{several} matches {len(names):,} streams of scope {options.scope}, more than {SPARK_STREAMS:,}, the "
+            "limit of one query: use several queries"
         )
-    return found
+    return names
 
 
 async def start_of(manager: StreamManager, options: ReadOptions) -> StreamCut:
-    """Where a streaming query starts (default: the head); InvalidStreamCutError if that is after its end."""
+    """Return the start of a streaming query (default: the head); InvalidStreamCutError if it is after the end."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
     if options.end is not None:
@@ -77,7 +77,8 @@ async def start_of(manager: StreamManager, options: ReadOptions) -> StreamCut:
 
 
 async def batch_slices(manager: StreamManager, options: ReadOptions) -> list[SegmentSlice]:
-    """Everything between the two cuts of the options (default: head and tail), as far as it is requested."""
+    """Return the slices between the two cuts of the options (default: head and tail) that may contain its routing
+    keys."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
     end = await resolve(manager, options, TAIL if options.end is None else options.end, end=True)
@@ -86,15 +87,15 @@ async def batch_slices(manager: StreamManager, options: ReadOptions) -> list[Seg
 
 
 async def narrowed(manager: StreamManager, options: ReadOptions, slices: list[SegmentSlice]) -> list[SegmentSlice]:
-    """Those of the slices that can hold the options' routing keys."""
+    """Return those slices that may contain the options' routing keys."""
     if options.routing_keys is None or not slices:
         return slices
     return await cuts.narrowed(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
 
 
 class PiecesPartition(InputPartition):
-    """What one task reads. borders: the offsets of its batch, if this task is to note them. claim: the number of the
-    batch and of the query's run, if only the first attempt at this task may read."""
+    """The ranges of one task. borders: the offsets of its batch, if this task notes them. claim: the number of the
+    batch and the id of the query's run, if only the first attempt at this task may read."""
 
     claim: tuple[int, str] | None = None
 
@@ -108,7 +109,7 @@ class PiecesPartition(InputPartition):
 def partitions_of(
     options: ReadOptions, pieces: Sequence[ScanRange], chains: Iterable[Sequence[ScanRange]] | None = None
 ) -> list[PiecesPartition]:
-    """The partitions, at least one: with none, Spark calls `read` with None. chains: the pieces by who must be read in
-    one task."""
+    """Return the partitions, at least one: without any, Spark calls `read` with None. chains: groups of ranges for one
+    task each."""
     tasks = deal(pieces, options.max_partitions, options.min_partition_bytes, chains)
     return [PiecesPartition(task) for task in tasks] or [PiecesPartition(())]

@@ -1,11 +1,11 @@
-"""How a streaming query advances: from one stream cut to the next, in batches that Spark may run again.
+"""Advance a streaming query from one stream cut to the next, in batches that Spark may repeat.
 
-A query's offset is a legal stream cut (see `nadi.model.frontier`), and so is every cut made here. A batch starts with
-what needs no reading: segments that earlier batches have read to their ends are replaced by their successors. It then
-reads, up to its limits, only segments that the frontier allows, and never moves past one that it reads itself. So it
-takes each key from one segment, and a key's events keep their order whichever tasks read them.
+A query's offset is a legal stream cut (see `nadi.model.frontier`), as are all cuts made here. A batch first replaces
+segments that earlier batches have finished by their successors. Then it reads, up to its limits, only segments that the
+frontier allows, and never moves past one that it reads itself. So it takes each key from one segment, and a key's
+events keep their order whichever tasks read them.
 
-What a batch reads follows from its two offsets alone: run again, it reads the same events.
+The events of a batch follow from its two offsets alone: a repeated batch reads the same events.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from nadi.model.frontier import Bound, Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import ROOM_FOR_ALL, PlannedRead, Room, dealt, shares
+from nadi.spark.reading.admission import UNLIMITED, Capacity, PlannedRead, dealt, shares
 from nadi.spark.reading.offsets import Offset
 from nadi.wire import commands as wire
 
 END = "end"  # the bound that a query's options set
 _logger = logging.getLogger(__name__)
-_QUESTIONS = 8  # for one slice, where an event is larger than what is wanted of it
-_NEAR = 8  # an end is near enough if it lies this part of the wanted size behind it
-_FIRST_LOOK_BYTES = 64 * KIB
-_TRIES = 5  # while what is planned is truncated
+_QUESTIONS = 8  # requests per slice to find an event boundary near a size
+_NEAR = 8  # an end may exceed the size by this fraction of it
+_FIRST_PROBE_BYTES = 64 * KIB
+_TRIES = 5  # while planned events are being truncated
 
 
 class StreamView:
@@ -65,13 +65,14 @@ class StreamView:
         return segment_name(self.scope, self.stream, segment_id)
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
-        """The segments of a cut; InvalidStreamCutError if one isn't of the stream. They never change."""
+        """Return the segments of a cut, cached as they never change; InvalidStreamCutError if one isn't of the
+        stream."""
         if not cut.positions.keys() <= self._ranges.keys():
             self.learn(await segment_ranges(self._stores, self.scope, self.stream, cut))
         return [self._ranges[segment_id] for segment_id in cut.positions]
 
     def learn(self, pieces: Iterable[SegmentRange]) -> None:
-        """The segments of the cut that is asked for next."""
+        """Cache the segments of the cut that is requested next."""
         self._ranges = {piece.segment_id: piece for piece in pieces}
 
     async def check(self, cut: StreamCut) -> None:
@@ -88,24 +89,24 @@ class StreamView:
         return (await self._manager.stream_configuration(self.scope, self.stream)).event_time
 
     async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
-        """The head of the slice that has so many events, or all of it; how many it has. A server that can't count sends
-        them."""
-        taken, end = 0, piece.start
+        """Return the head of the slice with up to that many events, and their number. A server that can't count sends
+        the events."""
+        count, end = 0, piece.start
         name = self.name_of(piece.segment_id)
         places = event_places(self._stores, name, piece.start, piece.end, self._on_damage, most=events)
         async with aclosing(places) as blocks:
             async for block in blocks:
-                if taken + len(block) > events:
-                    end = block.offset + int(block.starts[events - taken])
+                if count + len(block) > events:
+                    end = block.offset + int(block.starts[events - count])
                     return events, SegmentSlice(piece.segment_id, piece.start, end)
-                taken += len(block)
+                count += len(block)
                 end = block.offset + block.size_bytes
-                if taken == events:
-                    return taken, SegmentSlice(piece.segment_id, piece.start, end)
-        return taken, piece
+                if count == events:
+                    return count, SegmentSlice(piece.segment_id, piece.start, end)
+        return count, piece
 
     async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
-        """Of each slice a head that has whole events and about so many bytes; not much more, but maybe none."""
+        """Return a head of each slice with whole events and about that many bytes; slightly more, or none."""
         return await asyncio.gather(*(self._cut_short(piece, size) for piece, size in given.items()))
 
     async def _cut_short(self, piece: SegmentSlice, size: int) -> SegmentSlice:
@@ -115,9 +116,9 @@ class StreamView:
         if size > 0:
             try:
                 end = await self._end_near(piece, size)
-            except DamagedDataError:  # events go on behind it, where only readers know
+            except DamagedDataError:  # only reading finds the events after the damage
                 name = self.name_of(piece.segment_id)
-                with suppress(InvalidArgumentError):  # it ends within an event: the end before that is wanted
+                with suppress(InvalidArgumentError):  # the size ends within an event: stop before it
                     async for block in read_segment_range(
                         self._stores, name, piece.start, piece.start + size, self._on_damage
                     ):
@@ -129,7 +130,7 @@ class StreamView:
         end = await self._end_at_or_after(piece, limit)
         if end - limit <= size // _NEAR:
             return end
-        low, high = piece.start, limit  # an end, and a place from which on there is none up to `limit`
+        low, high = piece.start, limit  # an event's end, and an offset with no end between it and `limit`
         probe = low + 1
         for _ in range(_QUESTIONS):
             end = await self._end_at_or_after(piece, probe)
@@ -143,85 +144,85 @@ class StreamView:
         return low
 
     async def _end_at_or_after(self, piece: SegmentSlice, offset: int) -> int:
-        asked = wire.LocateOffset(0, self.name_of(piece.segment_id), offset, "")
-        return min((await self._stores.ask(asked, wire.OffsetLocated)).offset, piece.end)
+        request = wire.LocateOffset(0, self.name_of(piece.segment_id), offset, "")
+        return min((await self._stores.ask(request, wire.OffsetLocated)).offset, piece.end)
 
 
 class QueryProgress:
-    """The batches of one query. skip_truncated: continue after truncated events, instead of failing."""
+    """The batches of a query in one stream. skip_truncated: continue after truncated events instead of failing."""
 
     def __init__(self, view: StreamView, *, skip_truncated: bool = False) -> None:
         self.view, self._skips = view, skip_truncated
         self._bounds: dict[str, Bound] = {}
-        self._checked: StreamCut | None = None  # made here, or found to be legal
-        self._is_new = True  # nothing was planned yet: a batch of the checkpoint may be gone
+        self._checked: StreamCut | None = None  # created or verified here
+        self._is_new = True  # nothing was planned yet: events of the checkpoint's batch may be truncated
         self._turn = 0
-        self.is_at_tail = False  # after the last batch, as far as was seen
-        self.skipped_bytes = 0  # of truncated events, at least
-        self.ends_at: StreamCut | None = None  # of the query in this stream; None if it follows it
-        self.events = 0  # of the last batch, where there was room for so many only
-        self._active: list[PlannedRead] = []  # what the last batch could read
-        self._planned: Offset  # where it ends, if all is read that there was room for
+        self.is_at_tail = False  # after the last batch, as far as known
+        self.skipped_bytes = 0  # a lower bound of truncated bytes
+        self.ends_at: StreamCut | None = None  # the query's end in this stream; None if it has none
+        self.events = 0  # of the last batch, if events were limited
+        self._active: list[PlannedRead] = []  # the reads available to the last batch
+        self._planned: Offset  # its end by capacity alone
 
     async def limit_to(self, name: str, cut: StreamCut | None) -> None:
-        """No batch goes past this cut from now on; another one of the same name takes its place, or none."""
+        """Let no batch pass this cut; it replaces the cut of that name, None removes it."""
         if cut is None:
             self._bounds.pop(name, None)
             return
         try:
             ranges = await self.view.ranges(cut)
         except EpochGoneError:
-            cut = await self._behind_head(cut)
+            cut = await self._latest_with_head(cut)
             ranges = await self.view.ranges(cut)
         self._bounds[name] = Bound(cut.positions, ranges)
         self.ends_at = cut if name == END else self.ends_at
 
-    async def next(self, start: Offset, room: Room = ROOM_FOR_ALL) -> Offset:
-        """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
+    async def next(self, start: Offset, capacity: Capacity = UNLIMITED) -> Offset:
+        """Return the end of a batch that starts at `start`; `start` itself if nothing can be read.
 
-        room: how much it may hold, about; each segment in turn gives at least one event.
-        QueryTruncatedError if what comes next was truncated and is not to be skipped.
+        capacity: approximate limits; one segment of each batch in turn yields at least one event. QueryTruncatedError
+        if the next events were truncated and mustn't be skipped.
         """
         cut, skipped_to = start.cut, None
         for _ in range(_TRIES):
             try:
                 await self._check(cut)
-                end = await self._advance(cut, room)
+                end = await self._advance(cut, capacity)
             except TruncatedError as error:
-                cut = skipped_to = await self._behind(cut, error)
+                cut = skipped_to = await self._after_truncation(cut, error)
                 continue
             self._checked, self._is_new = end, False
             self._planned = start if end == start.cut else Offset(end, skipped_to)
             return self._planned
-        raise UnavailableError(f"{self._name} is being truncated again and again: try again")
+        raise UnavailableError(f"{self._name} is being truncated repeatedly: try again")
 
     async def slices(self, start: Offset, end: Offset) -> list[SegmentSlice]:
-        """What the batch between two offsets reads, one of which `next` made from the other."""
+        """Return what a batch reads between two offsets, the second made by `next`."""
         try:
             await self._check(end.cut)
         except EpochGoneError as error:
             if not self._skips:
                 raise QueryTruncatedError(self._name, error) from error
             return []
-        found = slices_of(start, end)
+        slices = slices_of(start, end)
         if self._skips:
-            return await self._left(found)
-        if self._is_new:  # what was planned before the query was started again may be truncated since
+            return await self._not_truncated(slices)
+        if self._is_new:  # events planned before a restart may be truncated
             try:
-                infos = await self.view.ends.infos({piece.segment_id: piece.start for piece in found})
-                for piece in found:
+                infos = await self.view.ends.infos({piece.segment_id: piece.start for piece in slices})
+                for piece in slices:
                     self._end(piece.segment_id, piece.start, infos[piece.segment_id], piece.end)
             except TruncatedError as error:
-                await self._behind(start.cut, error)
-        return found
+                await self._after_truncation(start.cut, error)
+        return slices
 
     def planned(self, end: Offset) -> list[PlannedRead]:
-        """What the last batch reads if it ends there. A segment that is sealed is taken to be followed by others."""
-        at = end.cut.positions
-        return [replace(plan, end=max(plan.start, at.get(plan.segment_id, 0))) for plan in self._active]
+        """Return the reads of the last batch if it ends at `end`. Sealed segments are assumed to have successors."""
+        positions = end.cut.positions
+        return [replace(plan, end=max(plan.start, positions.get(plan.segment_id, 0))) for plan in self._active]
 
     async def timed(self, end: Offset) -> dict[PlannedRead, EventTime]:
-        """The same with what follows, and how its events' times are read; nothing if they have none."""
+        """Return the same with known successors, and with the event time; empty if the stream has none."""
         event_time = await self.view.event_time()
         if event_time is None:
             return {}
@@ -230,7 +231,7 @@ class QueryProgress:
         return {replace(plan, is_followed=bool(following.get(plan.segment_id))): event_time for plan in plans}
 
     def lead_back(self, ends: Mapping[int, int]) -> Offset:
-        """The end of the last batch, at these offsets of what it could read."""
+        """Move the end of the last batch back to these offsets of its segments; return it."""
         self._checked = self._cut({**self._planned.cut.positions, **ends})
         self.is_at_tail = False
         return replace(self._planned, cut=self._checked)
@@ -245,19 +246,19 @@ class QueryProgress:
         return StreamCut(self.view.scope, self.view.stream, positions)
 
     async def _check(self, cut: StreamCut) -> None:
-        """A cut out of a checkpoint may be of an earlier nadi, which made some that were not legal."""
+        """Check a cut: a checkpoint may contain an illegal one, made by an early version of nadi."""
         if cut == self._checked:
             return
         try:
             await self.view.check(cut)
         except InvalidStreamCutError as error:
             raise InvalidStreamCutError(
-                f"this query can't go on at an offset of its checkpoint: {error}. Give it a new checkpoint, and a "
-                "start (a bookmark, a moment, or the last offset before this one that works)"
+                f"this query can't continue at an offset of its checkpoint: {error}. Give it a new checkpoint, and a "
+                "start (a bookmark, a time, or the last valid offset before this one)"
             ) from error
         self._checked = cut
 
-    async def _advance(self, start: StreamCut, room: Room) -> StreamCut:
+    async def _advance(self, start: StreamCut, capacity: Capacity) -> StreamCut:
         frontier = Frontier(
             await self.view.ranges(start), [segment for segment, offset in start.positions.items() if offset < 0]
         )
@@ -274,11 +275,11 @@ class QueryProgress:
             )
             if end > offsets[segment]:
                 slices.append(SegmentSlice(segment, offsets[segment], end))
-        self._turn += room.is_limited
-        if slices and (room.size_bytes, room.segment_bytes) != (None, None):
-            slices = await self._within(slices, room)
-        if slices and room.events is not None:
-            slices = await self._taken(slices, room.events)
+        self._turn += capacity.is_limited
+        if slices and (capacity.size_bytes, capacity.segment_bytes) != (None, None):
+            slices = await self._within(slices, capacity)
+        if slices and capacity.events is not None:
+            slices = await self._limit_events(slices, capacity.events)
         reached = offsets | {piece.segment_id: piece.end for piece in slices}
         self.is_at_tail = all(
             reached[segment] == info.write_offset and not info.is_sealed for segment, info in infos.items()
@@ -295,75 +296,76 @@ class QueryProgress:
             raise TruncatedError(name, offset, info.start_offset)
         return end
 
-    async def _within(self, slices: list[SegmentSlice], room: Room) -> list[SegmentSlice]:
-        """The slices cut short at event boundaries, to about as many bytes as there is room for.
+    async def _within(self, slices: list[SegmentSlice], capacity: Capacity) -> list[SegmentSlice]:
+        """Shorten the slices at event boundaries, to about the capacity in bytes.
 
-        Large events may be more than a segment's share: so that none is left behind forever, one segment of
-        each batch, another each time, gives its next event whatever its size.
+        Large events may exceed a segment's share: so that none is starved, one segment of each batch, another each
+        time, yields its next event regardless of size.
         """
-        most = room.segment_bytes
+        most = capacity.segment_bytes
         sizes = {s.segment_id: s.size_bytes if most is None else min(s.size_bytes, most) for s in slices}
-        given = sizes if room.size_bytes is None else shares(sizes, room.size_bytes)
-        found = await self.view.cut_short({piece: given[piece.segment_id] for piece in slices})
+        assigned = sizes if capacity.size_bytes is None else shares(sizes, capacity.size_bytes)
+        shortened = await self.view.cut_short({piece: assigned[piece.segment_id] for piece in slices})
         first = self._turn % len(slices)
-        size = _FIRST_LOOK_BYTES
-        while not found[first].size_bytes:
-            (found[first],) = await self.view.cut_short({slices[first]: min(size, slices[first].size_bytes)})
+        size = _FIRST_PROBE_BYTES
+        while not shortened[first].size_bytes:
+            (shortened[first],) = await self.view.cut_short({slices[first]: min(size, slices[first].size_bytes)})
             size *= 4
-        return [piece for piece in found if piece.size_bytes]
+        return [piece for piece in shortened if piece.size_bytes]
 
-    async def _taken(self, slices: list[SegmentSlice], events: int) -> list[SegmentSlice]:
+    async def _limit_events(self, slices: list[SegmentSlice], events: int) -> list[SegmentSlice]:
         by_id = {piece.segment_id: piece for piece in slices}
-        found: list[SegmentSlice] = []
+        heads: list[SegmentSlice] = []
 
         async def take(segment: int, share: int) -> int:
-            taken, head = await self.view.take(by_id[segment], share)
-            found.append(head)
-            return taken
+            count, head = await self.view.take(by_id[segment], share)
+            heads.append(head)
+            return count
 
         sizes = {piece.segment_id: piece.size_bytes for piece in slices}
         self.events = await dealt(sizes, events, self._turn, take)
-        return found
+        return heads
 
-    async def _behind(self, cut: StreamCut, error: TruncatedError) -> StreamCut:
-        """The first place at or after the cut whose events are there; QueryTruncatedError if that is not wanted."""
-        behind = await self._behind_head(cut)
+    async def _after_truncation(self, cut: StreamCut, error: TruncatedError) -> StreamCut:
+        """Return the first cut at or after this one whose events exist; QueryTruncatedError unless skipping is
+        allowed."""
+        later = await self._latest_with_head(cut)
         if not self._skips:
-            raise QueryTruncatedError(self._name, error, (cut, behind)) from error
+            raise QueryTruncatedError(self._name, error, (cut, later)) from error
         self.skipped_bytes += sum(
-            offset - max(cut.positions.get(segment, offset), 0) for segment, offset in behind.positions.items()
+            offset - max(cut.positions.get(segment, offset), 0) for segment, offset in later.positions.items()
         )
-        _logger.warning("events of %s were truncated before a query read them, from %s to %s", self._name, cut, behind)
-        return behind
+        _logger.warning("events of %s were truncated before a query read them, from %s to %s", self._name, cut, later)
+        return later
 
-    async def _behind_head(self, cut: StreamCut) -> StreamCut:
-        """The cut before which lies what lies before this one or the head. Segments that aren't known are forgotten:
-        they lie before the head, and have the keys that nothing else of the cut has begun."""
+    async def _latest_with_head(self, cut: StreamCut) -> StreamCut:
+        """Return the later of this cut and the head, key by key. Unknown segments are forgotten: they are before the
+        head, and have those keys that no other started segment of the cut covers."""
         head = await self.view.head()
         known, head_ranges = await self.view.known_ranges(cut), await self.view.ranges(head)
         ranges = {piece.segment_id: (piece.low, piece.high) for piece in (*known, *head_ranges)}
         positions = {piece.segment_id: cut.positions[piece.segment_id] for piece in known}
         if len(positions) < len(cut.positions):
-            begun = [piece for piece in known if positions[piece.segment_id] >= 0]
-            forgotten = dict(zip(itertools.count(-1, -1), gaps(begun), strict=False))  # older than any that is known
+            started = [piece for piece in known if positions[piece.segment_id] >= 0]
+            forgotten = dict(zip(itertools.count(-1, -1), gaps(started), strict=False))  # ids below all known ones
             ranges |= forgotten
             positions |= dict.fromkeys(forgotten, 0)
         return cutorder.latest(self._cut(positions), head, ranges)
 
-    async def _left(self, slices: list[SegmentSlice]) -> list[SegmentSlice]:
-        """What of the slices was not truncated since they were planned."""
-        found = []
+    async def _not_truncated(self, slices: list[SegmentSlice]) -> list[SegmentSlice]:
+        """Return the parts of the slices that were not truncated after planning."""
+        remaining = []
         for piece in slices:
             with suppress(TruncatedError):
                 info = (await self.view.ends.infos({piece.segment_id: piece.start}))[piece.segment_id]
                 start = max(piece.start, info.start_offset)
                 if start < piece.end:
-                    found.append(SegmentSlice(piece.segment_id, start, piece.end))
-        return found
+                    remaining.append(SegmentSlice(piece.segment_id, start, piece.end))
+        return remaining
 
 
 def slices_of(start: Offset, end: Offset) -> list[SegmentSlice]:
-    """What lies between two offsets, one of which `QueryProgress.next` made from the other."""
+    """Return the slices between two offsets, the second made by `QueryProgress.next`."""
     begin = (end.skipped_to or start.cut).positions
     return [
         SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)

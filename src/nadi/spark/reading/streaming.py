@@ -1,5 +1,5 @@
-"""The reader of a streaming query. It lives beside the driver for as long as the query runs; `read` runs in the tasks,
-on a pickled copy, so only its options matter there.
+"""The reader of a streaming query. It lives in the driver's process as long as the query; `read` runs in tasks, on a
+pickled copy, which only needs the options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nadi.spark.reading.streams import QueryStreams
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The streams from a cut on; offsets are those of `streams` as JSON, where `cut` is the text of a stream cut."""
+    """Reads streams from a cut on; its offsets are JSON (see `offsets`), where `cut` is the text of a stream cut."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _streams(self) -> QueryStreams:
-        """Beside the driver only."""
+        """In the driver's process only."""
         return QueryStreams(self._client.manager, self._options)
 
     @cached_property
@@ -70,8 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._json(self._client.run(self._streams.begin()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark asks for it when it starts a query, before all batches: of one without rows that it planned before, it
-        asks for nothing else."""
+        """Return the limit of batches. Spark calls it when a query starts, before all batches; for a planned batch
+        without rows, it is the only call."""
         if self._mirror is not None:
             self._client.run(self._mirror.begin())
         admission = self._options.admission
@@ -84,14 +84,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if admission.min_events is None else ReadMinRows(admission.min_events)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The limit is what `getDefaultReadLimit` says, for any of the options; or none, as `once` wants it."""
+        """Return the end of a batch. limit: that of `getDefaultReadLimit` for any of the options, or none for
+        `once`."""
         begin = Offsets.from_json(start)
         admission = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.admission
         end = self._client.run(self._streams.next(begin, admission))
         return start if end == begin else self._json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress only: the tail, and `behind`, what lies before it (see `lag`)."""
+        """Return the tail and the lag, `behind`, for the query's progress (see `consumer_lag`)."""
         return self._client.run(self._streams.latest())
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -107,8 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = client.run(self._streams.begin_of(begin, ending))
         pieces = client.run(self._pieces(client.manager, begin, ending))
         planned = partitions_of(options, pieces)
-        for one in planned:
-            one.claim = claim
+        for task in planned:
+            task.claim = claim
         if options.output is not None:
             planned[0].borders = (self._json(begin), end)
         if self._mirror is not None and not self._mirror.is_own:
@@ -128,13 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition.claim is not None:
             claims = Claims(client.manager, options.scope, f"group {options.group_id}")
             if not client.run(claims.task(*partition.claim)):
-                return  # an attempt before this one may have handed them out
+                return  # an earlier attempt may have handed the events out
         batch = batch_of_task()
         if partition.borders is not None and batch is not None:
             client.run(BatchNotes(client.manager, options).write(*batch, *partition.borders))
         try:
             yield from read_pieces(options, partition.pieces)
-        except (TruncatedError, SegmentNotFoundError) as error:  # since the batch was planned
+        except (TruncatedError, SegmentNotFoundError) as error:  # truncated after the batch was planned
             gap: NadiError = error
             if isinstance(error, SegmentNotFoundError):
                 gap = client.run(what_became_of(stores_of(client.manager), error.segment))
@@ -144,16 +145,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise QueryTruncatedError(f"{scope}/{stream}", gap, skips=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the query's group, if it has one. Spark keeps the offsets, and has the next batch's by now: with a
-        mirror, that has them first."""
+        """Mirror the checkpoint and move the query's group, if it has them. At this moment Spark has already logged the
+        next batch's offsets."""
         if self._mirror is not None:
             self._client.run(self._mirror.keep(end))
         self._client.run(self._streams.commit(Offsets.from_json(end)))
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises what is wrong with a query at Spark's first call: an error raised while a reader is created is hidden by
-    Spark's own (it stops the reader that it doesn't have)."""
+    """Raises a query's error at Spark's first call: Spark would hide an error raised while a reader is created with its
+    own, from stopping a reader that it doesn't have."""
 
     def __init__(self, error: NadiError) -> None:
         self._error = error

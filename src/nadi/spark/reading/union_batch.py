@@ -1,4 +1,5 @@
-"""A lake's table and stream as one batch: planned beside the driver, read in the tasks (`nadi.lake.union`)."""
+"""Read a lake's table and stream as one batch: planned in the driver's process, read in tasks
+(`nadi.lake.union_scan`)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _WITH_UNION = {
 
 
 def is_union(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for table and stream; InvalidArgumentError for another source, or a lake without one."""
+    """Return whether the options select table and stream; InvalidArgumentError for unknown sources and unused lakes."""
     options = {name.lower(): value for name, value in given.items()}
     source = options.get(SOURCE, "stream").lower()
     if source not in (UNION, "stream"):
@@ -42,14 +43,14 @@ def is_union(given: Mapping[str, str]) -> bool:
 class _UnionRequest:
     def __init__(self, given: Mapping[str, str], format_: SparkFormat) -> None:
         begin_task()
-        found = GivenOptions.checked(given, Use.READ, format_)
-        for name in found:
+        options = GivenOptions.checked(given, Use.READ, format_)
+        for name in options:
             if name not in _WITH_UNION:
                 raise InvalidArgumentError(f"the option {name!r} has no effect with 'source' = union")
-        found.pop(SOURCE, None)
-        self.lake, names = found.pop(LAKE, None), found.pop(COLUMNS, None)
+        options.pop(SOURCE, None)
+        self.lake, names = options.pop(LAKE, None), options.pop(COLUMNS, None)
         self.columns = None if names is None else [name.strip() for name in names.split(",")]
-        self.options = ReadOptions.from_spark(found, Use.READ, format_)
+        self.options = ReadOptions.from_spark(options, Use.READ, format_)
         end = self.options.end
         self.end: StreamCut | datetime | str | None = (
             datetime.fromtimestamp(end / 1000, UTC) if isinstance(end, int) else end
@@ -60,8 +61,8 @@ class _UnionRequest:
 def schema_of_union(given: Mapping[str, str], format_: SparkFormat) -> StructType:
     from nadi.lake.union_scan import union_schema
 
-    wanted = _UnionRequest(given, format_)
-    return spark_schema(union_schema(*wanted.stream, columns=wanted.columns, name=wanted.lake))
+    request = _UnionRequest(given, format_)
+    return spark_schema(union_schema(*request.stream, columns=request.columns, name=request.lake))
 
 
 class UnionPartition(InputPartition):
@@ -77,22 +78,22 @@ class UnionReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from nadi.lake.union_scan import union
 
-        wanted, names = _UnionRequest(self._given, self._format), self._schema.names
-        if wanted.columns not in (None, names):
+        request, names = _UnionRequest(self._given, self._format), self._schema.names
+        if request.columns not in (None, names):
             raise InvalidArgumentError(
-                f"the option 'columns' names {', '.join(wanted.columns or ())}, and .schema(...) other columns: leave "
-                "one of them out"
+                f"the option 'columns' lists {', '.join(request.columns or ())}, but .schema(...) other columns: "
+                "remove one of them"
             )
-        found = union(*wanted.stream, at=wanted.end, columns=names, name=wanted.lake)
-        columns = spark_schema(found.schema)
+        scan = union(*request.stream, at=request.end, columns=names, name=request.lake)
+        columns = spark_schema(scan.schema)
         if columns.simpleString() != self._schema.simpleString():
             raise InvalidArgumentError(
                 f"the table's columns are {columns.simpleString()[:300]}, not {self._schema.simpleString()[:300]}: "
-                "leave out .schema(...), or load it again, for they have changed since"
+                "remove .schema(...), or load the table again, as its columns have changed"
             )
-        options = wanted.options
-        enough = -(-(found.table_bytes + found.stream_bytes) // options.min_partition_bytes)
-        splits = found.splits(min(options.max_partitions, max(enough, 1)))
+        options = request.options
+        count = -(-(scan.table_bytes + scan.stream_bytes) // options.min_partition_bytes)
+        splits = scan.splits(min(options.max_partitions, max(count, 1)))
         return [UnionPartition(split) for split in splits] or [UnionPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
