@@ -16,7 +16,7 @@ from nadi.access.authentication import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.container_map import Address, Map
+from nadi.cluster.container_map import Address, ContainerMap
 from nadi.cluster.proxy.active import ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
@@ -48,7 +48,7 @@ class Guards:
     tls: Certificate | None = None
 
 
-class Everybody(Map):
+class Everybody(ContainerMap):
     """Servers that are all there, by what the test says of them."""
 
     def __init__(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.cluster.container_map import Map
+from nadi.cluster.container_map import ContainerMap
 from nadi.cluster.membership_view import PeerServer, ServerMember
 from nadi.cluster.placement import (
     CROWDED_TIMES,
@@ -42,7 +42,7 @@ def dead(since: float = LONG_AGO) -> ServerView:
 
 def view(me: str, holdings: dict[int, Holding], servers: dict[str, ServerView] | None = None, **more: Any) -> View:
     every = {"a": LIVE, "b": LIVE, "c": LIVE} | (servers or {})
-    settings = {"at": NOW, "containers": 1, "looked_at": NOW, "is_current": True, "stable_since": LONG_AGO} | more
+    settings = {"at": NOW, "containers": 1, "polled_at": NOW, "is_current": True, "stable_since": LONG_AGO} | more
     return View(me=me, servers=every, holdings=holdings, **settings)
 
 
@@ -58,7 +58,7 @@ CLAIM = [ClaimContainer(0, 5, "v4")]
 @pytest.mark.parametrize("me", [FIRST, SECOND, THIRD])
 def test_a_container_that_is_released_to_a_server_is_claimed_by_it_at_once(me: str) -> None:
     fresh = {0: held("other", me, since=NOW)}
-    assert decisions(view(me, fresh, looked_at=LONG_AGO, is_current=False, stable_since=NOW)) == CLAIM
+    assert decisions(view(me, fresh, polled_at=LONG_AGO, is_current=False, stable_since=NOW)) == CLAIM
     for other in {FIRST, SECOND, THIRD} - {me}:
         assert decisions(view(other, fresh)) == []
 
@@ -84,8 +84,8 @@ def test_of_an_owner_who_is_alive_or_unknown_nothing_is_claimed(owner: ServerVie
 def test_nothing_is_claimed_by_what_was_seen_too_long_ago() -> None:
     there = {0: held("x")}
     assert decisions(view(FIRST, there, {"x": dead()}, is_current=False)) == []
-    assert decisions(view(FIRST, {0: held("x", since=NOW - 1.0)}, {"x": dead()}, looked_at=NOW - 1.1)) == []
-    assert decisions(view(FIRST, {0: held("x", since=NOW - 1.0)}, {"x": dead()}, looked_at=NOW - 1.0)) == CLAIM
+    assert decisions(view(FIRST, {0: held("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.1)) == []
+    assert decisions(view(FIRST, {0: held("x", since=NOW - 1.0)}, {"x": dead()}, polled_at=NOW - 1.0)) == CLAIM
 
 
 def test_a_container_that_never_had_an_owner_waits_until_servers_have_come() -> None:
@@ -325,8 +325,8 @@ def peer(name: str, since: float, heard: float = 0.0, port: int = 9000, *, is_al
     return PeerServer(name, member, is_alive, since, heard)
 
 
-def seen(*peers: PeerServer, owner: str = "a", is_leased: bool = True) -> Map:
-    found = Map(cast("Any", SimpleNamespace(owner=lambda number: owner)), 4)
+def seen(*peers: PeerServer, owner: str = "a", is_leased: bool = True) -> ContainerMap:
+    found = ContainerMap(cast("Any", SimpleNamespace(owner=lambda number: owner)), 4)
     members = {one.id: one for one in peers}
     found.membership = cast("Any", SimpleNamespace(members=members, lease_is_valid=lambda: is_leased, beat_s=1.0))
     return found
@@ -363,4 +363,4 @@ def test_a_server_surely_lives_that_has_beaten_since() -> None:
     assert not seen(peer("a", 1.0, heard=12.1)).lives_since(("127.0.0.1", 9001), 10.0)
     assert not seen(peer("a", 1.0, heard=12.1, is_alive=False)).lives_since(STORE, 10.0)
     assert not seen(peer("b", 10.1, heard=12.1)).lives_since(STORE, 10.0)  # another, started since in its place
-    assert not Map(cast("Any", None), 4).lives_since(STORE, 10.0)
+    assert not ContainerMap(cast("Any", None), 4).lives_since(STORE, 10.0)

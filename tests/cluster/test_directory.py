@@ -13,7 +13,7 @@ import pytest
 
 from nadi import limits
 from nadi.client.segments.connection import SegmentStoreConnection
-from nadi.cluster.container_map import Address, Map, takes_connections
+from nadi.cluster.container_map import Address, ContainerMap, takes_connections
 from nadi.cluster.proxy import segment_router as peers
 from nadi.cluster.proxy.segment_router import SegmentRouter, joined
 from nadi.controller.event_time import MarkStream
@@ -50,7 +50,7 @@ class Clock(Runtime):
         return super().monotonic() + self.ahead_s
 
 
-class Servers(Map):
+class Servers(ContainerMap):
     """owner: of all segments. up: which take connections. lives: which are heard of."""
 
     def __init__(self) -> None:

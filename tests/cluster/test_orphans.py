@@ -73,9 +73,9 @@ class Server:
             lambda number, seen: cast("ClusterParts", Parts(number, seen, self)),
             CONTAINERS,
             node.clock,
-            on_taken=nothing,
+            on_acquired=nothing,
             on_leaving=nothing,
-            on_looked=lambda: None,
+            on_polled=lambda: None,
         )
         node.on_change = self.keeper.wake
         node.process.start(self._start())

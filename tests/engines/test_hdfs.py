@@ -14,7 +14,7 @@ from nadi.limits import HDFS_CALLS_AT_ONCE
 from nadi.object_log.failures import RefusedError
 from nadi.object_log.hdfs import files
 from nadi.object_log.hdfs.engine import HdfsRegistry, open_hdfs
-from nadi.object_log.hdfs.files import Client, HdfsFiles, told
+from nadi.object_log.hdfs.files import Client, HdfsFiles, error_for
 from nadi.object_log.hdfs.location import where
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
@@ -116,7 +116,7 @@ _FORBIDS = (
     ],
 )
 def test_errors_are_told_in_words(error: BaseException, kind: type[UnavailableError] | None, said: str) -> None:
-    problem = told("store x", error)
+    problem = error_for("store x", error)
     assert type(problem) is (kind or UnavailableError)
     assert str(problem).startswith("HDFS can't store x: ")
     assert said in str(problem)

@@ -20,7 +20,7 @@ from nadi.object_log import outcomes
 from nadi.object_log.checksummed_lines import value_of
 from nadi.object_log.engine import OwnEngine
 from nadi.object_log.identity import OwnLog, known_cluster, open_cluster
-from nadi.object_log.jetstream.connection import JetStreamConnection, Problem, told
+from nadi.object_log.jetstream.connection import JetStreamConnection, Problem, error_for
 from nadi.object_log.jetstream.engine import JetStreamEngine
 from nadi.object_log.jetstream.location import where
 from nadi.object_log.opening import open_engines, open_log
@@ -337,8 +337,8 @@ async def test_a_stream_that_was_lost_is_never_taken_for_an_empty_one(engine: Ow
 
 
 def test_what_errors_mean() -> None:
-    assert type(told("a", Problem(10164, 400, "wrong last sequence"))) is UnavailableError
-    assert type(told("a", Problem(10047, 500, "insufficient storage"))) is StorageFullError
+    assert type(error_for("a", Problem(10164, 400, "wrong last sequence"))) is UnavailableError
+    assert type(error_for("a", Problem(10047, 500, "insufficient storage"))) is StorageFullError
 
 
 async def test_one_that_is_full(engine: OwnEngine, server: NatsServer) -> None:

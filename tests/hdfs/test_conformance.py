@@ -10,7 +10,7 @@ import pytest
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.hdfs import files as client
 from nadi.object_log.hdfs.engine import open_hdfs
-from nadi.object_log.hdfs.files import Client, told
+from nadi.object_log.hdfs.files import Client, error_for
 from nadi.object_log.hdfs.location import where
 from nadi.object_log.store_probe import prove
 from nadi.runtime import REAL
@@ -56,7 +56,7 @@ async def _refused(call: Awaitable[object]) -> tuple[type[BaseException], str]:
     except (FileNotFoundError, FileExistsError) as error:
         return type(error), ""
     except Exception as error:
-        return type(error), str(told("do it", error)).partition(":")[2].partition("(")[0].partition(";")[0]
+        return type(error), str(error_for("do it", error)).partition(":")[2].partition("(")[0].partition(";")[0]
     raise AssertionError("it was not refused")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tests.cluster.judges.probes import Gaps
 from tests.cluster.processes.faults import Moved
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _SURELY_S = 0.5  # after a kill, nobody can have taken over yet: that it is dead takes three seconds
 
 
@@ -87,7 +87,7 @@ class Stalls:
 
     def _run(self) -> None:
         before: dict[str, tuple[float, float]] = {}
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(_POLL_S):
             now = time.monotonic()
             self.loads.append(os.getloadavg()[0])
             for name, value in self._progress().items():

@@ -19,7 +19,7 @@ from tests.cluster.processes.client import put
 from tests.crash.load import SCOPE, STREAM
 from tests.support.spark import JAVA_OPTIONS
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def main(uri: str, copies: str, folder: Path) -> int:
@@ -38,7 +38,7 @@ def main(uri: str, copies: str, folder: Path) -> int:
         told.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    while not told.wait(_LOOK_S):
+    while not told.wait(_POLL_S):
         if (error := query.exception()) is not None:
             print(error, file=sys.stderr, flush=True)
             return 3

@@ -16,7 +16,7 @@ from nadi.errors import ConditionFailedError, UnavailableError
 from tests.cluster.processes.client import Promised, put
 from tests.crash.load import SCOPE, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 class Counter(Worker):
@@ -90,7 +90,7 @@ class Load:
         put(self.folder / "promised", promised)
 
     def _tell_until(self, over: threading.Event) -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_POLL_S):
             for worker in self.workers:
                 worker.check()
             progress = {

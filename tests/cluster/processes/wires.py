@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 _PIECE_BYTES = 256 * 1024
-_LOOK_S = 0.02
+_POLL_S = 0.02
 Address = tuple[str, int]
 ANYBODY = ""
 
@@ -90,7 +90,7 @@ class Wire:
                 _, probe = await asyncio.open_connection(*self._target)
                 break
             except OSError:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         probe.transport.abort()
         await self._listen(self.address)
 
