@@ -280,8 +280,8 @@ def _is_gone(pid: int) -> bool:
 
 SO = pytest.raises(DataFolderError, match=r"^so$")
 KILLED = pytest.raises(UnavailableError, match="was killed")
-ODD = pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py")
-LATE = pytest.raises(RequestTimeoutError, match="not ready within 3 s")
+ODD = pytest.raises(UnavailableError, match=r"sitecustomize\.py")
+LATE = pytest.raises(RequestTimeoutError)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,10 @@ MEANINGS = by_name(
         Meaning("nadi_connections", "Open connections, by door (store or REST port).", ("door",)),
         Meaning("nadi_connections_refused", "Connections rejected at a limit, by door.", ("door",), "counter"),
         Meaning("nadi_connections_ended", "Connections evicted in favour of others, by door.", ("door",), "counter"),
-        Meaning("nadi_rpc_calls", "gRPC calls in progress."),
-        Meaning("nadi_rpc_calls_refused", "gRPC calls rejected because their address had too many.", (), "counter"),
+        Meaning("nadi_rpc_calls", "RPC calls over gRPC in progress."),
+        Meaning(
+            "nadi_rpc_calls_refused", "RPC calls over gRPC rejected because their address had too many.", (), "counter"
+        ),
         Meaning("nadi_logins_failed", "Calls and requests without valid credentials.", (), "counter"),
         Meaning("nadi_permissions_refused", "Calls and requests without the required permission.", (), "counter"),
     )
