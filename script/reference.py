@@ -93,7 +93,7 @@ def linked(text: str) -> str:
 
 
 def commands(group: Any = None, path: str = "nadi") -> Iterator[tuple[str, Any]]:
-    """Each command without subcommands, by its full name."""
+    """Yield each command without subcommands, with its full name."""
     group = group or typer.main.get_command(importlib.import_module("nadi.cli.app").app)
     for name in group.list_commands(None):
         command = group.commands[name]
@@ -104,21 +104,21 @@ def commands(group: Any = None, path: str = "nadi") -> Iterator[tuple[str, Any]]
 
 
 def parameters(command: Any) -> dict[str, tuple[str, str]]:
-    """(syntax, help) of a command's arguments and options by name, as `--help` has them."""
+    """Return (syntax, help) of a command's arguments and options by name, as in `--help`."""
     context = command.context_class(command)
     records = {parameter.name: parameter.get_help_record(context) for parameter in command.params}
     return {name: record for name, record in records.items() if record is not None and name != "help"}
 
 
 def cli() -> str:
-    found = {name: (command, parameters(command)) for name, command in commands()}
+    by_name = {name: (command, parameters(command)) for name, command in commands()}
     counts = Counter(
-        record for _, records in found.values() for record in records.values() if record[0].startswith("-")
+        record for _, records in by_name.values() for record in records.values() if record[0].startswith("-")
     )
     common = [record for record, count in counts.items() if count >= COMMON_OPTION_COMMANDS]
     text = ["# Command line", "Every command of `nadi`. `nadi COMMAND --help` prints the same.", "## Common options"]
     text += [options(common), "Each command lists the common options that it accepts."]
-    for name, (command, records) in found.items():
+    for name, (command, records) in by_name.items():
         own = [record for record in records.values() if record not in common]
         shared = [f"`{long_name(record[0])}`" for record in common if record in records.values()]
         usage = " ".join([name, *command.collect_usage_pieces(command.context_class(command))])
@@ -129,7 +129,7 @@ def cli() -> str:
 
 
 def long_name(syntax: str) -> str:
-    """The long name in an option's syntax, such as `-o, --output <table|json>`."""
+    """Return the long name in an option's syntax, such as `-o, --output <table|json>`."""
     return next((word for word in re.split(r"[ ,/]+", syntax) if word.startswith("--")), syntax.partition(" ")[0])
 
 
@@ -138,7 +138,7 @@ def options(records: Iterable[tuple[str, str]]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which Markdown finds no HTML, emphasis or links, but code."""
+    """Escape HTML, emphasis and links of Markdown, but not code."""
     return outside_code(" ".join(text.split()), lambda part: re.sub(r"([*_\[\]])", r"\\\1", part.replace("<", "&lt;")))
 
 
@@ -163,16 +163,16 @@ def metrics() -> str:
     }
     text = ["# Metrics", "The metrics of `GET /metrics`."]
     for title, modules in sources.items():
-        meanings = [one for name in modules for one in importlib.import_module(name).MEANINGS.values()]
+        meanings = [meaning for name in modules for meaning in importlib.import_module(name).MEANINGS.values()]
         rows = (
-            (f"`{m.written}`", m.kind, ", ".join(f"`{one}`" for one in m.labels), escaped(m.help)) for m in meanings
+            (f"`{m.written}`", m.kind, ", ".join(f"`{label}`" for label in m.labels), escaped(m.help)) for m in meanings
         )
         text += [f"## {title}", table(("metric", "type", "labels", "meaning"), rows)]
     return "\n\n".join(text)
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI description that a server publishes."""
+    """Return the OpenAPI description that a server publishes."""
     from nadi.controller.rest.server import ENDPOINTS, describe
     from nadi.loopback_clients import OwnClients
     from nadi.web.site import live_site
@@ -191,40 +191,40 @@ def rest() -> str:
     for path, verbs in published["paths"].items():
         for verb, operation in verbs.items():
             text += [f"## `{verb.upper()} {path}`", escaped(operation["summary"])]
-            if given := operation.get("parameters"):
-                rows = ((f"`{one['name']}`", one["in"], *described(one["schema"], one)) for one in given)
+            if inputs := operation.get("parameters"):
+                rows = ((f"`{item['name']}`", item["in"], *described(item["schema"], item)) for item in inputs)
                 text += [table(("parameter", "in", "type", "meaning"), rows)]
             if body := operation.get("requestBody"):
                 text += [f"Body: {contents(body['content'])}."]
-            own = (answer for answer in answers(operation) if answer not in common)
-            text += [table(("status", "meaning", "body"), own)]
+            specific = (answer for answer in answers(operation) if answer not in common)
+            text += [table(("status", "meaning", "body"), specific)]
     text += ["## Schemas"]
     for name, schema in published["components"]["schemas"].items():
-        needed = schema.get("required", ())
+        required = schema.get("required", ())
         fields = (
-            (f"`{field}`", *described(one, {"required": field in needed} | one))
-            for field, one in schema.get("properties", {}).items()
+            (f"`{field}`", *described(item, {"required": field in required} | item))
+            for field, item in schema.get("properties", {}).items()
         )
         text += [f"### {name}", escaped(schema.get("description", "")), table(("field", "type", "meaning"), fields)]
     return "\n\n".join(part for part in text if part)
 
 
 def answers(operation: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(status, meaning, body) of each response."""
+    """Return (status, meaning, body) of each response."""
     return [
         (f"`{code}`", escaped(response["description"]), contents(response.get("content", {})))
         for code, response in operation["responses"].items()
     ]
 
 
-def described(schema: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, str]:
-    """Type, and meaning, of a parameter or field."""
-    meaning = escaped(given.get("description", ""))
-    return kind_of(schema), meaning if given.get("required") else f"Optional. {meaning}".strip()
+def described(schema: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[str, str]:
+    """Return type and meaning of a parameter or field."""
+    meaning = escaped(attributes.get("description", ""))
+    return kind_of(schema), meaning if attributes.get("required") else f"Optional. {meaning}".strip()
 
 
 def contents(content: Mapping[str, Any]) -> str:
-    kinds = ((kind_of(one["schema"]) if "schema" in one else "", f"`{media}`") for media, one in content.items())
+    kinds = ((kind_of(item["schema"]) if "schema" in item else "", f"`{media}`") for media, item in content.items())
     return ", ".join(f"{kind} as {media}" if kind else media for kind, media in kinds)
 
 
@@ -232,10 +232,10 @@ def kind_of(schema: Mapping[str, Any]) -> str:
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if several := schema.get("anyOf"):
-        return " or ".join(map(kind_of, several))
+    if alternatives := schema.get("anyOf"):
+        return " or ".join(map(kind_of, alternatives))
     if choices := schema.get("enum"):
-        return ", ".join(f"`{one}`" for one in choices)
+        return ", ".join(f"`{item}`" for item in choices)
     kind = str(schema.get("type", "any"))
     if kind == "array":
         return f"array of {' and '.join(map(kind_of, schema.get('prefixItems') or [schema.get('items', {})]))}"
@@ -266,7 +266,7 @@ def decisions() -> str:
 
 
 def public_names(module: str) -> Iterator[tuple[str, str]]:
-    """(name, where it is defined) of what a module exports."""
+    """Yield name and definition of each export of a module."""
     imported = importlib.import_module(module)
     for name in getattr(imported, "__all__", None) or [name for name in vars(imported) if name[0] != "_"]:
         value = getattr(imported, name)
@@ -310,7 +310,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 class BlockingClient(griffe.Extension):
-    """Documents the blocking client, whose methods are made from the asyncio ones when its modules are imported."""
+    """Documents the blocking client, whose methods are created from the asyncio ones on import."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         for name in ("classes", "manager") if pkg.name == "nadi" else ():

@@ -193,7 +193,7 @@ async def test_nothing_keeps_a_server_of_a_cluster(
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
-    assert told(caplog) == ["the gRPC door", "the connections to other servers", "the segment store"]
+    assert told(caplog) == ["the gRPC port", "the connections to other servers", "the segment store"]
     assert not one.cache.exists()
     await close(one.store)
     await doors.really_stop()
@@ -210,8 +210,8 @@ async def test_nothing_keeps_a_server_of_a_folder(
     await one.start()
     async with asyncio.timeout(60):
         await one.stop()
-    left = [what for what in told(caplog) if what != "the REST door"]  # which a slow machine may not close in time
-    assert left == ["the gRPC door", "the controller", "the data folder"]
+    left = [what for what in told(caplog) if what != "the REST port"]  # which a slow machine may not close in time
+    assert left == ["the gRPC port", "the controller", "the data folder"]
     with pytest.raises(DataFolderLockedError):  # what writes there still may
         FolderLock(tmp_path / "data")
     await stop(one.controller)
@@ -232,7 +232,7 @@ async def test_the_steps_of_a_folder_s_server_fit_in_the_whole(tmp_path: Path, m
     one = Server(ServerConfig(data=tmp_path / "data", store_port=0, port=0, rest_port=0))
     await one.start()
     await one.stop()
-    assert {"the data folder", "the REST door", "the gRPC door", "this server's own clients"} <= set(limits)
+    assert {"the data folder", "the REST port", "the gRPC port", "this server's internal clients"} <= set(limits)
     assert sum(limits.values()) < STOP_S
 
 
@@ -280,8 +280,8 @@ def _is_gone(pid: int) -> bool:
 
 SO = pytest.raises(DataFolderError, match=r"^so$")
 KILLED = pytest.raises(UnavailableError, match="was killed")
-ODD = pytest.raises(UnavailableError, match=r"printed b'.*whether a sitecustomize.py")
-LATE = pytest.raises(RequestTimeoutError, match="not ready within 3 s")
+ODD = pytest.raises(UnavailableError, match=r"sitecustomize\.py")
+LATE = pytest.raises(RequestTimeoutError)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_server_of_no_cluster_says_so(tmp_path: Path) -> None:
 def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
     code, output = run("cluster", "status", "--store", f"file://{tmp_path}/none")
     assert code == 1
-    assert "there is no folder" in output
+    assert f"{tmp_path}/none" in output
     assert not (tmp_path / "none").exists()
     code, output = run("cluster", "status", "--store", f"file://{tmp_path}")
     assert code == 1
@@ -175,9 +175,9 @@ def test_no_cluster_is_made_by_looking(tmp_path: Path) -> None:
             "--log-option has no effect without --log: give that, too",
         ),
         (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "replicas"), "--log-option is key=value"),
-        (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "password=x"), "set in NATS_PASSWORD"),
+        (("--store", "file:///s", "--log", "nats://h/S", "--log-option", "password=x"), "NATS_PASSWORD"),
         (("--store", "file:///s", "--tls-ca", "a"), "--tls-ca has no effect without --tls-cert"),
-        (("--store", "ftp://s"), "a store is file://"),
+        (("--store", "ftp://s"), "file://"),
         (("--store", "s3://b/p", "--store-option", "aws_secret_access_key=x"), "AWS_SECRET_ACCESS_KEY"),
         (("--store", "s3://b/p", "--tier2", "s3://b/q"), "is for one server of a data folder"),
         (("--workers", "2", "--tier2", "s3://b/q"), "is for one server of a data folder"),

@@ -70,7 +70,7 @@ def test_a_server_of_a_cluster_says_which_it_is(tmp_path: Path) -> None:
         server = said["server"].partition(",")[0]
     found = lines(log)
     assert {line["server"] for line in found if line["message"].startswith("container")} == {server}
-    assert {line["container"] for line in found if "is here, in epoch" in line["message"]} == {0, 1}
+    assert {line["container"] for line in found if "opened in epoch" in line["message"]} == {0, 1}
 
 
 def test_workers_log_in_the_same_way(tmp_path: Path) -> None:

@@ -74,9 +74,7 @@ def test_up_port_taken_error_names_its_option(option: str, tmp_path: Path) -> No
             text=True,
             timeout=60,
         )
-    hint = "" if option == "--port" else "; `nadi up --port N` chooses it next to N"
-    assert done.stderr == (
-        f"error: can't listen on 127.0.0.1:{port} ([Errno 98] Address already in use): stop what uses it, or give "
-        f"another port as {option}{hint}\n"
-    )
+    assert f"127.0.0.1:{port} ([Errno 98] Address already in use)" in done.stderr
+    assert option in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert done.returncode == 1

@@ -16,7 +16,7 @@ from nadi.segmentstore.data_dir import Tier2, has_chunks
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.write_freeze import Hold
 from nadi.wire import commands as wire
-from tests.engines.test_fake_s3 import KEYS, running
+from tests.object_log.test_fake_s3 import KEYS, running
 from tests.segmentstore.harness import Peer
 from tests.segmentstore.tier2.elsewhere import SEGMENT, URL, append, expected, move, opened_as
 

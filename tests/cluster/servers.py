@@ -1,5 +1,6 @@
-"""Two servers of a cluster in one process: each has a store with some of the containers, and a front; one of them has
-the active controller. They share folders, as servers share an object store; who has what is said by the test.
+"""Two servers of a cluster in one process, each with a store that has some of the containers, and a proxy; one of them
+has the active controller. They share folders as servers share an object store; the test decides who has which
+container.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nadi.access.authentication import Gate
 from nadi.access.tls import ServerTls
 from nadi.client.aio import StreamManager
 from nadi.client.control.security import Basic, Security
-from nadi.cluster.container_map import Address, Map
+from nadi.cluster.container_map import Address, ContainerMap
 from nadi.cluster.proxy.active import ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.request_proxy import RequestProxy
 from nadi.cluster.proxy.segment_router import SegmentRouter
@@ -37,19 +38,19 @@ from tests.access.support import Certificate, user
 HOST = "127.0.0.1"
 CONTAINERS = 4
 SECRET = bytes(range(32))
-NOBODY_DIES = "cluster_lease_s=60,cluster_dead_s=90"  # limits of servers that may stand still for a while
+NOBODY_DIES = "cluster_lease_s=60,cluster_dead_s=90"  # limits for servers that may pause for a while
 
 
 @dataclass(frozen=True)
 class Guards:
-    """What protects the servers: a users file, and a certificate."""
+    """Access control of the servers: a users file, and a certificate."""
 
     users: Path | None = None
     tls: Certificate | None = None
 
 
-class Everybody(Map):
-    """Servers that are all there, by what the test says of them."""
+class LiveServers(ContainerMap):
+    """Map in which every server is alive, with addresses given by the test."""
 
     def __init__(
         self, where: Callable[[str], Address | None], controllers: Callable[[], Sequence[Address]] = list
@@ -84,7 +85,7 @@ class ServerOfCluster:
         self.security = Security(tls=guards.tls is not None, trust_store=authority)
         self.is_leased = True
         self.proxy = RequestProxy(
-            Everybody(cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers]),
+            LiveServers(cluster.endpoint_of, lambda: [server.rpc_address for server in cluster.servers]),
             key,
             self.security,
             self.access,
@@ -113,18 +114,18 @@ class ServerOfCluster:
     def addresses(self) -> ActiveAddresses:
         return ActiveAddresses(f"{HOST}:{self.rpc_address[1]}", self.rest.uri.partition("://")[2])
 
-    async def begin(self) -> None:
-        """Run the controller."""
-        self.reach = SegmentRouter(
+    async def start_controller(self) -> None:
+        """Start the controller here."""
+        self.router = SegmentRouter(
             self.store,
             f"{HOST}:{self.store_address[1]}",
             lambda segment: self.cluster.store_address(container_of(segment, CONTAINERS)),
             lambda: {self.cluster.store_address(number) for number in range(CONTAINERS)},
             self.security.ssl_context(),
         )
-        exchange: Exchange = self.reach
+        exchange: Exchange = self.router
         if self.tokens is not None:
-            exchange = with_token(self.reach, self.tokens.master())
+            exchange = with_token(self.router, self.tokens.master())
         self.controller = Controller(
             exchange,
             endpoint_of=self.cluster.endpoint_of,
@@ -133,15 +134,15 @@ class ServerOfCluster:
         await self.controller.start()
         self.proxy.active(self.controller)
 
-    async def end(self) -> None:
+    async def stop_controller(self) -> None:
         self.proxy.active(None)
         if self.controller is not None:
             controller, self.controller = self.controller, None
             await controller.stop()
-            self.reach.close()
+            self.router.close()
 
     async def stop(self) -> None:
-        await self.end()
+        await self.stop_controller()
         await self.proxy.close()
         await self.rpc.stop(0)
         await self.rest.stop()
@@ -151,13 +152,13 @@ class ServerOfCluster:
 
 
 class Cluster:
-    """At first server `one` has the even containers, and so the controller."""
+    """Two servers; initially `one` has the even containers, and so the controller."""
 
     def __init__(self, folder: Path, guards: Guards) -> None:
         self.folder, self.guards = folder, guards
         self.chunks = ChunkStore.in_folder(folder / "tier2")
         self.where = {number: ("one", "two")[number % 2] for number in range(CONTAINERS)}
-        self.moves = 0  # of the controller
+        self.moves = 0  # number of times the controller moved
         self.servers: list[ServerOfCluster] = []
         self.servers += [ServerOfCluster(self, name) for name in ("one", "two")]
 
@@ -175,14 +176,14 @@ class Cluster:
 
     @property
     def other(self) -> ServerOfCluster:
-        """The one that has not the active controller."""
+        """Return the server without the active controller."""
         return self.two if self.active is self.one else self.one
 
     def parts(self, number: int) -> LocalParts:
         return LocalParts(number, self.folder / f"container-{number}", self.chunks)
 
     def server_of(self, number: int) -> ServerOfCluster:
-        return next(one for one in self.servers if one.name == self.where[number])
+        return next(server for server in self.servers if server.name == self.where[number])
 
     def store_address(self, number: int) -> str:
         host, port = self.server_of(number).store_address
@@ -197,17 +198,17 @@ class Cluster:
         self.where[number] = target.name
 
     async def move_controller(self) -> None:
-        """To the other server; in between there is none."""
+        """Move the controller to the other server; in between there is none."""
         origin, target = self.active, self.other
         for server in self.servers:
             server.proxy.follow(None)
-        await origin.end()
+        await origin.stop_controller()
         await self.move(CONTROLLER_CONTAINER, target)
-        await target.begin()
-        self.tell()
+        await target.start_controller()
+        self.announce()
         self.moves += 1
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         for server in self.servers:
             server.proxy.follow(self.active.addresses)
 
@@ -222,8 +223,8 @@ async def cluster(folder: Path, guards: Guards | None = None) -> AsyncIterator[C
     made = Cluster(folder, guards or Guards())
     for server in made.servers:
         await server.start()
-    await made.active.begin()
-    made.tell()
+    await made.active.start_controller()
+    made.announce()
     try:
         yield made
     finally:

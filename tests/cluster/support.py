@@ -1,4 +1,4 @@
-"""Servers with clocks and registries of their own, in virtual time."""
+"""Simulated servers, each with its own clock and registry, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
 
 
 class ServerClock(Runtime):
-    """A server's own clocks, `rate` times as fast as the loop's; who sleeps goes on while it isn't `opened`."""
+    """Clock of one server, `rate` times as fast as the loop's. Sleeping servers continue only while `opened` is set."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, rate: float = 1.0) -> None:
         self._loop, self._random, self._rate = loop, random.Random(seed), rate
@@ -46,7 +46,7 @@ class ServerClock(Runtime):
 
 
 class Node:
-    """A server of the cluster: its membership, and all that it stands on."""
+    """Server of the simulated cluster: its membership, registry, clock and process."""
 
     def __init__(self, cluster: Cluster, name: str, rate: float, faults: Faults, **more: Any) -> None:
         self.name, self.loop, self._nodes = name, cluster.loop, cluster.nodes
@@ -78,7 +78,7 @@ class Node:
         self.process.kill()
 
     async def pause(self, seconds: float, *, suspended: bool = False) -> None:
-        """Nothing of it runs; if it is suspended, its monotonic clock stands still too."""
+        """Pause the server; `suspended` also stops its monotonic clock."""
         self.clock.opened.clear()
         await asyncio.sleep(seconds)
         if suspended:
@@ -87,14 +87,14 @@ class Node:
             self.clock.opened.set()
 
     def sees(self) -> dict[str, bool]:
-        """Whether each server lives."""
+        """Return whether each server is alive in this one's view."""
         return {name: peer.is_alive for name, peer in sorted(self.membership.members.items())}
 
     def alive(self) -> set[str]:
         return {name for name, is_alive in self.sees().items() if is_alive}
 
     def knows_all(self) -> bool:
-        """Whether it has joined, and read what all others say."""
+        """Return whether the server has joined, and read all other servers' entries."""
         members = self.membership.members
         return (
             self.name in members
@@ -112,7 +112,6 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
 
     def add(self, *names: str, rate: float = 1.0, **faults: Any) -> list[Node]:
-        """Start servers of these names."""
         added = [Node(self, name, rate, Faults(**faults), pace=self.pace) for name in names]
         self.nodes.update((node.name, node) for node in added)
         return added

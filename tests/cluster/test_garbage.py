@@ -1,4 +1,4 @@
-"""What the janitor may remove: never what a walk reads, what a state refers to, or a seal."""
+"""The janitor never removes objects that a walk reads or a state refers to, nor seals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FRAME_BYTES = HEADER_BYTES + 1
 
 @dataclass
 class Chain:
-    """A log, as owners left it. frames: by sequence, in the chain. behind: frames behind seals. later: in epochs that
-    began after the record was written."""
+    """Log written by several owners. frames: by sequence, in the chain. behind: frames behind seals. begun: first
+    sequence of each epoch."""
 
     frames: dict[int, ChainPosition] = field(default_factory=dict)
     behind: list[ChainPosition] = field(default_factory=list)
@@ -31,9 +31,9 @@ class Chain:
 
 epochs = st.lists(
     st.tuples(
-        st.integers(1, 3),  # from the epoch before to this one
-        st.booleans(),  # whether it got into the chain
-        st.integers(0, 5),  # frames that count
+        st.integers(1, 3),  # distance from the previous epoch
+        st.booleans(),  # whether it joined the chain
+        st.integers(0, 5),  # valid frames
         st.integers(0, 3),  # frames behind its seal
     ),
     min_size=1,
@@ -57,16 +57,18 @@ def chain_of(described: list[tuple[int, bool, int, int]]) -> Chain:
 
 
 def record_of(chain: Chain, sequence: int, held_from: int) -> ContainerRecord:
-    """The record of an owner that had everything up to that frame in its snapshot."""
-    begun = [one for one in chain.begun if one[1] <= sequence + 1]
-    oldest = max(place for place, one in enumerate(begun) if one[1] <= held_from or place == 0)
+    """Return the record of an owner whose snapshot has everything up to that frame."""
+    begun = [entry for entry in chain.begun if entry[1] <= sequence + 1]
+    oldest = max(index for index, entry in enumerate(begun) if entry[1] <= held_from or index == 0)
     epoch, first = begun[-1]
     start = ChainStart(epoch, sequence - first + 2, sequence, tuple(begun[oldest:]), held_from)
     return ContainerRecord(epoch=epoch, owner="a", start=start)
 
 
 @given(epochs, st.data())
-def test_no_frame_goes_that_anybody_reads(described: list[tuple[int, bool, int, int]], data: st.DataObject) -> None:
+def test_frames_removes_exactly_the_unreadable_ones(
+    described: list[tuple[int, bool, int, int]], data: st.DataObject
+) -> None:
     chain = chain_of(described)
     if not chain.begun:
         return
@@ -76,27 +78,27 @@ def test_no_frame_goes_that_anybody_reads(described: list[tuple[int, bool, int, 
     held_from = data.draw(st.integers(1, sequence + 1))
     record = record_of(chain, sequence, held_from)
     places = [*chain.frames.values(), *chain.behind]
-    listed = [ListedObject(name_of(CONTAINER, place), FRAME_BYTES, 0) for place in places]
-    listed += [ListedObject(name_of(CONTAINER, place), HEADER_BYTES, 0) for place in chain.seals]
-    gone = set(garbage.frames(CONTAINER, record, listed))
-    needed = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at >= held_from}
-    assert not gone & needed
-    assert not gone & {name_of(CONTAINER, place) for place in chain.seals}
-    # and nothing stays of what is known to be garbage
+    listed = [ListedObject(name_of(CONTAINER, position), FRAME_BYTES, 0) for position in places]
+    listed += [ListedObject(name_of(CONTAINER, position), HEADER_BYTES, 0) for position in chain.seals]
+    removed = set(garbage.frames(CONTAINER, record, listed))
+    needed = {name_of(CONTAINER, position) for at, position in chain.frames.items() if at >= held_from}
+    assert not removed & needed
+    assert not removed & {name_of(CONTAINER, position) for position in chain.seals}
+    # all known garbage is removed
     start = ChainPosition(record.start.epoch, record.start.number)
-    past = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at < held_from}
-    behind = {name_of(CONTAINER, place) for place in chain.behind if place.epoch < start.epoch}
-    assert past | behind == gone
+    past = {name_of(CONTAINER, position) for at, position in chain.frames.items() if at < held_from}
+    behind = {name_of(CONTAINER, position) for position in chain.behind if position.epoch < start.epoch}
+    assert past | behind == removed
 
 
-def test_names_of_others_stay() -> None:
+def test_frames_keeps_unrecognised_names() -> None:
     chain = chain_of([(1, True, 5, 2), (1, True, 3, 0)])
     record = record_of(chain, 7, 7)
     strange = ["log/3/x/y", "log/3/1/1", name_of(4, ChainPosition(1, 1)), "log/3", "mark"]
     assert garbage.frames(CONTAINER, record, [ListedObject(name, FRAME_BYTES, 0) for name in strange]) == []
 
 
-def test_a_log_that_nobody_claimed_keeps_all() -> None:
+def test_frames_keeps_unclaimed_log() -> None:
     listed = [ListedObject(name_of(CONTAINER, ChainPosition(0, 1)), FRAME_BYTES, 0)]
     assert garbage.frames(CONTAINER, ContainerRecord(), listed) == []
 
@@ -106,7 +108,7 @@ sequences = st.integers(0, 20)
 
 
 @given(sequences, st.lists(sequences, max_size=4), st.lists(st.tuples(sequences, st.booleans()), max_size=20))
-def test_no_object_goes_that_a_snapshot_has_or_will_have(
+def test_snapshot_objects_keeps_current_and_future_objects(
     base: int, deltas: list[int], others: list[tuple[int, bool]]
 ) -> None:
     named = [SnapshotPart(f"{base_name(CONTAINER, base, UNIQUE)}-000000", 10, 0)]
@@ -120,16 +122,16 @@ def test_no_object_goes_that_a_snapshot_has_or_will_have(
     ]
     manifest = f"snapshots/container-{CONTAINER}/manifest-0000000000000001"
     listed = [ListedObject(name, 10, 0) for name in [*(one.name for one in (*named, *changes)), *names, manifest]]
-    gone = garbage.snapshot_objects(CONTAINER, record, listed)
-    assert gone == [name for name, (at, _) in zip(names, others, strict=True) if at < sequence]
+    removed = garbage.snapshot_objects(CONTAINER, record, listed)
+    assert removed == [name for name, (at, _) in zip(names, others, strict=True) if at < sequence]
     assert garbage.snapshot_objects(CONTAINER, ContainerRecord(), listed) == []
     assert garbage.snapshot_objects(CONTAINER + 1, record, listed) == []
 
 
-def test_a_chunk_goes_only_if_the_state_had_seen_its_plan() -> None:
+def test_is_lost_chunk_requires_known_plan() -> None:
     record = ContainerRecord(snapshot=SnapshotManifest(CONTAINER, 100, (), ()))
     assert garbage.is_lost_chunk(record, {"b"}, "a", 100)
     assert not garbage.is_lost_chunk(record, {"b"}, "b", 100)
-    assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame that the snapshot hasn't may refer to it
+    assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame after the snapshot may refer to it
     assert not garbage.is_lost_chunk(record, {"b"}, "a", 0)
     assert not garbage.is_lost_chunk(ContainerRecord(), set(), "a", 1)

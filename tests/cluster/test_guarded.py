@@ -1,4 +1,4 @@
-"""A cluster with users and TLS: each server checks, and tokens of one are good at the other."""
+"""A cluster with users and TLS: each server checks credentials, and accepts the other's tokens."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ async def test_clients_write_and_read_at_either_server(made: Cluster) -> None:
         await made.move_controller()
     async with made.manager(made.other, "reader") as manager:
         reader = await manager.create_reader("home", "events")
-        found: list[bytes] = []
-        while len(found) < 20:
+        events: list[bytes] = []
+        while len(events) < 20:
             block = await reader.next_block(60)
             assert block is not None
-            found += block[1].events()
+            events += block[1].events()
         reader.close()
-        assert sorted(int(event.split()[1]) for event in found) == list(range(20))
+        assert sorted(int(event.split()[1]) for event in events) == list(range(20))
 
 
-async def test_what_is_refused_is_refused_at_either_server(made: Cluster) -> None:
+async def test_either_server_rejects_unauthorized_calls(made: Cluster) -> None:
     async with made.manager(made.active, "root") as manager:
         await manager.create_scope("home")
         await manager.create_stream("home", "events", 1)
@@ -76,7 +76,7 @@ async def test_what_is_refused_is_refused_at_either_server(made: Cluster) -> Non
                 await manager.list_scopes()
 
 
-async def test_rest_asks_at_either_server(made: Cluster) -> None:
+async def test_rest_requires_credentials_at_either_server(made: Cluster) -> None:
     for server in made.servers:
         context = ssl.create_default_context(cafile=str(made.guards.tls.authority) if made.guards.tls else None)
         async with httpx.AsyncClient(base_url=server.rest.uri, verify=context, timeout=60) as asking:
@@ -93,7 +93,7 @@ async def test_rest_asks_at_either_server(made: Cluster) -> None:
 # --- keys that the servers of a cluster share ---------------------------------------------------------
 
 
-def test_a_delegation_token_of_one_server_is_good_at_another() -> None:
+def test_delegation_token_is_valid_at_other_servers() -> None:
     issuing, checking = ClusterKey(SECRET).token_key(600), ClusterKey(SECRET).token_key(60)
     token = checking.check(issuing.issue("sc", "st", Permission.READ))
     assert token.permits("sc/st/0.#epoch.0", Act.READ)
@@ -102,7 +102,7 @@ def test_a_delegation_token_of_one_server_is_good_at_another() -> None:
         ClusterKey(bytes(32)).token_key(600).check(issuing.master())
 
 
-def test_a_proof_is_of_its_peer_and_cluster() -> None:
+def test_proof_is_bound_to_peer_and_cluster() -> None:
     key = ClusterKey(SECRET)
     proof = key.proof("ipv4:10.0.0.7:1")
     assert key.proven(proof) == "ipv4:10.0.0.7:1"

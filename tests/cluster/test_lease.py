@@ -1,4 +1,4 @@
-"""A server's lease is over before anybody counts it as dead, whatever takes how long, with clocks that are 10 % off."""
+"""A server's lease ends before any other server declares it dead, despite delays and clocks that are 10 % off."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_an_older_beat_does_not_shorten_it(clock: Clock, lease: ServerLease) -> 
     assert lease.is_valid()
 
 
-def test_a_beat_that_took_longer_than_the_lease_is_of_no_use(clock: Clock, lease: ServerLease) -> None:
+def test_beat_slower_than_the_lease_has_no_effect(clock: Clock, lease: ServerLease) -> None:
     clock.now = 12.0
     assert not lease.extend(10.0)
     assert lease.term == 0
 
 
-def test_a_lease_that_has_ended_begins_again_when_it_is_affirmed(clock: Clock, lease: ServerLease) -> None:
+def test_expired_lease_needs_affirmation(clock: Clock, lease: ServerLease) -> None:
     lease.extend(0.0)
     clock.now = 2.0
     assert lease.extend(1.5)
@@ -92,10 +92,10 @@ def test_a_lease_that_has_ended_begins_again_when_it_is_affirmed(clock: Clock, l
     lease.extend(4.9)
     lease.affirm(2)
     assert lease.term == 3
-    assert not lease.is_valid(), "another term isn't meant"
+    assert not lease.is_valid(), "an earlier term must not count"
 
 
-def test_one_that_was_ended_stays_so(clock: Clock, lease: ServerLease) -> None:
+def test_ended_lease_stays_invalid(clock: Clock, lease: ServerLease) -> None:
     lease.extend(0.0)
     lease.end()
     assert not lease.is_valid()
@@ -107,13 +107,14 @@ def test_one_that_was_ended_stays_so(clock: Clock, lease: ServerLease) -> None:
 async def worst_case(
     loop: SimulatedLoop, settings: MembershipPace, mine: float, theirs: float, wait_s: float = 5.0, **faults: Any
 ) -> float:
-    """How long a lease was over when the first of the others saw that server as dead; below 0: it wasn't."""
+    """Return the time between the lease's end and the first other server seeing it as dead; negative if the lease was
+    still valid."""
     cluster = Cluster(loop, pace=settings)
     (owner,) = cluster.add("owner", rate=mine, **faults)
     others = cluster.add("one", "two", "three", rate=theirs)
     await until_async(lambda: all(node.knows_all() for node in (owner, *others)))
     await asyncio.sleep(wait_s)
-    owner.faults.hangs = True  # what has been carried out is still answered
+    owner.faults.hangs = True  # completed calls are still answered
     ended = died = None
     while ended is None or died is None:
         await asyncio.sleep(0.005)
@@ -128,7 +129,7 @@ async def worst_case(
 @pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(RATES, RATES)))
 @pytest.mark.parametrize(("before_s", "after_s"), list(itertools.product([0.0, 0.4], [0.0, 0.4])))
 @pytest.mark.parametrize("settings", [MembershipPace(), pytest.param(GCS_PACE, marks=pytest.mark.slow)])
-def test_it_is_over_before_anybody_counts_its_server_as_dead(
+def test_lease_ends_before_any_server_declares_death(
     settings: MembershipPace, mine: float, theirs: float, before_s: float, after_s: float
 ) -> None:
     for wait_s in (5.0, 5.4, 5.8):
@@ -137,8 +138,8 @@ def test_it_is_over_before_anybody_counts_its_server_as_dead(
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_longer_lease_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the tests above would show it."""
+def test_longer_lease_would_be_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shows that the tests above can fail."""
     monkeypatch.setattr(pace, "CLOCKS_DIFFER_TIMES", 1.0)
     long = MembershipPace(1.0, 2.9, 3.0)
     margins = [run(partial(worst_case, settings=long, mine=0.9, theirs=1.1, wait_s=5.0 + n / 5)) for n in range(10)]
@@ -148,7 +149,6 @@ def test_a_longer_lease_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("suspended", [False, True])
 def test_a_server_that_wakes_has_no_lease(suspended: bool) -> None:
-    """Also if its monotonic clock stood still."""
 
     async def story(loop: SimulatedLoop) -> None:
         cluster = Cluster(loop)

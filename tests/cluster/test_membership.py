@@ -1,4 +1,4 @@
-"""Who lives and who is dead, as servers see each other through a registry: in virtual time."""
+"""Liveness of servers, as seen through a registry, in virtual time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def next_put(node: Node) -> None:
 
 
 @in_virtual_time
-async def test_servers_see_each_other_and_what_they_say(cluster: Cluster) -> None:
+async def test_servers_read_each_others_entries(cluster: Cluster) -> None:
     a, b, c = await three(cluster, before_s=0.02, after_s=0.02)
     b.load = Load(3, 1e6)
     await asyncio.sleep(8.0)
@@ -67,14 +67,14 @@ async def test_servers_see_each_other_and_what_they_say(cluster: Cluster) -> Non
 
 
 @in_virtual_time
-async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> None:
+async def test_killed_server_is_dead_after_three_seconds(cluster: Cluster) -> None:
     a, b, c = await three(cluster, before_s=0.02, after_s=0.02)
-    await asyncio.sleep(1.0)  # some may have seen others join, but not all of them
+    await asyncio.sleep(1.0)  # until all servers have seen all others join
     changes = a.changes
     c.kill()
-    took = await until_async(lambda: a.dead() == b.dead() == {"c"})
-    assert 2.0 < took < 4.2
-    await asyncio.sleep(0.1)  # it is told once all that is known has been looked at
+    elapsed_s = await until_async(lambda: a.dead() == b.dead() == {"c"})
+    assert 2.0 < elapsed_s < 4.2
+    await asyncio.sleep(0.1)  # reported once the whole poll is processed
     assert a.changes == changes + 1
     assert a.membership.stable_since == a.membership.members["c"].since
     await asyncio.sleep(60.0)
@@ -82,41 +82,41 @@ async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> No
     assert a.changes == changes + 1
 
 
-async def one_whose_look_began_as_another_was_killed(cluster: Cluster) -> Node:
-    """The other is "c"; the look takes 0.3 s."""
+async def server_polling_while_c_is_killed(cluster: Cluster) -> Node:
+    """Return a server whose poll, which takes 0.3 s, began just before "c" was killed."""
     (a,) = cluster.add("a", after_s=0.3)
     await until_async(a.knows_all)
     await asyncio.sleep(0.5)
-    (c,) = cluster.add("c", after_s=0.3)  # whose beats are between two looks
+    (c,) = cluster.add("c", after_s=0.3)  # beats between two polls
     await until_async(a.knows_all)
     await asyncio.sleep(1.0)
     lists = a.registry.calls["list"]
-    await until_async(lambda: a.registry.calls["list"] > lists)  # it begins, and tells of the last beat
+    await until_async(lambda: a.registry.calls["list"] > lists)  # the poll begins, and includes the last beat
     c.kill()
     return a
 
 
 @in_virtual_time
-async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
-    a = await one_whose_look_began_as_another_was_killed(cluster)
+async def test_death_is_detected_without_waiting_for_next_poll(cluster: Cluster) -> None:
+    a = await server_polling_while_c_is_killed(cluster)
     await asyncio.sleep(0.5)
     a.faults.after_s = 0.0
-    took = await until_async(lambda: "c" not in a.alive())
-    assert 2.7 < took < 2.9  # 3 s from the end of that look
+    elapsed_s = await until_async(lambda: "c" not in a.alive())
+    assert 2.7 < elapsed_s < 2.9  # 3 s from the end of that poll
 
 
 @in_virtual_time
-async def test_a_death_that_is_due_while_another_server_is_asked_about_is_seen_then(cluster: Cluster) -> None:
-    a = await one_whose_look_began_as_another_was_killed(cluster)
-    await asyncio.sleep(2.5)  # 0.8 s before c is due
+async def test_death_due_during_query_of_another_server_is_detected(cluster: Cluster) -> None:
+    a = await server_polling_while_c_is_killed(cluster)
+    await asyncio.sleep(2.5)  # 0.8 s before c can be declared dead
     a.faults.after_s = 0.25
-    cluster.add("d")  # the next look tells of it, and it is asked about for 0.25 s
-    took = await until_async(lambda: "c" not in a.alive())
-    assert 1.2 < took < 1.3
+    cluster.add("d")  # the next poll finds it, and querying it takes 0.25 s
+    elapsed_s = await until_async(lambda: "c" not in a.alive())
+    assert 1.2 < elapsed_s < 1.3
 
 
 @in_virtual_time
-async def test_one_lost_beat_costs_no_lease(cluster: Cluster) -> None:
+async def test_lost_beat_does_not_end_lease(cluster: Cluster) -> None:
     a, _, _ = await three(cluster, after_s=0.05)
     for _ in range(5):
         a.faults.failing = {"put"}
@@ -129,12 +129,12 @@ async def test_one_lost_beat_costs_no_lease(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_who_pauses_dies_and_lives_again(cluster: Cluster) -> None:
+async def test_paused_server_is_dead_then_alive_again(cluster: Cluster) -> None:
     a, b, c = await three(cluster)
     await c.pause(10.0)
     assert a.dead() == b.dead() == {"c"}
     await until_async(lambda: a.dead() == b.dead() == set(), 2.5)
-    assert c.alive() == {"a", "b", "c"}, "it looked away, so nobody died"
+    assert c.alive() == {"a", "b", "c"}, "the paused server must not declare others dead"
     assert c.membership.term == 2
     assert not c.membership.lease_is_valid()
     c.membership.affirm(2)
@@ -142,7 +142,7 @@ async def test_who_pauses_dies_and_lives_again(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_a_short_pause_kills_nobody(cluster: Cluster) -> None:
+async def test_short_pause_declares_no_server_dead(cluster: Cluster) -> None:
     a, _, c = await three(cluster, before_s=0.05, after_s=0.05)
     for _ in range(20):
         await c.pause(1.5)
@@ -151,7 +151,7 @@ async def test_a_short_pause_kills_nobody(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_flapping_is_told_each_time_and_is_not_stable(cluster: Cluster) -> None:
+async def test_flapping_server_notifies_each_change(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     changes = a.changes
     for _ in range(5):
@@ -162,7 +162,7 @@ async def test_flapping_is_told_each_time_and_is_not_stable(cluster: Cluster) ->
 
 
 @in_virtual_time
-async def test_nobody_dies_while_ones_own_looks_fail_and_then_the_time_begins_anew(cluster: Cluster) -> None:
+async def test_failing_polls_declare_none_dead_and_restart_timeouts(cluster: Cluster) -> None:
     a, b, c = await three(cluster)
     a.faults.failing = {"list"}
     await asyncio.sleep(1.5)
@@ -172,13 +172,13 @@ async def test_nobody_dies_while_ones_own_looks_fail_and_then_the_time_begins_an
     assert not a.membership.view({}, 1).is_current
     assert b.dead() == {"c"}
     a.faults.failing = set()
-    took = await until_async(lambda: a.dead() == {"c"})
-    assert 3.0 <= took < 4.2
+    elapsed_s = await until_async(lambda: a.dead() == {"c"})
+    assert 3.0 <= elapsed_s < 4.2
     assert a.membership.view({}, 1).is_current
 
 
 @in_virtual_time
-async def test_a_list_that_hangs_is_one_that_fails(cluster: Cluster) -> None:
+async def test_hanging_poll_counts_as_failed(cluster: Cluster) -> None:
     a, b, _ = await three(cluster)
     a.faults.hangs = True
     await asyncio.sleep(30.0)
@@ -191,20 +191,20 @@ async def test_a_list_that_hangs_is_one_that_fails(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_a_registry_that_is_down_for_all_kills_nobody(cluster: Cluster) -> None:
+async def test_registry_outage_declares_no_server_dead(cluster: Cluster) -> None:
     nodes = await three(cluster)
     for node in nodes:
         node.faults.is_down = True
 
-    def nobody_is_dead() -> None:
+    def none_is_dead() -> None:
         assert all(node.alive() == {"a", "b", "c"} for node in nodes)
 
-    await cluster.watch(20.0, nobody_is_dead)
+    await cluster.watch(20.0, none_is_dead)
     assert not any(node.membership.lease_is_valid() for node in nodes)
-    for node in nodes:  # one after the other
+    for node in nodes:  # one by one
         node.faults.is_down = False
-        await cluster.watch(0.9, nobody_is_dead)
-    await cluster.watch(20.0, nobody_is_dead)
+        await cluster.watch(0.9, none_is_dead)
+    await cluster.watch(20.0, none_is_dead)
     assert [node.membership.term for node in nodes] == [2, 2, 2]
 
 
@@ -259,7 +259,7 @@ async def test_a_beat_without_an_answer_does_not_extend_the_lease(cluster: Clust
 
 
 @in_virtual_time
-async def test_who_leaves_is_gone_with_the_next_look(cluster: Cluster) -> None:
+async def test_leaving_server_is_dead_after_next_poll(cluster: Cluster) -> None:
     a, b, c = await three(cluster)
     a.membership.name({"c"})
     await c.membership.leave()
@@ -267,7 +267,7 @@ async def test_who_leaves_is_gone_with_the_next_look(cluster: Cluster) -> None:
     assert await until_async(lambda: a.dead() == {"c"}) < 1.1
     await until_async(lambda: b.alive() == {"a", "b"}, 1.1)
     await asyncio.sleep(60.0)
-    assert a.sees() == {"a": True, "b": True, "c": False}, "a record names it"
+    assert a.sees() == {"a": True, "b": True, "c": False}, "remembered because a record names it"
     assert b.sees() == {"a": True, "b": True}
     assert set(cluster.records.values) == {"servers/a", "servers/b"}
 
@@ -284,7 +284,7 @@ async def test_a_beat_under_way_does_not_bring_the_entry_back(cluster: Cluster) 
 
 
 @in_virtual_time
-async def test_who_cannot_remove_its_entry_leaves_all_the_same(cluster: Cluster) -> None:
+async def test_leave_returns_though_entry_cannot_be_removed(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     c.faults.hangs = True
     start = cluster.loop.now
@@ -294,7 +294,7 @@ async def test_who_cannot_remove_its_entry_leaves_all_the_same(cluster: Cluster)
 
 
 @in_virtual_time
-async def test_draining_is_told(cluster: Cluster) -> None:
+async def test_draining_is_announced(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     await asyncio.sleep(30.0)
     changes = a.changes
@@ -309,7 +309,7 @@ async def test_draining_is_told(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_a_server_that_starts_again_is_another(cluster: Cluster) -> None:
+async def test_restarted_server_is_a_new_member(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     c.kill()
     cluster.add("d")
@@ -318,7 +318,7 @@ async def test_a_server_that_starts_again_is_another(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_one_that_is_seen_for_the_first_time_gets_its_full_time(cluster: Cluster) -> None:
+async def test_newly_seen_server_gets_full_timeout(cluster: Cluster) -> None:
     a, b, c = await three(cluster)
     c.kill()
     await asyncio.sleep(60.0)
@@ -331,13 +331,13 @@ async def test_one_that_is_seen_for_the_first_time_gets_its_full_time(cluster: C
 
 
 @in_virtual_time
-async def test_whom_a_record_names_is_looked_up(cluster: Cluster) -> None:
+async def test_server_named_in_record_is_queried(cluster: Cluster) -> None:
     a, _, _ = await three(cluster)
     assert "gone" not in a.membership.view({}, 1).servers
     a.membership.name({"gone", "b"})
     await until_async(lambda: a.dead() == {"gone"}, 1.1)
     assert not a.membership.view({}, 1).servers["gone"].is_alive
-    assert a.membership.stable_since < a.membership.members["gone"].since, "nobody went"
+    assert a.membership.stable_since < a.membership.members["gone"].since, "membership didn't change"
     a.membership.name({"b"})
     await asyncio.sleep(1.1)
     assert "gone" not in a.sees()
@@ -353,7 +353,7 @@ async def test_a_named_server_is_not_dead_while_it_cannot_be_looked_up(cluster: 
 
 
 @in_virtual_time
-async def test_old_lists_kill_nobody_and_wake_no_dead(cluster: Cluster) -> None:
+async def test_stale_lists_change_no_liveness(cluster: Cluster) -> None:
     cluster.records.keeps_history = True
     a, b, c = await three(cluster, stale_s=8.0)
 
@@ -371,7 +371,7 @@ async def test_old_lists_kill_nobody_and_wake_no_dead(cluster: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster) -> None:
+async def test_is_dead_queries_registry_again(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     assert not await a.membership.is_dead("c")
     assert not await a.membership.is_dead("nobody")
@@ -381,12 +381,12 @@ async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster)
     a.faults.failing = {"list"}
     await pause
     await asyncio.sleep(0.5)
-    assert a.dead() == {"c"}, "it hasn't looked"
+    assert a.dead() == {"c"}, "not polled yet"
     assert not await a.membership.is_dead("c")
     assert a.dead() == set()
     a.faults.failing = {"get", "list"}
     c.kill()
-    assert not await a.membership.is_dead("c"), "nothing is asked about one that lives"
+    assert not await a.membership.is_dead("c"), "a live server needs no query"
     a.faults.failing = set()
     await until_async(lambda: "c" in a.dead())
     a.faults.failing = {"get"}
@@ -409,7 +409,7 @@ async def test_dead_entries_are_deleted_after_a_day(cluster: Cluster) -> None:
     await asyncio.sleep(90.0)
     assert a.sees() == {"a": True, "b": True}
     assert FOLDER + "c" not in cluster.records.values
-    await pausing  # it wasn't dead, after all
+    await pausing  # it was only paused
     await until_async(lambda: a.alive() == {"a", "b", "c"}, 5.0)
 
 
@@ -425,7 +425,7 @@ async def test_of_many_dead_entries_the_oldest_are_deleted(cluster: Cluster) -> 
 
 
 @in_virtual_time
-async def test_an_entry_that_cannot_be_understood_lives_but_gets_nothing(cluster: Cluster) -> None:
+async def test_undecodable_entry_is_alive_but_gets_no_containers(cluster: Cluster) -> None:
     (a,) = cluster.add("a")
     for number in range(100):
         cluster.records.set(FOLDER + "odd", b"odd %d" % number)
@@ -440,7 +440,7 @@ async def test_an_entry_that_cannot_be_understood_lives_but_gets_nothing(cluster
 
 
 @in_virtual_time
-async def test_a_late_beat_does_not_undo_what_a_newer_one_said(cluster: Cluster) -> None:
+async def test_late_beat_does_not_override_newer_one(cluster: Cluster) -> None:
     a, _, c = await three(cluster)
     c.membership.drain()
     await asyncio.sleep(7.0)
@@ -452,11 +452,11 @@ async def test_a_late_beat_does_not_undo_what_a_newer_one_said(cluster: Cluster)
     await until_async(lambda: "c" in a.dead(), 5.0)
     cluster.records.set(FOLDER + "c", encode(replace(member("c"), counter=2)))
     await asyncio.sleep(10.0)
-    assert a.dead() == {"c"}, "it was under way when it died"
+    assert a.dead() == {"c"}, "a beat from before its death"
 
 
 @in_virtual_time
-async def test_errors_that_nobody_foresaw_stop_nothing(cluster: Cluster) -> None:
+async def test_unforeseen_errors_do_not_stop_membership(cluster: Cluster) -> None:
     a, b, _ = await three(cluster)
     put, listing = a.registry.put, a.registry.list
 
@@ -487,8 +487,8 @@ async def test_fifty_servers(cluster: Cluster) -> None:
     assert len(orders) == 1
     for node in nodes[:20]:
         node.kill()
-    took = await until_async(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
-    assert took < 8.0, "some of their questions are lost"
+    elapsed_s = await until_async(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
+    assert elapsed_s < 8.0, "some queries are lost"
 
 
 def test_gcs_pace() -> None:
@@ -504,7 +504,7 @@ def test_gcs_pace() -> None:
 
 
 @pytest.mark.parametrize(("beat_s", "lease_s", "dead_s"), [(1.0, 1.9, 3.0), (1.0, 2.0, 2.4), (2.0, 5.0, 6.0)])
-def test_a_pace_that_cannot_work_is_refused(beat_s: float, lease_s: float, dead_s: float) -> None:
+def test_unsafe_pace_is_rejected(beat_s: float, lease_s: float, dead_s: float) -> None:
     with pytest.raises(InvalidArgumentError):
         MembershipPace(beat_s, lease_s, dead_s)
 
@@ -514,35 +514,35 @@ def member(name: str) -> ServerMember:
 
 
 def test_entries() -> None:
-    one = replace(member("x"), counter=7, is_draining=True)
-    assert decode(encode(one)) == one
-    value = value_of(encode(one)) or b""
-    assert decode(line_of(value[:-1] + b',"of_a_later_version":[1]}')) == one
-    assert decode(encode(one).replace(b'"h:1"', b'"h:2"')) is None
+    entry = replace(member("x"), counter=7, is_draining=True)
+    assert decode(encode(entry)) == entry
+    value = value_of(encode(entry)) or b""
+    assert decode(line_of(value[:-1] + b',"of_a_later_version":[1]}')) == entry
+    assert decode(encode(entry).replace(b'"h:1"', b'"h:2"')) is None
     assert decode(b"{}") is None
     assert decode(b"\xff") is None
 
 
-# --- who lives, as those see it who look into the store -----------------------------------------------
+# --- liveness as seen by a program that reads the store -----------------------------------------------
 
 
-def test_servers_that_stood_still_with_the_machine_live(tmp_path: Path) -> None:
+def test_living_counts_servers_paused_with_the_machine(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     with nadi.embedded(tmp_path / "one", store=store, containers=1) as server:
 
-        def goes_on(sleeps: int) -> None:
+        def resume(sleeps: int) -> None:
             if sleeps == 3:
                 os.kill(server.pid, signal.SIGCONT)
 
         async def look() -> list[str]:
-            async with opened(store, {}, StandsStill(goes_on)) as shared:
+            async with opened(store, {}, StandsStill(resume)) as shared:
                 return await living(shared)
 
         os.kill(server.pid, signal.SIGSTOP)
         assert len(asyncio.run(look())) == 1
 
 
-def test_one_that_was_killed_does_not_live(tmp_path: Path) -> None:
+def test_living_omits_killed_server(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     nadi.embedded(tmp_path / "one", store=store, containers=1).kill()
 

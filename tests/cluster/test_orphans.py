@@ -1,4 +1,4 @@
-"""Containers of a server that died: whoever takes them, all others soon say so to clients."""
+"""Containers of a dead server: all servers learn soon who has taken them over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINERS = 12
 
 
 class Parts:
-    """Of a container there is only its record."""
+    """Storage that consists only of the container's record."""
 
     def __init__(self, number: int, seen: VersionedRecord, server: Server) -> None:
         self.number, self.claimed, self.epoch, self._server = number, seen, 0, server
@@ -73,9 +73,9 @@ class Server:
             lambda number, seen: cast("ClusterParts", Parts(number, seen, self)),
             CONTAINERS,
             node.clock,
-            on_taken=nothing,
+            on_acquired=nothing,
             on_leaving=nothing,
-            on_looked=lambda: None,
+            on_polled=lambda: None,
         )
         node.on_change = self.keeper.wake
         node.process.start(self._start())
@@ -88,19 +88,18 @@ class Server:
 
 
 async def three(loop: SimulatedLoop, seed: int) -> dict[str, Server]:
-    """That look at different moments, and each have some containers."""
+    """Return three servers that poll at different moments, each with some containers."""
     cluster, servers = Cluster(loop, seed), {}
     for name in ("a", "b", "c"):
         servers[name] = Server(cluster.add(name, before_s=0.01, after_s=0.01)[0])
         await asyncio.sleep(0.3)
-    await until_async(lambda: all(set(one.owners().values()) == servers.keys() for one in servers.values()))
+    await until_async(lambda: all(set(server.owners().values()) == servers.keys() for server in servers.values()))
     return servers
 
 
 @pytest.mark.parametrize("seed", range(3))
 @simulated
-async def test_all_soon_know_who_has_taken_the_containers_of_a_server_that_died(loop: SimulatedLoop, seed: int) -> None:
-    """They learnt it within a second, for which clients waited."""
+async def test_takeover_is_soon_known_to_all_servers(loop: SimulatedLoop, seed: int) -> None:
     servers = await three(loop, seed)
     had = [number for number, owner in servers["a"].owners().items() if owner == "c"]
     servers.pop("c").node.kill()
@@ -121,59 +120,59 @@ async def test_all_soon_know_who_has_taken_the_containers_of_a_server_that_died(
 
 
 @simulated
-async def test_a_claim_that_the_store_does_not_let_be_made_is_made_anew(
+async def test_failed_claim_is_retried_without_traceback(
     loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was told with a traceback, as what nobody foresaw."""
     is_dead, answers = Membership.is_dead, iter([False] * 3)
 
-    async def asked(self: Membership, server: str) -> bool:
+    async def is_dead_after_failures(self: Membership, server: str) -> bool:
         if not next(answers, True):
-            raise UnavailableError("the store wants fewer requests")
+            raise UnavailableError("rate limit")
         return await is_dead(self, server)
 
-    monkeypatch.setattr(Membership, "is_dead", asked)
+    monkeypatch.setattr(Membership, "is_dead", is_dead_after_failures)
     servers = await three(loop, 1)
     servers.pop("c").node.kill()
     await until_async(lambda: all("c" not in one.owners().values() for one in servers.values()))
-    assert "can't be moved now" in caplog.text
+    assert "moving container" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @simulated
-async def test_a_container_that_comes_while_the_lease_is_renewed_is_answered_for(
+async def test_container_opened_during_lease_renewal_answers_reads(
     loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was claimed before this server fell silent, and opened while the others' records were set anew. That they
-    were all set was noted after it, and reads of it had no answer until the next restart."""
+    """The container was claimed before the server fell silent, and opened while the other records were renewed. Reads
+    of it used to stay unanswered until the next restart."""
     servers = await three(loop, 1)
     servers.pop("c").node.kill()
-    one = servers["a"]
-    one.opens.clear()
-    mine = {number for number, owner in one.owners().items() if owner == "a"}
+    server = servers["a"]
+    server.opens.clear()
+    mine = {number for number, owner in server.owners().items() if owner == "a"}
     await until_async(
-        lambda: any(seen.stored.record.owner == "a" for n, seen in one.watch.seen.items() if n not in mine)
+        lambda: any(seen.stored.record.owner == "a" for n, seen in server.watch.seen.items() if n not in mine)
     )
-    renew, term = one.records.renew, one.node.membership.term
+    renew, term = server.records.renew, server.node.membership.term
 
     async def renewed(number: int, epoch: int) -> None:
         await renew(number, epoch)
-        one.opens.set()
+        server.opens.set()
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(one.records, "renew", renewed)
-    await one.node.pause(2.5)
-    await until_async(lambda: one.node.membership.term == term + 1 and one.opens.is_set())
-    await until_async(lambda: "c" not in one.owners().values())
-    assert {number for number, owner in one.owners().items() if owner == "a"} > mine
-    await until_async(lambda: all(one.keeper.may_answer(n) for n, owner in one.owners().items() if owner == "a"), 10.0)
+    monkeypatch.setattr(server.records, "renew", renewed)
+    await server.node.pause(2.5)
+    await until_async(lambda: server.node.membership.term == term + 1 and server.opens.is_set())
+    await until_async(lambda: "c" not in server.owners().values())
+    assert {number for number, owner in server.owners().items() if owner == "a"} > mine
+    await until_async(
+        lambda: all(server.keeper.may_answer(n) for n, owner in server.owners().items() if owner == "a"), 10.0
+    )
 
 
 @simulated
-async def test_one_that_is_lost_while_it_is_handed_over_is_let_go_of(
+async def test_container_lost_during_handover_is_released(
     loop: SimulatedLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That failed with a KeyError."""
     servers = await three(loop, 1)
     lost = list[int]()
 

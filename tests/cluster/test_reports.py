@@ -1,4 +1,4 @@
-"""What an operator is told: states of servers and containers, and what an engine took."""
+"""Reports for operators: states of servers and containers, and metrics of the log engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_states_of_servers_and_containers() -> None:
     snapshot = SnapshotManifest(
         1, 40, (SnapshotPart("a", 100, 0),), (SnapshotPart("b", 10, 0), SnapshotPart("c", 5, 0))
     )
-    seen = ClusterView(
+    view = ClusterView(
         {"b": (member("b", 2), True), "a": (member("a", 1, is_draining=True), True), "c": (member("c", 3), False)},
         {
             0: ContainerRecord(epoch=3, owner="a"),
@@ -48,7 +48,7 @@ def test_states_of_servers_and_containers() -> None:
         {1: 77},
         {1: 2.5},
     )
-    report = cluster_report("x", "b", seen)
+    report = cluster_report("x", "b", view)
     assert [(one.id, one.state, one.containers) for one in report.servers] == [
         ("a", "draining", [0, 1]),
         ("b", "alive", []),
@@ -68,7 +68,7 @@ def test_states_of_servers_and_containers() -> None:
     "record",
     [ContainerRecord(epoch=1, owner="c"), ContainerRecord(epoch=1, owner="a", released=True), ContainerRecord()],
 )
-def test_nobody_has_the_controller(record: ContainerRecord) -> None:
+def test_report_without_live_controller(record: ContainerRecord) -> None:
     members = {"a": (member("a", 1), True), "c": (member("c", 3), False)}
     assert cluster_report("x", "", ClusterView(members, {0: record})).controller == ""
 
@@ -81,7 +81,7 @@ class Clock(Runtime):
 
 
 class Engine:
-    """Answers as it is told, after as long as it is told."""
+    """Engine with configurable answers and delays."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.takes_s, self.answer = clock, 0.0, True
@@ -110,7 +110,7 @@ class Engine:
         pass
 
 
-async def test_what_the_log_takes_is_counted() -> None:
+async def test_engine_counts_puts_and_errors() -> None:
     clock = Clock()
     engine = Engine(clock)
     counted = CountedEngine(engine, clock)  # type: ignore[arg-type]
@@ -128,10 +128,10 @@ async def test_what_the_log_takes_is_counted() -> None:
     assert (counted.put_bytes, counted.retries, counted.errors) == (20, 2, 3)
     members = {name: SimpleNamespace(is_alive=is_alive) for name, is_alive in (("a", True), ("b", True), ("c", False))}
     membership: Any = SimpleNamespace(members=members, lease_is_valid=lambda: True, term=2)
-    found = families(samples(3, 8, membership, Moves(taken_over=4), counted, controls=False))
-    told = {(one.name, *one.labels.values()): one.value for family in found for one in family.samples}
-    assert told["nadi_cluster_servers", "dead"] == 1
-    assert told["nadi_cluster_takeovers_total",] == 4
-    within = {bound: told["nadi_cluster_log_put_seconds_bucket", bound] for bound in (*map(str, BUCKETS_S), "+Inf")}
+    metrics = families(samples(3, 8, membership, Moves(taken_over=4), counted, controls=False))
+    values = {(sample.name, *sample.labels.values()): sample.value for family in metrics for sample in family.samples}
+    assert values["nadi_cluster_servers", "dead"] == 1
+    assert values["nadi_cluster_takeovers_total",] == 4
+    within = {bound: values["nadi_cluster_log_put_seconds_bucket", bound] for bound in (*map(str, BUCKETS_S), "+Inf")}
     assert (within["0.001"], within["0.01"], within["0.025"], within["10.0"], within["+Inf"]) == (1, 1, 3, 3, 4)
-    assert told["nadi_cluster_log_put_seconds_sum",] == pytest.approx(60.0405)
+    assert values["nadi_cluster_log_put_seconds_sum",] == pytest.approx(60.0405)

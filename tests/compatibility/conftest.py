@@ -1,7 +1,7 @@
-"""One recording server for all compatibility tests, and doors to it.
+"""One recording server for all compatibility tests, with separate ports for each client and test.
 
-NADI_COMPATIBILITY_RECORD names a file into which the record of the run is written as JSON (script/compatibility
-sets it); without it, the run may record nothing that served.json lacks.
+NADI_COMPATIBILITY_RECORD names a file for the run's record as JSON (script/compatibility sets it). Without it, the run
+fails if it records an outcome that served.json lacks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NADI = "nadi"
 OFFICIAL_PYTHON = "official Python"
 OFFICIAL_JAVA = "official Java"
 OFFICIAL_RUST = "official Rust"
-DIRECT = "direct calls"  # each RPC, without a client around it
+DIRECT = "direct calls"  # each RPC, without a client
 
 Server = Callable[[str], Opened]
 
 
 @dataclass(frozen=True, slots=True)
 class Official:
-    """A process with the official Python package, and its StreamManager for the server."""
+    """Process with the official Python package, and its StreamManager for the server."""
 
     process: OfficialPython
     manager: Any
@@ -45,7 +45,7 @@ class Official:
         return self.process.extras
 
 
-LIMITS = "list_page=10,watermark_period_s=0.5"  # so that listings have several pages, and watermarks come soon
+LIMITS = "list_page=10,watermark_period_s=0.5"  # for listings with several pages, and early watermarks
 
 
 @pytest.fixture(scope="session")
@@ -62,10 +62,8 @@ def recording_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recor
 
 @pytest.fixture
 def server(recording_server: RecordingServer, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """`server(client)` gives the addresses at which that client is served in this test.
-
-    All tests share one server, so each names its scopes after itself.
-    """
+    """Return a function `server(client)` with the addresses at which that client is served in this test. All tests
+    share one server, so each names its scopes after itself."""
     test = f"{request.path.name}::{request.node.name}"
     yield lambda client: recording_server.open_door(client, test)
     recording_server.close_doors(test)
@@ -73,16 +71,16 @@ def server(recording_server: RecordingServer, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def scope(request: pytest.FixtureRequest) -> str:
-    """A name of this test's own for a scope, which does not exist yet."""
+    """Return the name of a scope for this test, which doesn't exist yet."""
     allowed = (c if c.isascii() and c.isalnum() else "-" for c in request.node.name)
     return "".join(allowed)
 
 
 @pytest.fixture
 def official(server: Server) -> Iterator[Callable[[], Official]]:
-    """`official()` starts a process with the official Python package, connected to the server."""
+    """Return a function that starts a process with the official Python package, connected to the server."""
     if not installed():
-        pytest.skip("the official package `pravega` has no wheel for this Python")
+        pytest.skip("no wheel of the official package `pravega` exists for this Python")
     processes: list[OfficialPython] = []
     door = server(OFFICIAL_PYTHON)
 
@@ -98,7 +96,7 @@ def official(server: Server) -> Iterator[Callable[[], Official]]:
 
 @pytest.fixture
 def client(official: Callable[[], Official], scope: str) -> Official:
-    """A process with the package, and its scope."""
+    """Return a process with the package, after creating the test's scope."""
     client = official()
     client.manager.create_scope(scope)
     return client

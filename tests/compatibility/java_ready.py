@@ -1,7 +1,7 @@
-"""What the JUnit tests in `java` need, downloaded and compiled; programs with the official client use its libraries.
+"""Downloads and compiles the JUnit tests in `java`; programs with the official client use the same libraries.
 
-Maven's local repository and the compiled classes are shared by all processes of this user, and Maven guards neither:
-two that download at once can leave an artifact half known. So one process at a time gets ready.
+Maven's local repository and the compiled classes are shared by all processes of a user, but Maven locks neither:
+concurrent downloads can leave an artifact incomplete. So one process at a time prepares them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 
 PROJECT = Path(__file__).with_name("java")
 DOWNLOAD_TIMEOUT_S = 400  # some 200 files of 40 MB
-PAUSES_S = (1.0, 5.0)  # before each further try
+PAUSES_S = (1.0, 5.0)  # before each retry
 
-# What Maven says of what it lacks, and of a registry that doesn't answer at all.
+# Maven's messages about missing artifacts, and about an unreachable registry.
 LACKS = re.compile(
     r"in offline mode|could not (?:transfer|find|resolve)|could not be resolved|no versions available"
     r"|not found in .* during a previous attempt",
@@ -32,7 +32,7 @@ AWAY = re.compile(
     r"connection refused|unknown ?host|name resolution|name or service not known|unreachable|no route to host",
     re.IGNORECASE,
 )
-# A registry that hangs is found out in seconds rather than in half an hour.
+# Detect a hanging registry in seconds instead of half an hour.
 PATIENCE = ("-Daether.connector.connectTimeout=10000", "-Daether.connector.requestTimeout=60000")
 
 
@@ -40,21 +40,21 @@ CLASSPATH = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classp
 
 
 class ClientMissingError(Exception):
-    """Java, Maven or the official client isn't to be had here; the text says which, and why."""
+    """Error for missing Java, Maven or official client; the message names it and the reason."""
 
 
 class NotCompiled(Exception):
-    """Maven has all it needs and doesn't get through; the text is what it said."""
+    """Error for a failed build with all artifacts present; the message is Maven's output."""
 
 
 @functools.cache
 def lacking() -> str:
-    """Why the Java tests can't run here; "" once all they need is downloaded and they are compiled."""
+    """Return why the Java tests can't run here; "" once they are downloaded and compiled."""
     return get_ready(PROJECT)
 
 
 def classpath(work: Path) -> str:
-    """The official client's libraries, for `java -cp`. work: a folder for their list. Raises ClientMissingError."""
+    """Return the official client's libraries for `java -cp`. work: a scratch folder. Raises ClientMissingError."""
     if shutil.which("mvn") is None or shutil.which("javac") is None:
         raise ClientMissingError("the official Java client needs a JDK and Maven (`mvn`), which are not installed")
     if reason := lacking():
@@ -73,26 +73,26 @@ def classpath(work: Path) -> str:
 
 
 def get_ready(project: Path, goals: Sequence[str] = ("test", "-DskipTests")) -> str:
-    """`lacking()` for a folder with a pom.xml; goals: what Maven is to do, for which all it needs is downloaded.
+    """Prepare a folder with a pom.xml, as `lacking()`. goals: Maven goals whose artifacts are downloaded.
 
-    A registry that refuses is asked again, for it may do so for a moment only; one that is away is not.
+    A registry that refuses is retried, because it may recover soon; an unreachable one isn't.
     """
-    with _alone():
-        said = _said(maven([*goals, "--offline"], project, DOWNLOAD_TIMEOUT_S))
+    with _locked():
+        output = _missing_output(maven([*goals, "--offline"], project, DOWNLOAD_TIMEOUT_S))
         deadline = time.monotonic() + DOWNLOAD_TIMEOUT_S
         for pause_s in (0.0, *PAUSES_S):
-            if not said:
+            if not output:
                 return ""
             time.sleep(pause_s)
             try:
-                # --update-snapshots: what the registry was not to have is asked for again
+                # --update-snapshots: retries artifacts that the registry lacked before
                 online = [*goals, "--update-snapshots", *PATIENCE]
-                said = _said(maven(online, project, deadline - time.monotonic()))
+                output = _missing_output(maven(online, project, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 return f"downloading from the Maven registry took longer than {DOWNLOAD_TIMEOUT_S} s"
-            if AWAY.search(said):
+            if AWAY.search(output):
                 break
-    return f"Maven can't download what the Java tests need: {_reason(said)}" if said else ""
+    return f"Maven can't download what the Java tests need: {_reason(output)}" if output else ""
 
 
 def maven(arguments: list[str], project: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -110,8 +110,8 @@ def maven(arguments: list[str], project: Path, timeout_s: float) -> subprocess.C
     )
 
 
-def _said(run: subprocess.CompletedProcess[str]) -> str:
-    """What Maven said of what it lacks, "" for nothing."""
+def _missing_output(run: subprocess.CompletedProcess[str]) -> str:
+    """Return Maven's output if artifacts are missing, otherwise ""."""
     if run.returncode == 0:
         return ""
     if not LACKS.search(run.stdout):
@@ -119,14 +119,14 @@ def _said(run: subprocess.CompletedProcess[str]) -> str:
     return run.stdout
 
 
-def _reason(said: str) -> str:
-    """The line of Maven's many that names what it lacks."""
-    line = max((line for line in said.splitlines() if LACKS.search(line)), key=len)
+def _reason(output: str) -> str:
+    """Return the line of Maven's output that names the missing artifact."""
+    line = max((line for line in output.splitlines() if LACKS.search(line)), key=len)
     return line.removeprefix("[ERROR]").partition("-> [Help")[0].strip()
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _locked() -> Iterator[None]:
     with open(Path(tempfile.gettempdir()) / f"nadi-maven-{os.getuid()}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

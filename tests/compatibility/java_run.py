@@ -1,4 +1,4 @@
-"""One run of the JUnit tests in `java`, by Maven in a process of its own."""
+"""One run of the JUnit tests in `java`, by Maven in a separate process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FIRST_JAVA_TIMEOUT_S = 2 * DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S
 
 
 def java_tests() -> list[str]:
-    """`Class.method` of each JUnit test in the sources."""
+    """Return `Class.method` of each JUnit test in the sources."""
     method = re.compile(r"@Test\s+(?:@\S.*\s+)*void (\w+)\(")
     return [f"{source.stem}.{name}" for source in SOURCES for name in method.findall(source.read_text())]
 
 
 class JavaRun:
-    """`outcomes` has for each test that ran the text of its failure, or "" for none.
+    """Run of JUnit tests. `outcomes` has for each test that ran the text of its failure, or "".
 
-    properties: what `Scope.java` asks for, without their prefix. Skips where Java or its client is not to be had.
+    properties: of `Scope.java`, without their prefix. Skips if Java or the client isn't available.
     """
 
     def __init__(self, names: Iterable[str], properties: Mapping[str, str], reports: Path) -> None:
@@ -41,18 +41,18 @@ class JavaRun:
         if reason := lacking():
             pytest.skip(reason)
         command = ["surefire:test", "--offline", f"-Dnadi.reports={reports}"]
-        command.append("-Dtest=" + ",".join(f"{test}#{'+'.join(found)}" for test, found in methods.items()))
+        command.append("-Dtest=" + ",".join(f"{test}#{'+'.join(names)}" for test, names in methods.items()))
         command += [f"-Dnadi.{name}={value}" for name, value in properties.items()]
         run = maven(command, PROJECT, JAVA_TIMEOUT_S)
         self.outcomes: dict[str, str] = {}
         for report in reports.glob("TEST-*.xml"):
             for case in ElementTree.parse(report).iter("testcase"):
                 name = f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name'].removesuffix('()')}"
-                problems = [found for found in case if found.tag in ("failure", "error", "skipped")]
-                self.outcomes[name] = "\n".join(found.text or found.tag for found in problems)
+                problems = [element for element in case if element.tag in ("failure", "error", "skipped")]
+                self.outcomes[name] = "\n".join(element.text or element.tag for element in problems)
         assert self.outcomes, f"no Java test ran; Maven said:\n{run.stdout[-4000:]}"
 
     def check(self, name: str) -> None:
-        """Fail as the Java test did."""
-        assert name in self.outcomes, "no report names this test: it did not run"
+        """Fail if the Java test failed."""
+        assert name in self.outcomes, "the test didn't run: no report names it"
         assert not self.outcomes[name], self.outcomes[name]

@@ -1,11 +1,11 @@
-"""A process in which the official package `pravega` does what a test asks, call by call.
+"""A process in which the official package `pravega` executes a test's calls.
 
-Its native calls hold the interpreter lock, and stall for a minute when something unexpected happens:
-in a process of its own it can be given a time limit, and killed. `official_python` is the test's end.
+Its native calls hold the interpreter lock, and stall for a minute after unexpected answers: in a separate process it
+can have a time limit, and be killed. `official_python` is the test's side.
 
-Each request is (object, path, arguments, keyword arguments): a method of an object made before, or a
-class or function of the package (object 0), or one of `Extras` (object 1). What is made stays here and
-is known to the test by its number; plain values are handed over.
+Each request is (object, path, arguments, keyword arguments): a method of an object created before, a class or function
+of the package (object 0), or a method of `Extras` (object 1). Created objects stay in this process and are referenced
+by number; plain values are returned.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ PLAIN = (bool, int, float, str, bytes, list, tuple, dict, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An object of the process."""
+    """Reference to an object of the process."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A call that raised."""
+    """Error raised by a call."""
 
     kind: str
     message: str
 
 
 class Extras:
-    """What takes many calls, done here in one."""
+    """Operations of many calls, executed in one."""
 
     def write(self, writer: Any, events: list[tuple[Any, str | None]]) -> None:
         """Write events, each a str or bytes with its routing key, and flush."""
@@ -52,56 +52,56 @@ class Extras:
             await writer.write_event_async(event, routing_key=key)
 
     def take(self, segment_slice: Any, count: int) -> list[tuple[int, bytes]]:
-        """(offset, event) of up to `count` further events of a slice."""
-        found: list[tuple[int, bytes]] = []
-        while len(found) < count and (event := next(segment_slice, None)) is not None:
-            found.append((event.offset(), bytes(event.data())))
-        return found
+        """Return (offset, event) of up to `count` further events of a slice."""
+        events: list[tuple[int, bytes]] = []
+        while len(events) < count and (event := next(segment_slice, None)) is not None:
+            events.append((event.offset(), bytes(event.data())))
+        return events
 
     async def read_slice(self, reader: Any) -> list[bytes]:
-        """The events of the reader's next slice, which is then released; none if it has no segment."""
+        """Return the events of the reader's next slice, and release it; empty without a segment."""
         segment_slice = await reader.get_segment_slice_async()
-        found = [bytes(event.data()) for event in segment_slice]
+        events = [bytes(event.data()) for event in segment_slice]
         reader.release_segment(segment_slice)
-        return found
+        return events
 
     async def read(self, reader: Any, count: int) -> list[bytes]:
-        """At least `count` events."""
-        found: list[bytes] = []
-        while len(found) < count:
-            found += await self.read_slice(reader)
-        return found
+        """Read at least `count` events."""
+        events: list[bytes] = []
+        while len(events) < count:
+            events += await self.read_slice(reader)
+        return events
 
     async def share(self, readers: list[Any], count: int) -> list[list[bytes]]:
-        """At least `count` events by readers at work at the same time; what each of them got."""
-        found: list[list[bytes]] = [[] for _ in readers]
+        """Read at least `count` events by concurrent readers; return each one's events."""
+        events: list[list[bytes]] = [[] for _ in readers]
         enough = asyncio.Event()
 
         async def work(reader: Any, own: list[bytes]) -> None:
             while not enough.is_set():
                 own += await self.read_slice(reader)
-                if sum(map(len, found)) >= count:
+                if sum(map(len, events)) >= count:
                     enough.set()
 
-        tasks = [asyncio.create_task(work(reader, own)) for reader, own in zip(readers, found, strict=True)]
+        tasks = [asyncio.create_task(work(reader, own)) for reader, own in zip(readers, events, strict=True)]
         await enough.wait()
         for task in tasks:
-            task.cancel()  # one may wait at the tail
-        return found
+            task.cancel()  # it may wait at the tail
+        return events
 
     def write_bytes(self, stream: Any, data: bytes) -> None:
         stream.write(data)
         stream.flush()
 
     def read_bytes(self, stream: Any, count: int) -> bytes:
-        """`count` bytes of a byte stream from where it stands."""
+        """Read `count` bytes from the byte stream's position."""
         buffer = bytearray(count)
-        found = b""
-        while len(found) < count:
+        data = b""
+        while len(data) < count:
             size = stream.readinto(buffer)
             assert size, "the byte stream ended"
-            found += buffer[:size]
-        return found
+            data += buffer[:size]
+        return data
 
 
 def _resolved(value: Any, objects: list[Any]) -> Any:
@@ -127,7 +127,7 @@ async def _serve(connection: Connection) -> None:
             )
             if inspect.isawaitable(result):
                 result = await result
-        except BaseException as error:  # the package panics with what is no Exception
+        except BaseException as error:  # the package's panics aren't Exceptions
             connection.send(Failed(type(error).__name__, str(error)))
             continue
         if not isinstance(result, PLAIN):

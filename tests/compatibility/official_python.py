@@ -1,8 +1,7 @@
-"""The official package `pravega`, in processes of its own, used as though it were in this one.
+"""The official package `pravega` in separate processes, used as though it were in this one.
 
-`OfficialPython().package.StreamManager(uri)` gives a stand-in for the package's object; its methods take
-and give stand-ins and plain values. A call that takes longer than the time limit is a failure: the
-package stalls for 61 s on answers which it did not expect.
+`OfficialPython().package.StreamManager(uri)` returns a proxy of the package's object; its methods accept and return
+proxies and plain values. A call over the time limit fails: the package stalls for 61 s after unexpected answers.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import pytest
 from tests.compatibility.official_process import EXTRAS, PACKAGE, Failed, Reference
 from tests.compatibility.recording_server import ROOT
 
-# The package may leave a reply unread until a long poll of its own times out after 30 s; on answers that it
-# did not expect it stalls for 61 s.
+# The package may leave a reply unread until its long poll times out after 30 s, and stalls for 61 s after unexpected
+# answers.
 CALL_TIMEOUT_S = 50.0
 
 
 class OfficialError(Exception):
-    """What the package raised: the kind of exception and its message."""
+    """Error raised by the package, with the kind of exception and its message."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -34,7 +33,7 @@ class OfficialError(Exception):
 
 
 class StandIn:
-    """An object in the package's process; every method can be called."""
+    """Proxy of an object in the package's process, with all its methods."""
 
     def __init__(self, process: OfficialPython, number: int) -> None:
         self._process, self._number = process, number
@@ -44,7 +43,7 @@ class StandIn:
 
 
 class Method:
-    """A function of an object in the package's process, or of what the object holds."""
+    """Function of an object in the package's process, or of one of its attributes."""
 
     def __init__(self, process: OfficialPython, target: StandIn, path: str) -> None:
         self._process, self._target, self._path = process, target, path
@@ -58,7 +57,7 @@ class Method:
 
 
 class OfficialPython:
-    """One process with the package in it. `package` is the module, `extras` what is beside it."""
+    """Process with the package. `package`: the module; `extras`: additional operations."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -73,25 +72,25 @@ class OfficialPython:
         self._receive()
 
     def begin(self, target: StandIn, name: str, *arguments: Any, **keywords: Any) -> None:
-        """Start a call, for whose `result` is asked later."""
+        """Start a call; `result` returns its outcome."""
         self._connection.send(
             (target._number, name, [_sent(a) for a in arguments], {k: _sent(v) for k, v in keywords.items()})
         )
 
     def result(self) -> Any:
-        found = self._receive()
-        if isinstance(found, Failed):
-            raise OfficialError(found.kind, found.message)
-        return StandIn(self, found.number) if isinstance(found, Reference) else found
+        outcome = self._receive()
+        if isinstance(outcome, Failed):
+            raise OfficialError(outcome.kind, outcome.message)
+        return StandIn(self, outcome.number) if isinstance(outcome, Reference) else outcome
 
     def _receive(self) -> Any:
         if not self._connection.poll(CALL_TIMEOUT_S):
             self.close()
-            pytest.fail(f"the official package did not answer within {CALL_TIMEOUT_S:.0f} s")
+            pytest.fail(f"the official package didn't answer within {CALL_TIMEOUT_S:.0f} s")
         return self._connection.recv()
 
     def close(self) -> None:
-        """End the process as it stands; nothing in it needs an orderly end."""
+        """Kill the process, which needs no clean end."""
         self._process.kill()
         self._process.wait()
         self._connection.close()

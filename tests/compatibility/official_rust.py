@@ -1,7 +1,7 @@
-"""The official Rust client's index streams, in a process of its own: `rust/src/main.rs`, told what to do line by line.
+"""Index streams of the official Rust client, in a separate process: `rust/src/main.rs`, controlled line by line.
 
-The program is compiled once for all processes of this user, which takes minutes and a gigabyte: in the folder of
-CARGO_TARGET_DIR, or one beside other temporary files.
+The program is compiled once per user, which takes minutes and a gigabyte, in CARGO_TARGET_DIR or a folder with other
+temporary files.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ import pytest
 from tests.compatibility.official_python import OfficialError
 
 PROJECT = Path(__file__).with_name("rust")
-BUILD_TIMEOUT_S = 1500  # 350 packages: three minutes of two cores' time, and more where others work
+BUILD_TIMEOUT_S = 1500  # 350 packages: three minutes on two idle cores
 ANSWER_TIMEOUT_S = 60.0
 
-# What cargo says where it can't have the packages.
+# Cargo's messages if it can't download the packages.
 AWAY = re.compile(r"failed to (?:download|get|fetch|query)|unable to update|spurious network error|offline", re.I)
 
 
 class OfficialRust:
-    """One process with the official client, connected to a controller."""
+    """Process with the official client, connected to a controller."""
 
     def __init__(self, controller_uri: str) -> None:
         command = [program(), controller_uri.rpartition("//")[2]]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def say(self, *order: object) -> str:
-        """Give an order, and return what it gave; OfficialError if it failed, or the client ended the process."""
-        self.begin(*order)
+    def say(self, *command: object) -> str:
+        """Execute a command, and return its result. OfficialError: it failed, or the process ended."""
+        self.begin(*command)
         return self.result()
 
-    def begin(self, *order: object) -> None:
+    def begin(self, *command: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(" ".join(map(str, order)) + "\n")
+        self._process.stdin.write(" ".join(map(str, command)) + "\n")
         self._process.stdin.flush()
 
     def result(self) -> str:
@@ -57,8 +57,8 @@ class OfficialRust:
         self.say("append", ",".join(map(str, values)), ",".join(map(str, after)), data.hex())
 
     def read(self, start: int, end: int | str, most: int) -> list[bytes]:
-        """The data of up to `most` records; end `-`: what comes is waited for."""
-        return [bytes.fromhex(one) for one in self.say("read", start, end, most).split(",")]
+        """Return the data of up to `most` records; end `-` waits for new ones."""
+        return [bytes.fromhex(record) for record in self.say("read", start, end, most).split(",")]
 
     def close(self) -> None:
         self._process.kill()
@@ -67,7 +67,7 @@ class OfficialRust:
 
 @functools.cache
 def program() -> str:
-    """The compiled program; skips where it is not to be had."""
+    """Compile the program and return its path; skips if that isn't possible."""
     if shutil.which("cargo") is None:
         pytest.skip("the official Rust client is tested where Rust's `cargo` is installed")
     own = Path(tempfile.gettempdir()) / f"nadi-cargo-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""What a server served: to which client, which RPCs and which wire commands.
+"""Record of a server: the RPCs and wire commands of each client.
 
 `recording_main` fills it, the fixture `server` collects it, `table` stores it in served.json and renders it.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import msgspec
 from google.protobuf.message import Message
 
-OK = "OK"  # the outcome of an RPC whose reply has no status
+OK = "OK"  # outcome of an RPC if the reply has no status
 
 
 class Served(msgspec.Struct):
-    """What one client was served: what happened, not how often, for that differs from run to run."""
+    """Outcomes of one client, without counts, which differ from run to run."""
 
-    rpcs: dict[str, set[str]] = msgspec.field(default_factory=dict)  # the RPC's name, and its outcomes
+    rpcs: dict[str, set[str]] = msgspec.field(default_factory=dict)  # outcomes by RPC
     received: set[str] = msgspec.field(default_factory=set)  # names of wire commands
     sent: set[str] = msgspec.field(default_factory=set)
 
@@ -32,7 +32,7 @@ Record = dict[str, Served]  # by client
 
 
 def outcome_of(reply: Message) -> str:
-    """The name of the status in a reply; OK for a reply without one."""
+    """Return the name of the status in a reply; OK for a reply without one."""
     for field in reply.DESCRIPTOR.fields:
         if field.name in ("status", "state", "result") and field.enum_type is not None:
             number = getattr(reply, field.name)
@@ -42,7 +42,7 @@ def outcome_of(reply: Message) -> str:
 
 
 def encode(record: Record) -> bytes:
-    """JSON in which equal records are equal bytes."""
+    """Encode deterministically as JSON."""
     return msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1) + b"\n"
 
 

@@ -1,13 +1,12 @@
-"""A real nadi server in a process of its own that records what it serves, and to whom.
+"""A real nadi server in a separate process that records the requests and responses of each client.
 
-Each client of each test enters by a *door* of its own: a port for the controller and a port for the
-segment store. Whoever comes through a door is that client in that test, so nothing has to be guessed
-from addresses or names. The server behind all doors is nadi's, unchanged; only its outermost calls
-(an RPC's handler, a connection's commands) are looked at, in this process alone.
+Each client of each test connects by its own *door*: a port for the controller and a port for the segment store. So the
+client and test of a connection are known without guessing from addresses or names. The server behind all doors is
+unmodified; only its outermost calls (RPC handlers, a connection's commands) are observed, in this process alone.
 
-Run as `python -m tests.compatibility.recording_main FOLDER RECORD`. On standard input comes one `Order`
-a line, on standard output goes one `Opened` for each. When the input ends, or on SIGTERM, the server
-stops and writes the record, as JSON, to the file RECORD.
+Run as `python -m tests.compatibility.recording_main FOLDER RECORD`. Each line of standard input is an `Order`, answered
+by an `Opened` on standard output. When the input ends, or on SIGTERM, the server stops and writes the record, as JSON,
+to the file RECORD.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from tests.compatibility import record
 from tests.compatibility.record import Record, Served
 
 HOST = "127.0.0.1"
-CONTROLLER = "nadi's controller, in the server"  # it reaches the segment store without a connection
+CONTROLLER = "nadi's controller, in the server"  # it accesses the segment store without a connection
 
 
 class Order(msgspec.Struct):
-    """Open a door for a client in a test, or close those of a test."""
+    """Order to open a door for a client in a test, or to close a test's doors."""
 
     test: str
     client: str = ""  # empty: close
@@ -52,8 +51,8 @@ class Opened(msgspec.Struct):
     store_port: int = 0
 
 
-def _noting(connection: Connection, served: Served) -> Connection:
-    """The connection, noting the names of the commands that it receives and sends."""
+def _recording(connection: Connection, served: Served) -> Connection:
+    """Make a connection record the names of the commands that it receives and sends."""
     receive, receive_appends, replies = connection.receive, connection.receive_appends, connection.replies
     send = replies.send
 
@@ -80,8 +79,8 @@ def _noting(connection: Connection, served: Served) -> Connection:
     return connection
 
 
-class _NotingStore(SegmentStore):
-    """The segment store, noting what the controller asks of it."""
+class _RecordingStore(SegmentStore):
+    """Segment store that records the controller's commands."""
 
     served = Served()
 
@@ -92,8 +91,8 @@ class _NotingStore(SegmentStore):
         return reply
 
 
-class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Notes each RPC's outcome, and names the door's own addresses where the reply has addresses."""
+class _RecordingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Records each RPC's outcome, and replaces addresses in replies by the door's."""
 
     def __init__(self, served: Served, store_port: int) -> None:
         self._served = served
@@ -108,18 +107,18 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return inner
 
         async def handle(requests: Any, context: Any) -> Any:
-            came = False
+            arrived = False
 
-            async def noted() -> AsyncIterator[bytes]:
-                nonlocal came
+            async def record_arrival() -> AsyncIterator[bytes]:
+                nonlocal arrived
                 async for request in requests:
-                    came = True
+                    arrived = True
                     yield request
 
             try:
-                reply = await inner.stream_unary(noted(), context)
-            except BaseException:  # whoever goes before the request came has cancelled it, whatever is answered
-                self._served.add_rpc(rpc, _code_name(context.code()) if came else "CANCELLED")
+                reply = await inner.stream_unary(record_arrival(), context)
+            except BaseException:  # a client that disconnects before its request arrives has cancelled it
+                self._served.add_rpc(rpc, _code_name(context.code()) if arrived else "CANCELLED")
                 raise
             self._served.add_rpc(rpc, record.outcome_of(reply))
             if isinstance(reply, pb.NodeUri):
@@ -132,7 +131,7 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _code_name(code: Any) -> str:
-    """grpcio gives the code of an aborted call as an enum or as its number."""
+    """Return the name of an aborted call's code, which grpcio gives as an enum or as its number."""
     if isinstance(code, int):
         code = next((each for each in grpc.StatusCode if each.value[0] == code), None)
     return cast("str", code.name) if code is not None else "CANCELLED"
@@ -148,7 +147,7 @@ class _Door:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._connection, HOST, 0)
         store_port = self._listener.sockets[0].getsockname()[1]
-        interceptor = _NotingInterceptor(self._served, store_port)
+        interceptor = _RecordingInterceptor(self._served, store_port)
         self._rpc = rpc_server(interceptors=[interceptor])
         add_controller(self._rpc, self._server.controller)
         interceptor.controller_port = self._rpc.add_insecure_port(f"{HOST}:0")
@@ -156,7 +155,7 @@ class _Door:
         return Opened(f"tcp://{HOST}:{interceptor.controller_port}", HOST, store_port)
 
     def _connection(self) -> Connection:
-        connection = _noting(self._server.store._connection(), self._served)
+        connection = _recording(self._server.store._connection(), self._served)
         self._connections.append(connection)
         return connection
 
@@ -168,11 +167,11 @@ class _Door:
 
 
 class RecordingServer(Server):
-    """nadi's server, with doors that record."""
+    """Server with recording doors."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(ServerConfig(data=folder, host=HOST, store_port=0, port=0))
-        self.record: Record = {CONTROLLER: _NotingStore.served}
+        self.record: Record = {CONTROLLER: _RecordingStore.served}
         self._doors: dict[str, list[_Door]] = {}  # by test
 
     async def stop(self) -> None:
@@ -196,7 +195,7 @@ async def _orders() -> asyncio.StreamReader:
     return reader
 
 
-def _say(opened: Opened) -> None:
+def _report(opened: Opened) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(opened) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -206,20 +205,20 @@ async def _serve(folder: Path) -> Record:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, orders.feed_eof)
     server = RecordingServer(folder)
     async with server:
-        _say(Opened(server.controller_uri, *server.store_address))
+        _report(Opened(server.controller_uri, *server.store_address))
         while line := await orders.readline():
             order = msgspec.json.decode(line, type=Order)
             if order.client:
-                _say(await server.open_door(order.client, order.test))
+                _report(await server.open_door(order.client, order.test))
             else:
                 await server.close_doors(order.test)
-                _say(Opened())
+                _report(Opened())
     return server.record
 
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="nadi %(levelname)s %(message)s")
-    nadi.standalone.server.SegmentStore = _NotingStore  # type: ignore[attr-defined]
+    nadi.standalone.server.SegmentStore = _RecordingStore  # type: ignore[attr-defined]
     folder, target = map(Path, sys.argv[1:3])
     target.write_bytes(record.encode(uvloop.run(_serve(folder))))
 

@@ -1,4 +1,4 @@
-"""The test's end of a recording server: starts it, opens doors, and gets the record when it stops."""
+"""The tests' side of a recording server: starts it, opens doors, and gets the record when it stops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 60.0
 
 
 class RecordingServer:
-    """A running server; `record` holds what it served once it is stopped."""
+    """Running server; `record` is filled once it is stopped."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._target = folder / "record.json"
@@ -37,11 +37,11 @@ class RecordingServer:
         self._answer()
 
     def open_door(self, client: str, test: str) -> Opened:
-        """Addresses at which `client` is served, until the doors of `test` are closed."""
+        """Return addresses for `client`, valid until the doors of `test` are closed."""
         return self._order(Order(test, client))
 
     def close_doors(self, test: str) -> None:
-        """End what is still connected by doors of `test`."""
+        """Close the doors of `test`, and their connections."""
         self._order(Order(test))
 
     def _order(self, order: Order) -> Opened:
@@ -54,11 +54,11 @@ class RecordingServer:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)
         line = self._process.stdout.readline() if readable else b""
-        assert line, f"the recording server says nothing (ended with {self._process.poll()}); see its messages"
+        assert line, f"no answer from the recording server (exit code {self._process.poll()}): see its messages"
         return msgspec.json.decode(line, type=Opened)
 
     def stop(self) -> None:
-        """Clean stop."""
+        """Stop cleanly."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

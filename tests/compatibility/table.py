@@ -54,7 +54,7 @@ RPC_NOTES = {
 BY_CHANCE = {"IN_PROGRESS", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "CANCELLED"}
 BY_CHANCE |= {"NoSuchSegment", "SegmentIsSealed", "SegmentIsTruncated", "SegmentAlreadyExists", "KeepAlive"}
 BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion", "ReportKeys"}
-BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # asked late about what its test has deleted, or while it is being made
+BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # late requests after a deletion, or during a creation
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
     "AppendBlock": "Java; other clients send a whole append as AppendBlockEnd",
@@ -95,16 +95,18 @@ def load() -> dict[str, Served]:
 
 def missing(recorded: Record, known: dict[str, Served]) -> list[str]:
     """List outcomes of a run that `known` lacks, except those that depend on timing."""
-    found: list[str] = []
+    outcomes_missing: list[str] = []
     for client, served in recorded.items():
         if client not in KEPT:
             continue
         before = known.get(client, Served())
         for rpc, outcomes in served.rpcs.items():
-            found += [f"{client}: {rpc} {outcome}" for outcome in outcomes - before.rpcs.get(rpc, set()) - BY_CHANCE]
-        found += [f"{client}: receives {name}" for name in served.received - before.received - BY_CHANCE]
-        found += [f"{client}: is sent {name}" for name in served.sent - before.sent - BY_CHANCE]
-    return sorted(found)
+            outcomes_missing += [
+                f"{client}: {rpc} {outcome}" for outcome in outcomes - before.rpcs.get(rpc, set()) - BY_CHANCE
+            ]
+        outcomes_missing += [f"{client}: receives {name}" for name in served.received - before.received - BY_CHANCE]
+        outcomes_missing += [f"{client}: is sent {name}" for name in served.sent - before.sent - BY_CHANCE]
+    return sorted(outcomes_missing)
 
 
 def add(recorded: Record) -> dict[str, Served]:

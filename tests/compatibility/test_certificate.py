@@ -1,4 +1,4 @@
-"""The certificate that docs/security.md makes is one that nadi's client and the official Python client take."""
+"""nadi's client and the official Python client accept the certificate made as in docs/security.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def run(folder: Path, command: str, stdin: str = "") -> None:
-    """As the page has it, but for a name that leads to this machine."""
+    """Run the page's command with this machine's name."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command.replace(NAME, "localhost")],
@@ -43,15 +43,15 @@ def run(folder: Path, command: str, stdin: str = "") -> None:
     )
 
 
-def one(pattern: str) -> str:
-    """What the page says in that place."""
-    (found,) = re.findall(pattern, PAGE)
-    return str(found)
+def in_page(pattern: str) -> str:
+    """Return the only match of the pattern in the page."""
+    (text,) = re.findall(pattern, PAGE)
+    return str(text)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands of the page were run: those of the certificate, and one for a user."""
+    """Return a folder in which the page's commands were run: for the certificate, and for a user."""
     folder = tmp_path_factory.mktemp("page")
     certificate, *_ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     run(folder, certificate)
@@ -61,21 +61,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def security(folder: Path) -> ServerSecurity:
     return ServerSecurity(
-        users_file=str(folder / one(r"--users-file (\w+)")),
-        tls_certificate=str(folder / one(r"--tls-cert (\S+)")),
-        tls_key=str(folder / one(r"--tls-key (\S+)")),
+        users_file=str(folder / in_page(r"--users-file (\w+)")),
+        tls_certificate=str(folder / in_page(r"--tls-cert (\S+)")),
+        tls_key=str(folder / in_page(r"--tls-key (\S+)")),
     )
 
 
-def test_both_clients_take_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_clients_accept_the_certificate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not installed():
-        pytest.skip("the official package `pravega` has no wheel for this Python")
+        pytest.skip("no wheel of the official package `pravega` exists for this Python")
     with nadi.embedded(tmp_path, security=security(folder), advertised_host="localhost") as server:
         assert server.controller_uri.startswith("tls://localhost:")
         monkeypatch.setenv("pravega_client_auth_method", "Basic")
         monkeypatch.setenv("pravega_client_auth_username", "ann")
         monkeypatch.setenv("pravega_client_auth_password", PASSWORD)
-        monkeypatch.setenv("pravega_client_tls_cert_path", str(folder / one(r"tls_cert_path=(\S+)")))
+        monkeypatch.setenv("pravega_client_tls_cert_path", str(folder / in_page(r"tls_cert_path=(\S+)")))
         official = OfficialPython()
         try:
             theirs = official.package.StreamManager(server.controller_uri, auth_enabled=True, tls_enabled=True)
@@ -85,7 +85,7 @@ def test_both_clients_take_it(folder: Path, tmp_path: Path, monkeypatch: pytest.
             official.extras.write(writer, [("theirs", "key")])
         finally:
             official.close()
-        trusted = folder / one(r'trust_store="(\S+)"')
+        trusted = folder / in_page(r'trust_store="(\S+)"')
         with nadi.StreamManager(
             server.controller_uri, credentials=nadi.Basic("ann", PASSWORD), trust_store=trusted
         ) as ours:
@@ -95,8 +95,8 @@ def test_both_clients_take_it(folder: Path, tmp_path: Path, monkeypatch: pytest.
             assert [event.data for event in ours.read_events("home", "meters", end=tail)] == [b"theirs", b"ours"]
 
 
-def test_it_holds_when_looked_at_strictly(folder: Path, tmp_path: Path) -> None:
-    """As Python does from 3.13 on; and with another authority of the same name it does not."""
+def test_certificate_passes_strict_verification(folder: Path, tmp_path: Path) -> None:
+    """Strict verification, Python's default from 3.13, accepts it, but not with another authority of the same name."""
     run(tmp_path, re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0])
     with nadi.embedded(tmp_path / "data", security=security(folder), advertised_host="localhost") as server:
         for place, trusted in ((folder, True), (tmp_path, False)):
@@ -110,6 +110,6 @@ def test_it_holds_when_looked_at_strictly(folder: Path, tmp_path: Path) -> None:
                         context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_only_their_owner_reads_the_keys(folder: Path) -> None:
+def test_keys_are_readable_only_by_the_owner(folder: Path) -> None:
     for name in ("authority.key", "server.key", "users"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name

@@ -1,4 +1,4 @@
-"""Each RPC gets an answer that no client mistakes for a server fault, and a row in the recorded tables."""
+"""Each RPC returns a code that clients don't mistake for a server fault, and has a row in the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nadi.wire.rpc.service import METHODS, path
 from tests.compatibility import table
 from tests.compatibility.conftest import DIRECT, Server
 
-# Of these codes clients say at once what was wrong; others they repeat for a minute, or take for a fault.
+# Clients report these codes at once; they retry others for a minute, or take them for a server fault.
 PLAIN_CODES = {
     grpc.StatusCode.OK,
     grpc.StatusCode.NOT_FOUND,

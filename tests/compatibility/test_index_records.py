@@ -1,6 +1,6 @@
-"""Records of index streams, byte for byte as the official Rust client writes them: `tests/golden/index_records.txt`.
+"""Records of index streams match the official Rust client's byte for byte: `tests/golden/index_records.txt`.
 
-A line: which of the program's writers, the values, the data, and the record without the zeros at its end.
+Each line has the writer's kind, the values, the data, and the record without trailing zeros.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SIZES = {"two": 4096, "three": 4096, "small": 200}
 
 
 @pytest.mark.parametrize("golden", RECORDS, ids=lambda golden: "-".join(golden[:3])[:40])
-def test_a_record_is_the_official_one(golden: list[str]) -> None:
+def test_record_matches_the_official_client(golden: list[str]) -> None:
     kind, numbers, data, official = golden
     values, names = tuple(map(int, numbers.split(","))), NAMES[kind]
     record = bytes.fromhex(official).ljust(SIZES[kind], b"\0")
     assert Fields(names).encode(values, bytes.fromhex(data), SIZES[kind]) == record
-    found = decode(record, 0)
-    assert tuple(found.value(name) for name in names) == values
-    assert found.data == bytes.fromhex(data)
+    decoded_record = decode(record, 0)
+    assert tuple(decoded_record.value(name) for name in names) == values
+    assert decoded_record.data == bytes.fromhex(data)
 
 
-def test_there_are_records_of_each_kind() -> None:
+def test_golden_file_has_records_of_each_kind() -> None:
     assert {golden[0] for golden in RECORDS} == NAMES.keys()

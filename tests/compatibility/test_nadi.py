@@ -1,4 +1,4 @@
-"""nadi's own client, so that its part of the record is whole."""
+"""nadi's own client, to complete its part of the record."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_event_time(nadi_manager: nadi.StreamManager, scope: str) -> None:
         assert reader.current_time_window() == TimeWindow(10, None)
         with (
             nadi_manager.create_writer(scope, "stream", writer_id="w") as late,
-            pytest.raises(InvalidArgumentError, match="later time"),
+            pytest.raises(InvalidArgumentError),
         ):
             late.note_time(9).result(60)
 

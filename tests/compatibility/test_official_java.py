@@ -1,7 +1,7 @@
-"""The official Java client against nadi: JUnit tests in `java`, each of which is a test of its own here.
+"""The official Java client against nadi: JUnit tests in `java`, each reported as a separate test.
 
-All that are selected run together, once, in one Java process, when the first of them is due. What is
-reported for each comes from Surefire's files; one that they don't name has failed.
+All selected tests run together in one Java process when the first is due. Outcomes come from Surefire's report files; a
+test that they don't name has failed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tests.compatibility.conftest import OFFICIAL_JAVA
 from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S, JavaRun, java_tests
 from tests.compatibility.recording_server import RecordingServer
 
-# Java tests of what the server does not do yet, and what it lacks. They are not run, for they wait for it.
+# Java tests of missing features, with the reason. They aren't run, because they would hang.
 PENDING: dict[str, str] = {}
-# These need a server that asks who one is: see test_official_java_access.py.
+# These need a server with authentication: see test_official_java_access.py.
 WITH_USERS = "AccessTest."
 
 

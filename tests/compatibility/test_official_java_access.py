@@ -1,7 +1,7 @@
-"""The official Java client as a user of a server that asks for credentials, over TLS.
+"""The official Java client as a user of a server with authentication, over TLS.
 
-What it may do everywhere it may do here: a few of the tests in `java` that between them use all its parts
-run as a user with all rights. AccessTest says what the others may.
+A selection of the tests in `java` that covers all its parts runs as a user with all rights. AccessTest covers the other
+users' rights.
 """
 
 from __future__ import annotations

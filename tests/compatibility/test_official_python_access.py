@@ -1,4 +1,4 @@
-"""The official `pravega` package as a user of a server that asks for credentials, plain and over TLS."""
+"""The official `pravega` package as a user of a server with authentication, plain and over TLS."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TOKEN_LIFETIME_S = 7  # the client renews 5 s before the end; its writer works f
 
 pytestmark = [
     pytest.mark.compatibility,
-    pytest.mark.skipif(not installed(), reason="the official package `pravega` has no wheel for this Python"),
+    pytest.mark.skipif(not installed(), reason="no wheel of the official package `pravega` exists for this Python"),
 ]
 
 
-@pytest.mark.slow  # its tokens must run out
+@pytest.mark.slow  # waits for tokens to expire
 @pytest.mark.parametrize("encrypted", [pytest.param(False, id="plain"), pytest.param(True, id="tls")])
 def test_official_client_with_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool) -> None:
     tls = certificate(tmp_path / "tls", "localhost") if encrypted else None
@@ -35,7 +35,7 @@ def test_official_client_with_credentials(tmp_path: Path, monkeypatch: pytest.Mo
     if tls is not None:
         monkeypatch.setenv("pravega_client_tls_cert_path", str(tls.authority))
     clients = []
-    # its TLS knows names only, so it must be told one
+    # its TLS accepts only host names
     with nadi.embedded(tmp_path / "data", security=security, advertised_host="localhost" if tls else None) as server:
         for user in ("root", "reader"):
             monkeypatch.setenv("pravega_client_auth_username", user)
@@ -50,18 +50,18 @@ def test_official_client_with_credentials(tmp_path: Path, monkeypatch: pytest.Mo
             events = [f"event {number}" for number in range(60)]
             for number, event in enumerate(events):
                 writer.write_event(event, routing_key=f"key {number % 7}")
-                time.sleep(0.2)  # longer in all than a token holds
+                time.sleep(0.2)  # longer in total than a token's lifetime
             writer.flush()
             transaction = manager.create_transaction_writer("home", "official", 7).begin_txn()
             kept = [f"kept {number}" for number in range(20)]
             client.extras.write(transaction, [(event, f"key {number % 7}") for number, event in enumerate(kept)])
             transaction.commit()
             reading = manager.create_reader_group("readers", "home", "official").create_reader("reader-1")
-            found = client.extras.read(reading, len(events + kept))
-            assert sorted(event.decode() for event in found) == sorted(events + kept)
+            read_events = client.extras.read(reading, len(events + kept))
+            assert sorted(event.decode() for event in read_events) == sorted(events + kept)
             refused = reader.package.StreamManager(uri, auth_enabled=True, tls_enabled=encrypted)
             with pytest.raises(OfficialError):
                 refused.create_stream("home", "forbidden", 1)
         finally:
-            for one in clients:
-                one.close()
+            for process in clients:
+                process.close()

@@ -17,10 +17,10 @@ OURS = wire.Hello(17, 5)
 
 
 def talk(server: Server, conversation: Callable[[Peer], Awaitable[None]]) -> None:
-    door = server("raw sockets")
+    address = server("raw sockets")
 
     async def main() -> None:
-        peer = Peer(*await asyncio.open_connection(door.store_host, door.store_port))
+        peer = Peer(*await asyncio.open_connection(address.store_host, address.store_port))
         await conversation(peer)
         peer.close()
 
@@ -28,9 +28,9 @@ def talk(server: Server, conversation: Callable[[Peer], Awaitable[None]]) -> Non
 
 
 @pytest.mark.parametrize("hello", [(15, 5), (16, 5), (17, 5), (17, 17), (5, 5), (30, 5), (30, 17)])
-def test_versions_that_share_one_with_ours(server: Server, scope: str, hello: tuple[int, int]) -> None:
+def test_overlapping_versions_are_accepted(server: Server, scope: str, hello: tuple[int, int]) -> None:
     async def conversation(peer: Peer) -> None:
-        # Java sends what it wants right behind its Hello
+        # Java sends its first command right after its Hello
         peer.send(wire.Hello(*hello), wire.GetStreamSegmentInfo(1, f"{scope}/stream/0.#epoch.0", ""))
         assert await peer.receive() == OURS
         assert isinstance(await peer.receive(), wire.NoSuchSegment)
@@ -39,9 +39,9 @@ def test_versions_that_share_one_with_ours(server: Server, scope: str, hello: tu
 
 
 @pytest.mark.parametrize("hello", [(30, 18), (4, 1)])
-def test_versions_that_share_none(server: Server, hello: tuple[int, int]) -> None:
+def test_disjoint_versions_are_rejected(server: Server, hello: tuple[int, int]) -> None:
     async def conversation(peer: Peer) -> None:
-        assert await peer.ask(wire.Hello(*hello)) == OURS  # so that the client can say why
+        assert await peer.ask(wire.Hello(*hello)) == OURS  # so that the client can report the reason
         assert await peer.closed()
 
     talk(server, conversation)
@@ -77,7 +77,7 @@ def test_frames_of_newer_versions_have_more_fields(server: Server, scope: str) -
     talk(server, conversation)
 
 
-def test_a_command_that_is_unknown_ends_the_connection(server: Server) -> None:
+def test_unknown_command_ends_the_connection(server: Server) -> None:
     async def conversation(peer: Peer) -> None:
         await peer.ask(OURS)
         peer.send_raw(struct.pack(">ii", 99, 0))

@@ -58,8 +58,8 @@ def test_a_read_at_the_tail_waits_for_another_writer(
     assert second.process.result() == b"0123456789"
 
 
-def test_a_second_writer_is_refused(client: Official, official: Callable[[], Official], scope: str) -> None:
-    """The package's writer takes it that the stream is empty; what others wrote must not be mixed with it."""
+def test_second_writer_is_rejected(client: Official, official: Callable[[], Official], scope: str) -> None:
+    """The package's writer assumes an empty stream; its data must not be mixed with another writer's."""
     second = official()
     client.manager.create_stream(scope, STREAM, 1)
     writing = client.manager.create_byte_stream(scope, STREAM)
@@ -74,7 +74,7 @@ def test_a_second_writer_is_refused(client: Official, official: Callable[[], Off
     assert second.extras.read_bytes(reading, 14) == b"first and more"
 
 
-def test_nadi_and_the_package_read_what_the_other_wrote(
+def test_nadi_and_the_package_read_each_others_bytes(
     client: Official, nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
     content = bytes(range(256)) * 1_000

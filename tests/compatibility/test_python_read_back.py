@@ -1,4 +1,4 @@
-"""What the official package writes, nadi's own client and Spark read: all of it, once, in order per key."""
+"""nadi's client and Spark read all events written by the official package: once, and in order per key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.compatibility.conftest import NADI, Official, Server
 from tests.compatibility.events import by_key, numbered, texts
 from tests.support.spark import spark_session
 
-pytestmark = [pytest.mark.compatibility, pytest.mark.spark, pytest.mark.slow]  # with a Spark session of its own
+pytestmark = [pytest.mark.compatibility, pytest.mark.spark, pytest.mark.slow]  # starts a Spark session
 
 STREAM = "meters"
 
@@ -24,7 +24,7 @@ def spark() -> Iterator[Any]:
 
 
 def spark_read(spark: Any, uri: str, scope: str) -> list[bytes]:
-    """The events of the whole stream, each key's in order: a later segment of a key has a greater id."""
+    """Return all events of the stream, each key's in order: a later segment of a key has a greater id."""
     options = {"controller": uri, "scope": scope, "stream": STREAM, "min_partition_bytes": "1"}
     rows = spark.read.format("nadi").options(**options).load()
     return [bytes(row.event) for row in rows.orderBy("segment_id", "offset").collect()]
@@ -43,7 +43,7 @@ def test_events_and_transactions_through_a_split_and_a_merge(
     transactions = client.manager.create_transaction_writer(scope, STREAM, 7)
 
     def write_part(part: int) -> list[str]:
-        """Events, one committed and one aborted transaction."""
+        """Write events, a committed and an aborted transaction; return those that must be read."""
         events = numbered(part * 500, part * 500 + 500)
         kept = numbered(0, 100, label=f"transaction {part}")
         client.extras.write(writer, events)

@@ -38,7 +38,7 @@ def test_readers_come_and_go(client: Official, scope: str) -> None:
     assert by_key(read) == by_key(events)
 
 
-def test_a_reader_at_an_empty_event_gets_nothing_behind_it(client: Official, scope: str) -> None:
+def test_reader_stops_at_an_empty_event(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM)
     client.extras.write(writer, [(event, "key") for event in (b"before", b"", b"after")])
@@ -47,7 +47,7 @@ def test_a_reader_at_an_empty_event_gets_nothing_behind_it(client: Official, sco
     assert [client.extras.read_slice(reader) for _ in range(5)] == [[]] * 5
 
 
-def test_a_reader_that_died_is_declared_offline(client: Official, official: Callable[[], Official], scope: str) -> None:
+def test_dead_reader_can_be_declared_offline(client: Official, official: Callable[[], Official], scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 2)
     events = written(client, scope, 0, 100)
     group = client.manager.create_reader_group("group", scope, STREAM)
@@ -55,14 +55,14 @@ def test_a_reader_that_died_is_declared_offline(client: Official, official: Call
     reader = dying.manager.create_reader_group("group", scope, STREAM).create_reader("dying")
     assert len(dying.extras.take(reader.get_segment_slice_async(), 5)) == 5
     dying.process.close()
-    group.get_streamcut()  # brings the group up to date: it would not know the reader, and say nothing
+    group.get_streamcut()  # updates the group, which would silently ignore an unknown reader
     group.reader_offline("dying")
     # nothing was released, so nothing counts as read
     assert by_key(client.extras.read(group.create_reader("heir"), 100)) == by_key(events)
 
 
 def test_two_readers_share_the_segments(client: Official, scope: str) -> None:
-    """The second reader gets its share when the first one lets go of some, about 10 s after the start."""
+    """The second reader gets its share when the first one releases segments, about 10 s after the start."""
     client.manager.create_stream(scope, STREAM, 4)
     group = client.manager.create_reader_group("group", scope, STREAM)
     readers = [group.create_reader("first"), group.create_reader("second")]
@@ -70,13 +70,13 @@ def test_two_readers_share_the_segments(client: Official, scope: str) -> None:
     read: list[list[bytes]] = [[], []]
     while not read[1] and len(events) < 1_500:
         events += written(client, scope, len(events), len(events) + 50)
-        for reader, found in zip(readers, read, strict=True):
-            found += client.extras.read_slice(reader)  # waits a second where it has no segment
+        for reader, events_read in zip(readers, read, strict=True):
+            events_read += client.extras.read_slice(reader)  # waits a second without a segment
     assert all(read), "both have segments"
     events += written(client, scope, len(events), len(events) + 200)
-    rest = client.extras.share(readers, len(events) - len(read[0]) - len(read[1]))
-    assert all(rest), "both have segments"
-    assert by_key(read[0] + read[1] + rest[0] + rest[1]) == by_key(events)
+    remaining = client.extras.share(readers, len(events) - len(read[0]) - len(read[1]))
+    assert all(remaining), "both have segments"
+    assert by_key(read[0] + read[1] + remaining[0] + remaining[1]) == by_key(events)
 
 
 def test_a_stream_is_split_and_merged_under_a_reader(
@@ -96,9 +96,7 @@ def test_a_stream_is_split_and_merged_under_a_reader(
     assert by_key(read) == by_key(events)
 
 
-def test_a_reader_at_the_tail_gets_what_is_written_later(
-    client: Official, official: Callable[[], Official], scope: str
-) -> None:
+def test_reader_at_the_tail_gets_later_events(client: Official, official: Callable[[], Official], scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 1)
     waiting = official()
     reader = waiting.manager.create_reader_group("group", scope, STREAM).create_reader("reader")
@@ -132,13 +130,13 @@ def test_from_a_stream_cut(client: Official, nadi_manager: nadi.StreamManager, s
         merge_first(nadi_manager, scope, STREAM)
     events += written(client, scope, 100, 200)
     second = client.manager.create_reader_group("second", scope, STREAM, stream_cut=cut)
-    rest = client.extras.read(second.create_reader("reader"), 180)
-    assert by_key(head + rest) == by_key(events)
+    remaining = client.extras.read(second.create_reader("reader"), 180)
+    assert by_key(head + remaining) == by_key(events)
     positions = cut.get_segment_offset_map()
     start = nadi.StreamCut(scope, STREAM, {int(segment): offset for segment, offset in positions.items()})
     tail = nadi_manager.stream_info(scope, STREAM).tail
     again = [event.data for event in nadi_manager.read_events(scope, STREAM, start=start, end=tail)]
-    assert by_key(again) == by_key(rest), "nadi's own client reads the same from the same cut"
+    assert by_key(again) == by_key(remaining), "nadi's own client reads the same from the same cut"
 
 
 def test_a_group_of_two_streams(client: Official, scope: str) -> None:
@@ -152,7 +150,7 @@ def test_a_group_of_two_streams(client: Official, scope: str) -> None:
     assert sorted(event.decode() for event in read) == sorted(events)
 
 
-def test_a_group_that_was_deleted_begins_anew(client: Official, scope: str) -> None:
+def test_deleted_group_starts_over(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 1)
     events = written(client, scope, 0, 30)
     for _ in range(2):

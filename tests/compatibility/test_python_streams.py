@@ -1,4 +1,4 @@
-"""The official package makes, lists, changes, seals and deletes scopes and streams."""
+"""The official package creates, lists, updates, seals and deletes scopes and streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_scopes(official: Callable[[], Official], scope: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "under_score", "a/b", "a:b", "x" * 256])
-def test_names_that_are_refused(official: Callable[[], Official], scope: str, name: str) -> None:
+def test_invalid_names_are_rejected(official: Callable[[], Official], scope: str, name: str) -> None:
     manager = official().manager
     with pytest.raises(OfficialError, match=r"[Ii]nvalid|name"):
         manager.create_scope(name)
@@ -40,12 +40,12 @@ def test_names_that_are_refused(official: Callable[[], Official], scope: str, na
         manager.create_stream(scope, name, 1)
 
 
-def test_what_is_not_there(official: Callable[[], Official], scope: str) -> None:
+def test_missing_scope_and_stream(official: Callable[[], Official], scope: str) -> None:
     manager = official().manager
     with pytest.raises(OfficialError):
         manager.create_stream(scope, "stream", 1)
     assert manager.delete_scope(scope) is False
-    assert manager.list_stream(scope) == []  # the package does not look at the status
+    assert manager.list_stream(scope) == []  # the package ignores the status
     manager.create_scope(scope)
     assert manager.delete_stream(scope, "stream") is False
     with pytest.raises(OfficialError):
@@ -64,8 +64,8 @@ def test_policies_and_tags(official: Callable[[], Official], nadi_manager: nadi.
     manager.create_scope(scope)
 
     def stored(stream: str) -> tuple[ScalingPolicy, RetentionPolicy | None, tuple[str, ...]]:
-        found = nadi_manager.stream_configuration(scope, stream)
-        return found.scaling, found.retention, found.tags
+        configuration = nadi_manager.stream_configuration(scope, stream)
+        return configuration.scaling, configuration.retention, configuration.tags
 
     created = manager.create_stream_with_policy(
         scope, "fixed", scaling.fixed_scaling_policy(3), retention.none(), ["b", "a"]
@@ -109,19 +109,19 @@ def test_listings_of_several_pages(official: Callable[[], Official], scope: str)
     assert len(listed) == len(set(listed))
 
 
-def test_a_sealed_stream_is_read_to_its_end_and_takes_no_more(client: Official, scope: str) -> None:
+def test_sealed_stream_is_read_to_its_end(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, "stream", 2)
     with pytest.raises(OfficialError, match=r"Not Sealed"):
         client.manager.delete_stream(scope, "stream")
     written = numbered(0, 100)
     client.extras.write(client.manager.create_writer(scope, "stream"), written)
     assert client.manager.seal_stream(scope, "stream") is True
-    assert client.manager.seal_stream(scope, "stream") is True  # once more is no error
+    assert client.manager.seal_stream(scope, "stream") is True  # sealing again isn't an error
     group = client.manager.create_reader_group("readers", scope, "stream")
     assert by_key(client.extras.read(group.create_reader("reader"), 100)) == by_key(texts(written))
 
 
-def test_a_writer_of_a_stream_that_is_sealed_fails_at_once(client: Official, scope: str) -> None:
+def test_writer_of_sealed_stream_fails_at_once(client: Official, scope: str) -> None:
     client.manager.create_stream(scope, "stream", 1)
     writer = client.manager.create_writer(scope, "stream")
     client.extras.write(writer, numbered(0, 10))
@@ -130,7 +130,7 @@ def test_a_writer_of_a_stream_that_is_sealed_fails_at_once(client: Official, sco
         client.extras.write(writer, numbered(10, 20))
 
 
-def test_a_stream_is_deleted_and_made_again(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+def test_deleted_stream_can_be_created_again(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
     for number in range(2):
         assert client.manager.create_stream(scope, "stream", 1) is True
         written = numbered(number * 10, number * 10 + 10)

@@ -1,4 +1,4 @@
-"""The official package's transactions: committed ones are there whole and in order, others are not."""
+"""The official package's transactions: committed ones are readable completely and in order, others not at all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STREAM = "stream"
 
 
 def read_committed(manager: nadi.StreamManager, scope: str) -> list[bytes]:
-    """All events of the stream; sealing it waits until what is being committed can be read."""
+    """Seal the stream, which waits for pending commits, and return all events."""
     manager.seal_stream(scope, STREAM)
     return read_all(manager, scope, STREAM)
 
 
-def test_several_at_once(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+def test_concurrent_transactions(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
     transactions = [writer.begin_txn() for _ in range(4)]
@@ -44,22 +44,22 @@ def test_several_at_once(client: Official, nadi_manager: nadi.StreamManager, sco
     assert by_key(read_committed(nadi_manager, scope)) == by_key(texts(kept))
 
 
-def test_one_is_found_again_by_its_id(client: Official, official: Callable[[], Official], scope: str) -> None:
-    """What the package finds again tells its state and no more: the package itself lets nobody write to it."""
+def test_transaction_is_reopened_by_its_id(client: Official, official: Callable[[], Official], scope: str) -> None:
+    """A transaction opened by id only reports its state: the package rejects writes to it."""
     client.manager.create_stream(scope, STREAM, 2)
-    begun = client.manager.create_transaction_writer(scope, STREAM, 1).begin_txn()
+    opened = client.manager.create_transaction_writer(scope, STREAM, 1).begin_txn()
     finder = official().manager.create_transaction_writer(scope, STREAM, 2)
-    found = finder.get_txn(begun.get_txn_id())
-    assert found.get_txn_id() == begun.get_txn_id()
-    assert found.is_open()
+    reopened = finder.get_txn(opened.get_txn_id())
+    assert reopened.get_txn_id() == opened.get_txn_id()
+    assert reopened.is_open()
     with pytest.raises(OfficialError, match="TxnFailed"):
-        found.write_event("event")
-    begun.commit()
-    assert not found.is_open()
-    assert not finder.get_txn(begun.get_txn_id()).is_open()
+        reopened.write_event("event")
+    opened.commit()
+    assert not reopened.is_open()
+    assert not finder.get_txn(opened.get_txn_id()).is_open()
 
 
-def test_one_that_was_ended_elsewhere_is_refused_at_once(
+def test_transaction_ended_elsewhere_is_rejected_at_once(
     client: Official, nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
     client.manager.create_stream(scope, STREAM, 2)
@@ -75,7 +75,7 @@ def test_one_that_was_ended_elsewhere_is_refused_at_once(
         aborted.commit()
     with pytest.raises(OfficialError):
         committed.abort()
-    assert time.monotonic() - begin < 40, "no refusal is tried again"
+    assert time.monotonic() - begin < 40, "rejections must not be retried"
 
 
 def test_the_end_of_a_transaction_is_final(client: Official, scope: str) -> None:
@@ -98,33 +98,33 @@ def test_transactions_through_a_split_and_a_merge(
     client.manager.create_stream(scope, STREAM, 1)
     transactions = client.manager.create_transaction_writer(scope, STREAM, 1)
     writer = client.manager.create_writer(scope, STREAM)
-    begun, written = [], []
+    opened, written = [], []
     for number, scale in enumerate((split_first, split_first, merge_all)):
-        begun.append(transactions.begin_txn())
+        opened.append(transactions.begin_txn())
         events = numbered(0, 30, label=f"transaction {number}")
-        client.extras.write(begun[-1], events[:15])
+        client.extras.write(opened[-1], events[:15])
         scale(nadi_manager, scope, STREAM)
-        client.extras.write(begun[-1], events[15:])
+        client.extras.write(opened[-1], events[15:])
         plain = numbered(number * 50, number * 50 + 50)
         client.extras.write(writer, plain)
         written += events + plain
-    for transaction in begun:
+    for transaction in opened:
         transaction.commit()
     last = numbered(150, 200)
     client.extras.write(writer, last)
     assert by_key(read_committed(nadi_manager, scope)) == by_key(texts(written + last))
 
 
-def test_a_sealed_stream_takes_no_transaction(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
+def test_sealed_stream_rejects_transactions(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:
     client.manager.create_stream(scope, STREAM, 2)
     writer = client.manager.create_transaction_writer(scope, STREAM, 1)
-    begun = writer.begin_txn()
-    client.extras.write(begun, numbered(0, 10))
+    opened = writer.begin_txn()
+    client.extras.write(opened, numbered(0, 10))
     client.manager.seal_stream(scope, STREAM)
     begin = time.monotonic()
     with pytest.raises(OfficialError):
-        begun.commit()
+        opened.commit()
     with pytest.raises(OfficialError):
         writer.begin_txn()
-    assert time.monotonic() - begin < 40, "no refusal is tried again"
+    assert time.monotonic() - begin < 40, "rejections must not be retried"
     assert read_all(nadi_manager, scope, STREAM) == []

@@ -1,4 +1,4 @@
-"""The official package writes events: in each of its ways, and while the stream is scaled."""
+"""The official package writes events in all its ways, and while the stream is scaled."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stream_is_split_and_merged_under_a_writer(
     tail = nadi_manager.stream_info(scope, STREAM).tail
     read = list(nadi_manager.read_events(scope, STREAM, end=tail))
     assert by_key(event.data for event in read) == by_key(texts(written))
-    assert len({event.segment_id for event in read}) > 2, "it was scaled while it was written"
+    assert len({event.segment_id for event in read}) > 2, "not scaled during the writes"
 
 
 def test_a_large_event_after_a_split(client: Official, nadi_manager: nadi.StreamManager, scope: str) -> None:

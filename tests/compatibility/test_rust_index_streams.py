@@ -1,6 +1,7 @@
-"""Index streams of the official Rust client and of nadi's are the same, whoever begins, goes on, searches or truncates.
+"""Index streams of nadi and the official Rust client are interchangeable: each can create, continue, search and
+truncate the other's.
 
-The first run on a machine compiles the client, for minutes; see `official_rust`.
+The first run on a machine compiles the client for minutes; see `official_rust`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BOTH = ("time", "offset")
 
 @pytest.fixture
 def rust(server: Server) -> Iterator[Callable[[], OfficialRust]]:
-    """`rust()` starts a process with the official Rust client, connected to the server."""
+    """Return a function that starts a process with the official Rust client, connected to the server."""
     processes: list[OfficialRust] = []
     door = server(OFFICIAL_RUST)
 
@@ -45,7 +46,7 @@ def stream(nadi_manager: nadi.StreamManager, scope: str) -> str:
     return f"{scope}/index"
 
 
-def test_nadi_reads_and_continues_what_rust_wrote(
+def test_nadi_reads_and_continues_a_rust_stream(
     rust: Callable[[], OfficialRust], nadi_manager: nadi.StreamManager, scope: str, stream: str
 ) -> None:
     client = rust()
@@ -54,8 +55,8 @@ def test_nadi_reads_and_continues_what_rust_wrote(
         client.append(10 * n, n, data=b"%d" % n)
     client.say("flush")
     reader = nadi_manager.create_index_reader(scope, "index")
-    found = [(one.value("time"), one.value("offset"), one.data) for one in reader.read()]
-    assert found == [(10 * n, n, b"%d" % n) for n in range(100)]
+    records = [(record.value("time"), record.value("offset"), record.data) for record in reader.read()]
+    assert records == [(10 * n, n, b"%d" % n) for n in range(100)]
     assert [reader.search("time", time) // SIZE for time in (0, 1, 990, 991)] == [0, 1, 99, 100]
     with nadi_manager.create_index_writer(scope, "index", BOTH) as writer:
         assert writer.last() == {"time": 990, "offset": 99}
@@ -64,7 +65,7 @@ def test_nadi_reads_and_continues_what_rust_wrote(
     assert bytes.fromhex(client.say("last")) == b"nadi's"
     assert int(client.say("search", "offset", 99)) == 99 * SIZE  # the first of two
     client.append(1000, 100)
-    with pytest.raises(OfficialError, match=r"ConditionalCheckFailure|ended"):  # if refused before, it panics
+    with pytest.raises(OfficialError, match=r"ConditionalCheckFailure|ended"):  # it panics after an earlier rejection
         client.say("flush")  # nadi wrote meanwhile
     client = rust()
     client.say("writer", stream, "two")
@@ -75,7 +76,7 @@ def test_nadi_reads_and_continues_what_rust_wrote(
     assert (last.offset, last.data) == (101 * SIZE, b"rust's")
 
 
-def test_rust_reads_and_continues_what_nadi_wrote(
+def test_rust_reads_and_continues_a_nadi_stream(
     rust: Callable[[], OfficialRust], nadi_manager: nadi.StreamManager, scope: str, stream: str
 ) -> None:
     with nadi_manager.create_index_writer(scope, "index", BOTH) as writer:
@@ -121,7 +122,7 @@ def test_further_fields(
         assert int(client.say("search", "pos", value)) == reader.search("pos", value)
     client.say("writer", stream, "two")
     with pytest.raises(OfficialError, match="InvalidFields"):
-        client.append(4, 4)  # a field less than before
+        client.append(4, 4)  # one field fewer than before
     with pytest.raises(InvalidArgumentError):
         nadi_manager.create_index_writer(scope, "index", BOTH)
 
@@ -143,7 +144,7 @@ def test_truncation_by_either(
         reader = nadi_manager.create_index_reader(scope, "index")
         assert (reader.head(), reader.search("time", 0), reader.search("time", 12)) == (9 * SIZE, 9 * SIZE, 12 * SIZE)
         client.say("truncate", 10 * SIZE + 1)
-        assert [one.data for one in reader.read()] == [b"%d" % n for n in range(11, 20)]
+        assert [record.data for record in reader.read()] == [b"%d" % n for n in range(11, 20)]
         assert writer.truncate_before("time", 15) == 15 * SIZE
     assert (int(client.say("head")), client.say("first")) == (15 * SIZE, b"15".hex())
 
@@ -224,13 +225,14 @@ def test_conditions(
         writer.append({"time": 3, "offset": 3}, after={"time": 2, "offset": 2})
     client.say("writer", stream, "two")
     with pytest.raises(OfficialError, match="ended"):
-        client.append(4, 4, after=(3, 3))  # the official writer knows no last record before it appended one
+        client.append(4, 4, after=(3, 3))  # the official writer doesn't know the last record before its first append
 
 
-def test_rust_lets_a_later_field_fall(
+def test_nadi_continues_a_rust_stream_with_a_decreased_field(
     rust: Callable[[], OfficialRust], nadi_manager: nadi.StreamManager, scope: str, stream: str
 ) -> None:
-    """It compares records by the first field that differs. nadi takes such a stream, and keeps to the last one."""
+    """Rust compares records by the first differing field. nadi accepts such streams, and checks against the last
+    record."""
     client = rust()
     client.say("writer", stream, "two")
     client.append(1, 100)
@@ -242,7 +244,7 @@ def test_rust_lets_a_later_field_fall(
         writer.append({"time": 3, "offset": 5})
 
 
-def test_the_records_checked_in_are_those_of_the_official_client(
+def test_golden_records_match_the_official_client(
     rust: Callable[[], OfficialRust], nadi_manager: nadi.StreamManager, scope: str
 ) -> None:
     client = rust()

@@ -1,4 +1,4 @@
-"""Hadoop's own HDFS, one for each module, and a folder in it for each test."""
+"""A real HDFS for each module, and a folder in it for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every chunk store, engine and registry does, by Hadoop's own HDFS; and that the stand-in says what it says."""
+"""Conformance suites of chunk store, engine and registry on a real HDFS, and a check that the fake client behaves
+alike.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from nadi.object_log.engine import LogEngine, Registry
 from nadi.object_log.hdfs import files as client
 from nadi.object_log.hdfs.engine import open_hdfs
-from nadi.object_log.hdfs.files import Client, told
+from nadi.object_log.hdfs.files import Client, error_for
 from nadi.object_log.hdfs.location import where
 from nadi.object_log.store_probe import prove
 from nadi.runtime import REAL
@@ -46,7 +48,7 @@ def registry(url: str) -> Registry:
     return open_hdfs(url, REAL)[1]
 
 
-async def test_it_keeps_the_conditions_that_a_claim_stands_on(url: str) -> None:
+async def test_store_honours_conditions_of_a_claim(url: str) -> None:
     await prove(*open_hdfs(url, REAL), REAL)
 
 
@@ -56,19 +58,19 @@ async def _refused(call: Awaitable[object]) -> tuple[type[BaseException], str]:
     except (FileNotFoundError, FileExistsError) as error:
         return type(error), ""
     except Exception as error:
-        return type(error), str(told("do it", error)).partition(":")[2].partition("(")[0].partition(";")[0]
-    raise AssertionError("it was not refused")
+        return type(error), str(error_for("do it", error)).partition(":")[2].partition("(")[0].partition(";")[0]
+    raise AssertionError("the call succeeded")
 
 
-async def test_the_stand_in_refuses_as_it_does(url: str) -> None:
-    place = where(url)
+async def test_fake_client_raises_the_same_errors(url: str) -> None:
+    location = where(url)
     loop = client._thread.running()
-    real, fake = client.connect(place), FakeHdfs().connect(place)
-    found = [
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_refusals(hdfs, place.root), loop))
+    real, fake = client.connect(location), FakeHdfs().connect(location)
+    real_errors, fake_errors = [
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_refusals(hdfs, location.root), loop))
         for hdfs in (real, fake)
     ]
-    assert found[0] == found[1]
+    assert real_errors == fake_errors
 
 
 async def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], str]]:
@@ -77,7 +79,7 @@ async def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], 
     await hdfs.make_folder(f"{root}/b")
 
     async def listed(path: str) -> list[str]:
-        return sorted([one.path async for one in hdfs.list_status(path, True)])
+        return sorted([entry.path async for entry in hdfs.list_status(path, True)])
 
     calls: list[Awaitable[object]] = [
         hdfs.get_file_info(f"{root}/none"),
@@ -97,4 +99,4 @@ async def _refusals(hdfs: Client, root: str) -> list[tuple[type[BaseException], 
     refusals = [await _refused(call) for call in calls]
     assert await hdfs.delete(f"{root}/none") is False
     assert await listed(root) == [f"{root}/{name}" for name in ("a", "a/x", "a/y", "b")]
-    return [(kind, said.replace(root, "")) for kind, said in refusals]
+    return [(kind, message.replace(root, "")) for kind, message in refusals]

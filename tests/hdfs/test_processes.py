@@ -1,5 +1,4 @@
-"""A server with its chunks in Hadoop's own HDFS, as a process: killed again and again while it moves what is written,
-and read by tasks that don't ask it."""
+"""A server process with chunks in a real HDFS: killed repeatedly while it moves data, and bypassed by reading tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 KILLS = 6
 
 
-async def test_a_server_that_is_killed_while_it_puts_loses_nothing(tmp_path: Path, url: str) -> None:
+async def test_server_killed_during_puts_loses_nothing(tmp_path: Path, url: str) -> None:
     port, chance = free_port(), random.Random(33)
 
     def serve() -> EmbeddedServer:

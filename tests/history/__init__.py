@@ -1,4 +1,4 @@
-"""One history as stream, lake and index, written, split, merged, truncated and killed meanwhile: whoever is asked says
-the same. `readings` is what is written, `writer_main` writes it, `parts` are the processes, `engines` are asked, and in
-`judge` it all happens and is compared.
+"""One history as stream, lake and index, under writes, scaling, truncation and kills: all engines return the same
+answers. `readings` is the data, `writer_main` writes it, `parts` runs the processes, `engines` are queried, and `judge`
+causes the faults and compares the answers.
 """

@@ -1,6 +1,6 @@
-"""Who is asked: how many readings has each meter before a cut, and what do they come to?
+"""Engines that answer how many readings each meter has before a cut, and their sum.
 
-Some know the whole history, table and stream together (`Whole`); others what the stream still has (`Left`).
+Some know the whole history, table and stream together (`is_whole`); others only the events that the stream still has.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tests.history.writer_main import SCOPE, STREAM
 from tests.support.spark import JAVA_OPTIONS
 
 Answer = dict[str, Total]
-WAIT_S = 120.0  # for an index to come to a cut
+WAIT_S = 120.0  # for an index to reach a cut
 
 
 class Engine(Protocol):
     name: str
-    is_whole: bool  # it knows what the stream has lost, and so any earlier cut
+    is_whole: bool  # it knows truncated events, and so any earlier cut
 
-    def ask(self, cut: StreamCut) -> Answer:
-        """Of each meter that has any."""
+    def query(self, cut: StreamCut) -> Answer:
+        """Return the totals of each meter with readings."""
 
 
 class Python:
-    """Reads events one by one, and sees that those of each meter come one after the other."""
+    """Reader of single events, which checks that each meter's readings are consecutive."""
 
     name, is_whole = "python", False
 
     def __init__(self, manager: nadi.StreamManager, readings: Readings) -> None:
         self._manager, self._readings = manager, readings
 
-    def ask(self, cut: StreamCut) -> Answer:
-        found: dict[str, list[int]] = {}
+    def query(self, cut: StreamCut) -> Answer:
+        totals: dict[str, list[int]] = {}
         for event in self._manager.read_events(SCOPE, STREAM, end=cut, timeout=WAIT_S):
             reading = json.loads(event.data)
             meter, n = reading["meter"], reading["n"]
-            own = found.setdefault(meter, [n, 0, 0])
-            assert n == own[0] + own[1], f"of {meter} the reading {n} comes after {own[0] + own[1] - 1}"
+            own = totals.setdefault(meter, [n, 0, 0])
+            assert n == own[0] + own[1], f"{meter}: reading {n} follows {own[0] + own[1] - 1}"
             own[1] += 1
             own[2] += reading["wm"]
-        return {meter: Total(count, wm) for meter, (_, count, wm) in found.items()}
+        return {meter: Total(count, wm) for meter, (_, count, wm) in totals.items()}
 
 
 class DuckDB:
@@ -58,7 +58,7 @@ class DuckDB:
     def __init__(self, manager: nadi.StreamManager) -> None:
         self._manager = manager
 
-    def ask(self, cut: StreamCut) -> Answer:
+    def query(self, cut: StreamCut) -> Answer:
         with duckdb.connect() as connection:
             connection.register("united", nadi.lake.union(self._manager, SCOPE, STREAM, at=cut))
             rows = connection.sql("select meter, count(*), sum(wm) from united group by meter").fetchall()
@@ -71,14 +71,14 @@ class Polars:
     def __init__(self, manager: nadi.StreamManager) -> None:
         self._manager = manager
 
-    def ask(self, cut: StreamCut) -> Answer:
+    def query(self, cut: StreamCut) -> Answer:
         united = nadi.lake.union(self._manager, SCOPE, STREAM, at=cut, columns=["wm", "meter"])
         rows = polars.DataFrame(united).group_by("meter").agg(polars.len(), polars.col("wm").sum()).rows()
         return {meter: Total(count, wm) for meter, count, wm in rows}
 
 
 class Spark:
-    """A session for as long as it is open."""
+    """Spark session, open until `close`."""
 
     name, is_whole = "spark", True
     _options: ClassVar[dict[str, str]] = {"scope": SCOPE, "stream": STREAM, "source": "union"}
@@ -93,11 +93,11 @@ class Spark:
         self._session.sparkContext.setLogLevel("ERROR")
         self._uri = uri
 
-    def ask(self, cut: StreamCut) -> Answer:
+    def query(self, cut: StreamCut) -> Answer:
         read = self._session.read.format("nadi").options(controller=self._uri, **self._options)
         rows = read.option("end", cut.as_text()).load()
-        found = rows.selectExpr("meter", "wm").groupBy("meter").agg({"*": "count", "wm": "sum"}).collect()
-        return {row["meter"]: Total(row["count(1)"], row["sum(wm)"]) for row in found}
+        rows_by_meter = rows.selectExpr("meter", "wm").groupBy("meter").agg({"*": "count", "wm": "sum"}).collect()
+        return {row["meter"]: Total(row["count(1)"], row["sum(wm)"]) for row in rows_by_meter}
 
     def close(self) -> None:
         self._session.stop()
@@ -111,29 +111,31 @@ class Rows:
     def __init__(self, manager: nadi.StreamManager) -> None:
         self._table = nadi.stream_table(manager, SCOPE, STREAM)
 
-    def ask(self, cut: StreamCut) -> Answer:
+    def query(self, cut: StreamCut) -> Answer:
         import pyarrow
 
-        found = pyarrow.table(self._table.rows(end=cut)).group_by("meter").aggregate([("wm", "count"), ("wm", "sum")])
-        return {row["meter"]: Total(row["wm_count"], row["wm_sum"]) for row in found.to_pylist()}
+        rows_by_meter = (
+            pyarrow.table(self._table.rows(end=cut)).group_by("meter").aggregate([("wm", "count"), ("wm", "sum")])
+        )
+        return {row["meter"]: Total(row["wm_count"], row["wm_sum"]) for row in rows_by_meter.to_pylist()}
 
 
 class Index:
-    """A count by meter, and for the sum one by value for each."""
+    """Search index, queried for counts by meter, and by value for the sums."""
 
     name, is_whole = "index", False
 
     def __init__(self, manager: nadi.StreamManager, cache: Path) -> None:
         self.search = search.indexes(manager, SCOPE).open(STREAM, cache=cache)
 
-    def ask(self, cut: StreamCut) -> Answer:
+    def query(self, cut: StreamCut) -> Answer:
         counts = self.search.count(by="meter", limit=100, until=cut, wait_for=cut, timeout=WAIT_S)
-        found = {}
+        totals = {}
         for meter, count in counts.items():
             by_value = self.search.count(f'meter:"{meter}"', by="wm", limit=10_000, until=cut)
-            assert sum(by_value.values()) == count, f"of {meter} the index has {count}, and {sum(by_value.values())}"
-            found[meter] = Total(count, sum(value * often for value, often in by_value.items()))
-        return found
+            assert sum(by_value.values()) == count, f"{meter}: the index has {count} and {sum(by_value.values())}"
+            totals[meter] = Total(count, sum(value * times for value, times in by_value.items()))
+        return totals
 
     def close(self) -> None:
         self.search.close()
@@ -147,12 +149,12 @@ class Latest:
     def __init__(self, manager: nadi.StreamManager) -> None:
         self._table = nadi.stream_table(manager, SCOPE, STREAM)
 
-    def ask(self, cut: StreamCut) -> dict[str, tuple[int, int]]:
-        """Each one's number and value."""
-        found = polars.DataFrame(self._table.latest(cut))
-        return {row["meter"]: (row["n"], row["wm"]) for row in found.iter_rows(named=True)}
+    def query(self, cut: StreamCut) -> dict[str, tuple[int, int]]:
+        """Return each meter's latest number and value."""
+        rows = polars.DataFrame(self._table.latest(cut))
+        return {row["meter"]: (row["n"], row["wm"]) for row in rows.iter_rows(named=True)}
 
 
-def defined(manager: nadi.StreamManager) -> None:
-    """The table that `Rows` and `Latest` read."""
+def define_table(manager: nadi.StreamManager) -> None:
+    """Define the table that `Rows` and `Latest` read."""
     manager.stream_tables(SCOPE).define(STREAM, value_schema=COLUMNS, key=["meter"], event_time="at")

@@ -1,15 +1,15 @@
-"""A household's history as stream, lake and index: whatever happens to it, whoever is asked says the same.
+"""A household's history as stream, lake and index: in spite of faults, all engines return the same answers.
 
-A process writes readings, one keeps the lake level, two index. In each round something happens: a part is killed, or
-stands still, or segments are split, merged or truncated. Then one cut is taken while the writer goes on, and each
-engine is asked about it, some also about an earlier one. The ledger is what the writer was acknowledged: each meter's
-readings are in order, so how many there are before a cut says what they come to; and they are no fewer than were stored
-when the cut was taken, and no more than had been begun. Every fourth round the writer rests, and they are as many as
-were stored.
+One process writes readings, one runs the lake, two run indexers. Each round has one fault: a process is killed or
+paused, or segments are split, merged or truncated. Then one cut is taken while the writer continues, and each engine is
+queried about it, some also about an earlier one. The ledger is the writer's acknowledgements: each meter's readings are
+in order, so their number before a cut determines their sum. That number is at least what was stored when the cut was
+taken, and at most what had been started. Every fourth round the writer pauses, and the number is exactly what was
+stored.
 
-The stream is truncated where the table is; the table then has what the stream has lost. So the stream by itself, as
-plain Python or a stream table reads it, and the index answer for what is left: of each meter the readings from the
-first one on that wasn't before that cut.
+The stream is truncated at the table's position; the table keeps the truncated readings. So engines that read only the
+stream (plain Python, a stream table), and the index, answer for the remaining readings: of each meter from the first
+one after that cut.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from tests.history.writer_main import SCOPE, STREAM, Progress, progress_in
 from tests.support.waiting import until
 
 DEEDS = ("lake", "indexer 0", "indexer 1", "server", "writer", "split", "merge", "truncate", "lag")
-# so that data moves to tier 2, and what was joined or replaced goes, while one looks on
+# data moves to tier 2, and merged or replaced files are deleted, during the test
 _SERVER = {"NADI_LIMITS": "chunk_flush_age_s=0.5,chunk_flush_bytes=65536,storage_writer_tick_s=0.1"}
 _LAKE = {"NADI_LIMITS": "lake_compact_every_s=5"}
 _INDEXER = {"NADI_LIMITS": "search_tidy_s=1,search_retired_s=30"}
-_REST = 4  # every so manieth round the writer rests
+_PAUSE_EVERY = 4  # the writer pauses in every fourth round
 _MOST_SEGMENTS = 8
 
 Say = Callable[[str], None]
 
 
-class Asked(NamedTuple):
-    """A cut, and how many readings each meter has before it."""
+class Query(NamedTuple):
+    """Cut of a query, and the number of readings of each meter before it."""
 
     cut: StreamCut
     counts: dict[str, int]
 
 
 class History:
-    """The store, the parts, and what is known of what they hold."""
+    """Server, processes, and their expected contents."""
 
     def __init__(self, folder: Path, seed: int, *, rate: float, with_spark: bool, say: Say) -> None:
         self.readings, self.chance, self.say = Readings(seed), random.Random(seed), say
         self._folder, self._open = folder, ExitStack()
         self.done: Counter[str] = Counter()
-        self._asked: list[Asked] = []
-        self._lost = dict.fromkeys(self.readings.meters, 0)  # of each meter, before the stream's head
+        self._queries: list[Query] = []
+        self._truncated = dict.fromkeys(self.readings.meters, 0)  # readings of each meter before the stream's head
         try:
             self._start(seed, rate, with_spark)
         except BaseException:
@@ -77,7 +77,7 @@ class History:
         uri = self._server.controller_uri
         self.manager = self._open.enter_context(nadi.StreamManager(uri))
         self.manager.create_scope(SCOPE)
-        self.manager.create_stream(SCOPE, STREAM, 1)  # no fewer than with this many can it be merged to
+        self.manager.create_stream(SCOPE, STREAM, 1)  # the minimum number of segments for merges
         self.manager.scale_stream(SCOPE, STREAM, [0], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
         self.lake = nadi.lake.define(
             self.manager,
@@ -97,7 +97,7 @@ class History:
             keep_snapshots_s=60.0,
         )
         search.indexes(self.manager, SCOPE).create(STREAM, FIELDS, where=str(self._folder / "shards"))
-        engines.defined(self.manager)
+        engines.define_table(self.manager)
         known = {"NADI_CONTROLLER": uri}
         index = ["nadi", "search", "run", SCOPE, STREAM]
         main = ["tests.history.writer_main", uri, str(self._folder / "writer"), str(seed), str(rate)]
@@ -128,7 +128,7 @@ class History:
     def close(self) -> None:
         self._open.close()
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------
 
     def befall(self, deed: str) -> None:
         self.check()
@@ -153,36 +153,37 @@ class History:
         segments = self.manager.current_segments(SCOPE, STREAM)
         if len(segments) >= _MOST_SEGMENTS:
             return False
-        one = self.chance.choice(segments)
-        middle = one.low + (one.high - one.low) * self.chance.uniform(0.3, 0.7)
-        self.manager.scale_stream(SCOPE, STREAM, [one.segment_id], [(one.low, middle), (middle, one.high)])
+        segment = self.chance.choice(segments)
+        middle = segment.low + (segment.high - segment.low) * self.chance.uniform(0.3, 0.7)
+        ranges = [(segment.low, middle), (middle, segment.high)]
+        self.manager.scale_stream(SCOPE, STREAM, [segment.segment_id], ranges)
         return True
 
     def _merge(self) -> bool:
-        segments = sorted(self.manager.current_segments(SCOPE, STREAM), key=lambda one: one.low)
+        segments = sorted(self.manager.current_segments(SCOPE, STREAM), key=lambda segment: segment.low)
         if len(segments) < 2:
             return False
         first = self.chance.randrange(len(segments) - 1)
         old = segments[first : first + 2]
-        ids = [one.segment_id for one in old]
+        ids = [segment.segment_id for segment in old]
         self.manager.scale_stream(SCOPE, STREAM, ids, [(old[0].low, old[1].high)])
         return True
 
     def _truncate(self) -> bool:
-        """Behind the table: where it is now, or up to there at least."""
+        """Truncate at the table's current position."""
         cut = nadi.lake.status(self.manager, SCOPE, self.lake.name).cut
         if cut is None or cut == self.manager.stream_info(SCOPE, STREAM).head:
             return False
-        for meter, total in self._python.ask(cut).items():
-            self._lost[meter] += total.readings
+        for meter, total in self._python.query(cut).items():
+            self._truncated[meter] += total.readings
         self.manager.truncate_stream(cut)
         return True
 
     def _lag(self) -> bool:
-        """The indexers stand still while what they haven't come to is split, written to the table, and truncated."""
-        with ExitStack() as still:
+        """Pause the indexers while unindexed segments are split, written to the table, and truncated."""
+        with ExitStack() as paused:
             for number in range(2):
-                still.enter_context(self.parts[f"indexer {number}"].standing_still())
+                paused.enter_context(self.parts[f"indexer {number}"].paused())
             written = self.progress().stored
             self._split()
             until(lambda: self.progress().stored > written + 1000, limit_s=120.0)
@@ -192,19 +193,19 @@ class History:
     def _in_table(self) -> int:
         return nadi.lake.status(self.manager, SCOPE, self.lake.name).rows or 0
 
-    # --- what is asked ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
-    def ask(self, *, at_rest: bool = False) -> None:
-        """Everybody about the stream's end now."""
+    def query(self, *, at_rest: bool = False) -> None:
+        """Query all engines about the stream's current end."""
         if at_rest:
             with self.writer_held() as stored:
-                self._ask(stored)
+                self._query_all(stored)
         else:
-            self._ask(None)
+            self._query_all(None)
 
     @contextmanager
     def writer_held(self) -> Iterator[int]:
-        """While the writer rests: how many are stored."""
+        """Pause the writer, and yield the number of stored readings."""
         hold = self._folder / "writer" / "hold"
         hold.touch()
         try:
@@ -217,44 +218,46 @@ class History:
         self.parts["writer"].check()
         return progress_in(self._folder / "writer")
 
-    def _ask(self, stored: int | None) -> None:
+    def _query_all(self, stored: int | None) -> None:
         low = self.progress().stored
         cut = self.manager.stream_info(SCOPE, STREAM).tail
         high = self.progress().begun if stored is None else stored
-        left = self._python.ask(cut)
-        counts = {meter: self._lost[meter] + left.get(meter, Total(0, 0)).readings for meter in self.readings.meters}
-        asked = Asked(cut, counts)
-        _compare("python", left, self._left(asked))
+        left = self._python.query(cut)
+        counts = {
+            meter: self._truncated[meter] + left.get(meter, Total(0, 0)).readings for meter in self.readings.meters
+        }
+        asked = Query(cut, counts)
+        _compare("python", left, self._remaining(asked))
         least, most = self.readings.counts(low), self.readings.counts(high)
         for meter, count in counts.items():
             assert least[meter] <= count <= most[meter], (
-                f"of {meter} the stream has {count} readings; {least[meter]} were stored, {most[meter]} begun"
+                f"{meter}: the stream has {count} readings, {least[meter]} were stored, {most[meter]} started"
             )
         for engine in self._others:
-            self._ask_one(engine, asked)
-        self._ask_latest(asked)
-        self._asked.append(asked)
-        self._ask_earlier()
-        self._look_at_table()
+            self._query_engine(engine, asked)
+        self._query_latest(asked)
+        self._queries.append(asked)
+        self._query_earlier()
+        self._check_table()
 
-    def _ask_one(self, engine: Engine, asked: Asked) -> None:
-        expected = self._whole(asked) if engine.is_whole else self._left(asked)
-        _compare(engine.name, engine.ask(asked.cut), expected)
+    def _query_engine(self, engine: Engine, asked: Query) -> None:
+        expected = self._whole(asked) if engine.is_whole else self._remaining(asked)
+        _compare(engine.name, engine.query(asked.cut), expected)
 
-    def _ask_earlier(self) -> None:
-        """Of what was asked about before: one engine that knows the whole, and the index."""
+    def _query_earlier(self) -> None:
+        """Query the index and one engine with the whole history about earlier cuts."""
         whole = [engine for engine in self._others if engine.is_whole]
         for engine in (self.chance.choice(whole), self._index):
-            self._ask_one(engine, self.chance.choice(self._asked))
+            self._query_engine(engine, self.chance.choice(self._queries))
 
-    def _ask_latest(self, asked: Asked) -> None:
-        found = self._latest.ask(asked.cut)
-        last = [self.readings.of(meter, asked.counts[meter] - 1) for meter in self._left(asked)]
-        expected = {one.meter: (one.n, one.wm) for one in last}
+    def _query_latest(self, asked: Query) -> None:
+        found = self._latest.query(asked.cut)
+        last = [self.readings.of(meter, asked.counts[meter] - 1) for meter in self._remaining(asked)]
+        expected = {reading.meter: (reading.n, reading.wm) for reading in last}
         _compare("latest", found, expected)
 
-    def _look_at_table(self) -> None:
-        """The table by itself is what table and stream are at the cut in its snapshot."""
+    def _check_table(self) -> None:
+        """The table alone equals table and stream at the cut in its snapshot."""
         table = load_table(open_catalog(self.lake.catalog), self.lake.table)
         snapshot = None if table is None else table.current_snapshot()
         if table is None or snapshot is None:
@@ -268,30 +271,30 @@ class History:
         assert snapshot.summary is not None
         cut = StreamCut.from_text(snapshot.summary.additional_properties["nadi.cut"])
         counts = dict.fromkeys(self.readings.meters, 0) | {meter: total.readings for meter, total in found.items()}
-        self._ask_one(self._polars, Asked(cut, counts))
+        self._query_engine(self._polars, Query(cut, counts))
 
-    def _whole(self, asked: Asked) -> Answer:
+    def _whole(self, asked: Query) -> Answer:
         return {meter: self.readings.total(meter, count) for meter, count in asked.counts.items() if count}
 
-    def _left(self, asked: Asked) -> Answer:
+    def _remaining(self, asked: Query) -> Answer:
         between = self.readings.between
-        found = {meter: between(meter, self._lost[meter], count) for meter, count in asked.counts.items()}
+        found = {meter: between(meter, self._truncated[meter], count) for meter, count in asked.counts.items()}
         return {meter: total for meter, total in found.items() if total.readings}
 
-    # --- at the end ---------------------------------------------------------------------------
+    # --- end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything once more at rest; each event is found once; all parts end well."""
+        """Query everything with the writer paused, find each event once, and stop all processes cleanly."""
         with self.writer_held() as stored:
             until(lambda: nadi.lake.status(self.manager, SCOPE, self.lake.name).behind_bytes == 0, limit_s=120.0)
-            self._ask(stored)
+            self._query_all(stored)
             assert self._in_table() == stored
-            self._find_each(self._asked[-1])
+            self._find_each(self._queries[-1])
         for part in self.parts.values():
             if part.name != "writer":
                 part.stop()
 
-    def _find_each(self, asked: Asked) -> None:
+    def _find_each(self, asked: Query) -> None:
         found: dict[str, list[int]] = defaultdict(list)
         after = None
         while True:
@@ -303,29 +306,33 @@ class History:
             if after is None:
                 break
         for meter, count in asked.counts.items():
-            assert sorted(found[meter]) == list(range(self._lost[meter], count)), f"of {meter} not each is found once"
+            assert sorted(found[meter]) == list(range(self._truncated[meter], count)), (
+                f"{meter}: missing or duplicate hits"
+            )
 
 
-def tell(folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, with_spark: bool, say: Say) -> History:
-    """Have so many rounds happen; return what came of it. AssertionError at the first answer that is another."""
+def run_history(
+    folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, with_spark: bool, say: Say
+) -> History:
+    """Run a number of rounds. AssertionError: an answer differs."""
     history = History(folder, seed, rate=rate, with_spark=with_spark, say=say)
     try:
         until(lambda: history.progress().stored, limit_s=180.0)
-        history.ask()
+        history.query()
         deck: list[str] = []
         for number in range(1, rounds + 1):
             deck = deck or history.chance.sample(DEEDS, len(DEEDS))
             deed = deck.pop()
             history.befall(deed)
-            at_rest = number % _REST == 0
-            history.ask(at_rest=at_rest)
-            said = "at rest" if at_rest else "while it was written"
-            say(f"round {number}: {deed}; {history.progress().stored:,} readings; asked {said}")
+            at_rest = number % _PAUSE_EVERY == 0
+            history.query(at_rest=at_rest)
+            state = "paused" if at_rest else "writing"
+            say(f"round {number}: {deed}; {history.progress().stored:,} readings; {state}")
             time.sleep(history.chance.uniform(0.0, pause_s))
         history.finish()
     except BaseException:
         for part in history.parts.values():
-            say(f"--- {part.name} said at last:\n{part.said(1500)}")
+            say(f"--- end of the log of {part.name}:\n{part.log_tail(1500)}")
         raise
     finally:
         history.close()
@@ -333,10 +340,10 @@ def tell(folder: Path, seed: int, rounds: int, *, rate: float, pause_s: float, w
 
 
 def has_spark() -> bool:
-    """Whether Spark is there, and reads lakes."""
+    """Return whether Spark is installed, and reads lakes."""
     return find_spec("pyspark") is not None and find_spec("nadi.spark.reading.union_batch") is not None
 
 
-def _compare(who: str, found: Mapping[str, object], expected: Mapping[str, object]) -> None:
-    others = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
-    assert not others, f"{who}: " + ", ".join(f"{n} is {found.get(n)}, not {expected.get(n)}" for n in others)
+def _compare(engine: str, actual: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    different = [name for name in sorted(actual.keys() | expected.keys()) if actual.get(name) != expected.get(name)]
+    assert not different, f"{engine}: " + ", ".join(f"{n} is {actual.get(n)}, not {expected.get(n)}" for n in different)

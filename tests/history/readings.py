@@ -1,7 +1,7 @@
-"""A household's readings, endlessly: which has which number, and so what each meter has used up to any of them.
+"""An endless sequence of a household's readings, with each meter's total up to any of them.
 
-The values are those of the smart-meter example (see NOTICE), in watt-minutes, which are whole numbers, so that sums are
-exact: a house's four meters, and those of further houses that live some days later. After the last comes the first.
+The values are from the smart-meter example (see NOTICE), in watt-minutes, which are integers, so that sums are exact: a
+house's four meters, and further houses shifted by some days. After the last value the sequence starts over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DAY = 1440  # readings
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """n: the how manieth of its meter, from 0 on. wm: watt-minutes. at: when its minute began."""
+    """One reading. n: number within its meter, from 0. wm: watt-minutes. at: start of its minute."""
 
     meter: str
     n: int
@@ -36,7 +36,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Total(NamedTuple):
-    """Of a meter: how many, and what they come to."""
+    """Number and sum of a meter's readings."""
 
     readings: int
     wm: int
@@ -44,19 +44,19 @@ class Total(NamedTuple):
 
 @cache
 def _household() -> dict[str, npt.NDArray[np.int64]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    values_by_meter: dict[str, list[int]] = defaultdict(list)
     for reading in read_readings(EXTRACT):
-        found[reading.meter].append(round(reading.wh * 60))
-    return {meter: np.array(values) for meter, values in found.items()}
+        values_by_meter[reading.meter].append(round(reading.wh * 60))
+    return {meter: np.array(values) for meter, values in values_by_meter.items()}
 
 
 class Readings:
-    """Reading number 0, 1, 2, …: one of each meter, in the order that the seed gives, and then again.
+    """Readings 0, 1, 2, …: one of each meter, in an order given by the seed, and then again.
 
     >>> readings = Readings(7)
     >>> used = [readings.reading(number) for number in range(100)]
     >>> meter = used[20].meter
-    >>> own = [one.wm for one in used if one.meter == meter]
+    >>> own = [item.wm for item in used if item.meter == meter]
     >>> readings.total(meter, len(own)) == Total(len(own), sum(own)), readings.counts(100)[meter] == len(own)
     (True, True)
     """
@@ -69,26 +69,26 @@ class Readings:
         self._sums = {name: np.concatenate([[0], np.cumsum(values)]) for name, values in self._values.items()}
 
     def reading(self, number: int) -> Reading:
-        n, place = divmod(number, len(self.meters))
-        return self.of(self.meters[place], n)
+        n, index = divmod(number, len(self.meters))
+        return self.of(self.meters[index], n)
 
     def of(self, meter: str, n: int) -> Reading:
         values = self._values[meter]
         return Reading(meter, n, int(values[n % len(values)]), _FIRST + timedelta(minutes=n))
 
     def counts(self, number: int) -> dict[str, int]:
-        """How many of the first readings, so many in all, are each meter's."""
-        whole, some = divmod(number, len(self.meters))
-        return {meter: whole + (place < some) for place, meter in enumerate(self.meters)}
+        """Return how many of the first `number` readings belong to each meter."""
+        rounds, extra = divmod(number, len(self.meters))
+        return {meter: rounds + (index < extra) for index, meter in enumerate(self.meters)}
 
     def total(self, meter: str, count: int) -> Total:
-        """Of its first readings."""
+        """Return the total of the meter's first `count` readings."""
         sums = self._sums[meter]
-        rounds, some = divmod(count, len(sums) - 1)
-        return Total(count, rounds * int(sums[-1]) + int(sums[some]))
+        rounds, extra = divmod(count, len(sums) - 1)
+        return Total(count, rounds * int(sums[-1]) + int(sums[extra]))
 
     def between(self, meter: str, first: int, last: int) -> Total:
-        """Of its readings `first` ≤ n < `last`; of none if there are no such."""
+        """Return the total of the meter's readings `first` ≤ n < `last`."""
         if last <= first:
             return Total(0, 0)
         return Total(last - first, self.total(meter, last).wm - self.total(meter, first).wm)

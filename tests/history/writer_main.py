@@ -1,5 +1,5 @@
-"""`python -m tests.history.writer_main URI FOLDER SEED RATE`: writes readings, each once, though it is killed at any
-moment. The file `progress` in the folder says how far it is; it rests while there is a file `hold`.
+"""Run as `python -m tests.history.writer_main URI FOLDER SEED RATE`: writes each reading once, in spite of kills. The
+file `progress` in the folder has its progress; it pauses while there is a file `hold`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _ID = b"readings' writer"
 
 
 class Progress(msgspec.Struct):
-    """stored: so many readings are, acknowledged; begun: no more than so many may be. is_held: and no more come."""
+    """Progress of the writer. stored: number of acknowledged readings; begun: upper bound of those that may be stored.
+    is_held: the writer is paused."""
 
     stored: int = 0
     begun: int = 0
@@ -46,8 +47,8 @@ async def main(uri: str, folder: Path, seed: int, rate: float) -> None:
                 await asyncio.sleep(0.02)
                 continue
             put(file, Progress(at, at + AT_ONCE))
-            given = [(number, readings.reading(number)) for number in range(at, at + AT_ONCE)]
-            await writer.write([NumberedEvent(n, key_position(one.meter), encode(one)) for n, one in given])
+            batch = [(number, readings.reading(number)) for number in range(at, at + AT_ONCE)]
+            await writer.write([NumberedEvent(n, key_position(item.meter), encode(item)) for n, item in batch])
             at += AT_ONCE
             put(file, Progress(at, at))
             await asyncio.sleep(AT_ONCE / rate)

@@ -1,4 +1,4 @@
-"""A data folder to be moved."""
+"""A data folder for migrations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.migration.support import LIMITS
 
 @pytest.fixture(scope="package")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of a server that was stopped, to be copied."""
+    """Return the data folder of a stopped server, to be copied."""
     folder = tmp_path_factory.mktemp("stopped") / "data"
     with nadi.embedded(folder, environment=LIMITS) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")

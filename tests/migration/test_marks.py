@@ -1,4 +1,4 @@
-"""The marks that tell a migration's next run, and servers, where it stands: damaged ones are never acted on."""
+"""Damaged marks of a migration are never acted on, neither by its next run nor by servers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.migration.support import Store, files, refused
 
 
 def flip(mark: Path) -> None:
-    """A digit of what it says is another one: of the number of containers, or of the time."""
+    """Flip a digit of the mark: of the number of containers, or of the time."""
     raw = bytearray(mark.read_bytes())
     at = max(index for index, byte in enumerate(raw[:-10]) if chr(byte).isdigit())
     raw[at] ^= 1
     mark.write_bytes(raw)
 
 
-async def test_a_damaged_mark_of_a_store(tmp_path: Path) -> None:
+async def test_damaged_mark_in_store_is_rejected(tmp_path: Path) -> None:
     data, new = tmp_path / "data", Store(f"file://{tmp_path}/store")
     nadi.embedded(data).stop()
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
@@ -34,43 +34,40 @@ async def test_a_damaged_mark_of_a_store(tmp_path: Path) -> None:
     flip(tmp_path / "store" / "migration")
     before = files(tmp_path / "store")
     for more in ((), ("--dry-run",)):
-        said = await asyncio.to_thread(refused, str(data), new.url, *more, store=new)
-        assert f"migration in {new.url} is damaged" in said
-        assert "start the migration again" in said
+        output = await asyncio.to_thread(refused, str(data), new.url, *more, store=new)
+        assert new.url in output
+        assert "is damaged" in output
     assert files(tmp_path / "store") == before
-    with pytest.raises(StoreError, match="hasn't ended"):
+    with pytest.raises(StoreError):
         nadi.embedded(store=new.url)
     nadi.embedded(data).stop()
-    shutil.rmtree(tmp_path / "store")  # as it says
+    shutil.rmtree(tmp_path / "store")  # as the message recommends
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
         await Migration(source, target, _Shown()).run()
     nadi.embedded(store=new.url).stop()
 
 
-async def test_a_folder_that_was_left_stays_so_though_its_file_is_damaged(tmp_path: Path) -> None:
+async def test_folder_with_damaged_store_file_stays_left(tmp_path: Path) -> None:
     data, new = tmp_path / "data", Store(f"file://{tmp_path}/store")
     nadi.embedded(data, containers=2).stop()
     async with StoppedFolder(data) as source, NewCluster(new.url, {}, None) as target:
         await Migration(source, target, _Shown()).run()
     (data / "store.json").write_bytes(b"damaged")
-    with pytest.raises(StoreError, match="was moved to"):
+    with pytest.raises(StoreError):
         nadi.embedded(data)
-    said = await asyncio.to_thread(refused, str(data), f"file://{tmp_path}/other", store=new)
-    assert "was moved elsewhere before" in said
+    assert "nadi migrate --undo" in await asyncio.to_thread(refused, str(data), f"file://{tmp_path}/other", store=new)
     shutil.rmtree(tmp_path / "store")
     assert await take_back_folder(data, {}) == new.url
     nadi.embedded(data).stop()
 
 
-async def test_a_damaged_mark_in_a_folder_that_is_filled(tmp_path: Path) -> None:
+async def test_damaged_mark_in_new_folder_is_rejected(tmp_path: Path) -> None:
     store, back = Store(f"file://{tmp_path}/store"), tmp_path / "back"
     nadi.embedded(store=store.url).stop()
     async with ClusterStore(store.url, {}) as cluster, NewFolder(back, None) as folder:
         await folder.begin(cluster)
     flip(back / "tier2" / "migration")
-    said = await asyncio.to_thread(refused, store.url, str(back), store=store)
-    assert "migration in" in said
-    assert "is damaged" in said
-    with pytest.raises(DataFolderError, match="hasn't ended"):
+    assert "is damaged" in await asyncio.to_thread(refused, store.url, str(back), store=store)
+    with pytest.raises(DataFolderError):
         nadi.embedded(back)
     nadi.embedded(store=store.url).stop()

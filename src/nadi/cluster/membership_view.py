@@ -1,15 +1,16 @@
-"""Who is there, as one server sees it: what it concludes from looks at the registry. Nothing here waits or calls.
+"""One server's view of the others, concluded from its polls of the registry. Pure: no waiting, no calls.
 
-A look is a list of the folder `servers/`: the version of each entry, which each beat changes. A server is dead when its
-version has been the same for DEAD of the observer's own monotonic clock, from the end of the look that showed it first
-to the start of a question that is answered with it still. Lists may be stale, so the last question is a `get` of the
-entry itself, also for an entry that is missing from the list. A server that removes its own entry is dead at once.
+A poll lists the folder `servers/`: the version of each entry, which every beat changes. A server is dead when its
+version has stayed the same for DEAD by the observer's monotonic clock, from the end of the poll that showed it first to
+the start of a query that still returns it. Lists may be stale, so the last query is a `get` of the entry itself, even
+if the list lacks the entry. A server that removes its own entry is dead at once.
 
-While looks fail no server is declared dead. Afterwards, or after a pause of this server, each gets its full time
-again: whatever kept this server from looking may have kept them from beating. So does a server seen for the first time.
-A dead server lives again once a newer value than its last is read: it was paused, or cut off.
+While polls fail, no server is declared dead. Afterwards, or after a pause of this server, each server gets its full
+time again: the cause may have kept them from beating too. The same holds for a server seen for the first time. A dead
+server becomes alive again once a newer value is read: it was paused, or cut off.
 
-Values are read when a server is new, and then every few seconds: reading all of them each second would be n * n calls.
+Values are read when a server is new, and then every few seconds: reading all of them each second would cost n * n
+calls.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from nadi.object_log.engine import VersionedValue
 
 @dataclass(frozen=True, slots=True)
 class PeerServer:
-    """Another server, as it was seen last. member: None while its value hasn't been read, or can't be understood.
-    since: when it was first seen to be alive, or dead, by this server's monotonic clock. heard: when its entry was last
-    seen to have changed, by the same."""
+    """Last known state of another server.
+
+    member: None while its value hasn't been read, or can't be decoded. since: when it was first seen alive, or dead, by
+    this server's monotonic clock. heard: when its entry was last seen to change, by the same clock.
+    """
 
     id: str
     member: ServerMember | None
@@ -46,34 +49,35 @@ class _Watched:
 
     def __init__(self, version: str | None, now: float) -> None:
         self.version = version  # None: it has no entry
-        self.heard = now  # the end of the look that showed this version first
+        self.heard = now  # the end of the poll that showed this version first
         self.is_listed = version is not None
         self.is_alive = version is not None
         self.since = self.since_draining = now
         self.member: ServerMember | None = None
-        self.read = -math.inf  # when its value was asked for last, successfully
+        self.read = -math.inf  # start of the last successful read of its value
 
 
 class MembershipView:
-    """me: the id of this server, which is never looked at."""
+    """View of the server `me`, which never observes itself."""
 
     def __init__(self, me: str, pace: MembershipPace) -> None:
         self._me, self._pace = me, pace
         self._watched: dict[str, _Watched] = {}
         self._named: frozenset[str] = frozenset()
-        self._is_blind = False  # the last look failed
-        self._looked: float | None = None  # the end of the last look that succeeded
-        self.looked_at = -math.inf  # its start
-        self.stable_since = -math.inf  # the last change of who lives, and of who drains,
-        self.changes = 0  # and how many there were
+        self._is_blind = False  # the last poll failed
+        self._polled: float | None = None  # the end of the last successful poll
+        self.polled_at = -math.inf  # its start
+        self.stable_since = -math.inf  # the last change of live or draining servers
+        self.changes = 0  # number of such changes
 
     def name(self, owners: Collection[str]) -> None:
-        """These are named in records: they are looked up if they have no entry, and remembered as long as named."""
+        """Set the servers named in records. They are looked up if they have no entry, and remembered as long as they
+        are named."""
         self._named = frozenset(owners) - {self._me}
 
-    def questions(self, now: float) -> list[str]:
-        """Whose entries have to be read, most urgent first: of those who may be gone or dead, or alive again, who are
-        new, and of all others once in a while."""
+    def queries(self, now: float) -> list[str]:
+        """Return the servers whose entries must be read, most urgent first: unknown ones, those that may be gone, dead
+        or alive again, and every other server once in a while."""
         unknown = [server for server in sorted(self._named) if server not in self._watched]
         doubtful, old = [], []
         for server, watched in self._watched.items():
@@ -85,7 +89,7 @@ class MembershipView:
         return [*unknown, *doubtful, *(server for _, server in sorted(old))]
 
     def next_doubt(self) -> float:
-        """When somebody will have been silent for long enough to be asked for, if nothing is heard until then."""
+        """Return when a server will have been silent long enough to be queried, unless it beats first."""
         silent = [watched.heard for watched in self._watched.values() if watched.is_alive]
         return math.inf if self._is_blind or not silent else min(silent) + self._pace.dead_s
 
@@ -93,10 +97,10 @@ class MembershipView:
         self._is_blind = True
 
     def listed(self, versions: Mapping[str, str], began: float, ended: float) -> None:
-        if self._is_blind or (self._looked is not None and began > self._looked + self._pace.dead_s):
+        if self._is_blind or (self._polled is not None and began > self._polled + self._pace.dead_s):
             for watched in self._watched.values():
                 watched.heard = ended
-        self._is_blind, self._looked, self.looked_at = False, ended, began
+        self._is_blind, self._polled, self.polled_at = False, ended, began
         for server, watched in self._watched.items():
             version = versions.get(server)
             if watched.is_alive:
@@ -110,10 +114,10 @@ class MembershipView:
                 self._watched[server] = _Watched(version, ended)
                 self._changed(ended)
 
-    def found(self, server: str, entry: VersionedValue | None, asked: float, answered: float) -> None:
-        """A question about one server was answered. asked: when it was sent."""
+    def entry_read(self, server: str, entry: VersionedValue | None, asked: float, answered: float) -> None:
+        """Conclude from the answer to a query about one server. asked: when the query was sent."""
         watched = self._watched.get(server)
-        if watched is None:  # named in a record
+        if watched is None:  # known only from a record
             watched = self._watched[server] = _Watched(entry.version if entry else None, answered)
             if entry is not None:
                 self._changed(answered)
@@ -139,7 +143,7 @@ class MembershipView:
                 self._turn(watched, False, answered)
 
     def _take(self, watched: _Watched, member: ServerMember | None, now: float) -> bool:
-        """Whether the value is newer than the one that is known; a late beat may replace a newer one."""
+        """Return whether the value is newer than the known one; a late beat may replace a newer one."""
         known = watched.member
         if member is None or (known is not None and member.counter <= known.counter):
             return member is None
@@ -165,8 +169,8 @@ class MembershipView:
         }
 
     def servers(self) -> dict[str, ServerView]:
-        """For `placement`. One that can't be understood gets no containers. One that was dead, and has an entry that
-        hasn't been read yet, is left out: it may live again."""
+        """Return the servers for `placement`. One whose value can't be decoded gets no containers. A dead one whose new
+        entry hasn't been read yet is left out: it may be alive again."""
         return {
             server: ServerView(
                 max(watched.since, watched.since_draining) if watched.is_alive else watched.since,
@@ -182,21 +186,22 @@ class MembershipView:
         return watched is not None and not watched.is_alive and not watched.is_listed
 
     def is_current(self, now: float) -> bool:
-        return not self._is_blind and self._looked is not None and now < self._looked + self._pace.dead_s
+        return not self._is_blind and self._polled is not None and now < self._polled + self._pace.dead_s
 
     def obsolete(self, now: float) -> list[str]:
-        """Whose entries are to be deleted: of those dead for a day, and of the longest dead if there are many."""
+        """Return the servers whose entries should be deleted: those dead for a day, and the longest dead if there are
+        many."""
         known = [(server, watched) for server, watched in self._watched.items() if watched.version is not None]
         dead = [(watched.since, server) for server, watched in known if not watched.is_alive]
         old = [server for since, server in dead if now >= since + limits.CLUSTER_FORGET_S]
-        crowd = [server for _, server in heapq.nsmallest(len(dead) - limits.CLUSTER_DEAD_KEPT, dead)]
-        return list(dict.fromkeys([*old, *crowd]))
+        surplus = [server for _, server in heapq.nsmallest(len(dead) - limits.CLUSTER_DEAD_KEPT, dead)]
+        return list(dict.fromkeys([*old, *surplus]))
 
     def deleted(self, server: str) -> None:
         self._watched[server].version = None
 
     def forget(self) -> None:
-        """Those who have no entry any more, and whom no record names."""
+        """Forget dead servers that have no entry and aren't named in any record."""
         for server, watched in list(self._watched.items()):
             if watched.version is None and not watched.is_alive and server not in self._named:
                 del self._watched[server]
@@ -206,12 +211,13 @@ FOLDER = "servers/"
 
 
 class ServerMember(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself, in its entry `servers/<id>`: a line of JSON with its checksum. Fields that a later
-    version adds are ignored. id: new with each start of the server. store, controller, rest: addresses, "host:port",
-    where clients reach it. version: of nadi. started_ms: since 1970, by its wall clock, for people to read. counter: of
-    its beats, from 1 on; of two values the one with the higher counter is newer. nonce: makes each value unlike any
-    other. is_draining: it gives all its containers away. containers, bytes_per_s: what it has, and what is written to
-    it."""
+    """Entry `servers/<id>` of a server: a line of JSON with its checksum. Fields added by later versions are ignored.
+
+    id: new with each start of the server. store, controller, rest: addresses for clients, "host:port". version: of
+    nadi. started_ms: since 1970, by its wall clock, for people. counter: number of its beats, from 1; the higher
+    counter is the newer value. nonce: makes each value unique. is_draining: it hands over all its containers.
+    containers, bytes_per_s: its number of containers and write load.
+    """
 
     id: str
     store: str
@@ -231,22 +237,22 @@ def encode(member: ServerMember) -> bytes:
 
 
 def decode(value: bytes) -> ServerMember | None:
-    """None if it is damaged, or isn't one, as of a version of nadi that can't be understood."""
+    """Return the entry; None if it is damaged, or was written by a version of nadi whose format is unknown."""
     try:
-        found = value_of(value)
-        return None if found is None else msgspec.json.decode(found, type=ServerMember)
+        payload = value_of(value)
+        return None if payload is None else msgspec.json.decode(payload, type=ServerMember)
     except msgspec.MsgspecError:
         return None
 
 
 CLOCKS_DIFFER_TIMES = 1.25
-"""Of two clocks one may be so much faster: one that is 10 % fast and one that is 10 % slow differ by 1.1 / 0.9."""
+"""How much faster one clock may run than another: 10 % fast and 10 % slow differ by 1.1 / 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipPace:
-    """Seconds. All servers of a cluster must have the same: one's lease has to end before others take it for dead.
-    InvalidArgumentError if it can't."""
+    """Time limits in seconds, the same on all servers of a cluster: a server's lease must end before others declare it
+    dead. InvalidArgumentError: the limits don't guarantee that."""
 
     beat_s: float = limits.CLUSTER_BEAT_S
     lease_s: float = limits.CLUSTER_LEASE_S
@@ -255,14 +261,14 @@ class MembershipPace:
     def __post_init__(self) -> None:
         if self.lease_s < 2 * self.beat_s:
             raise InvalidArgumentError(
-                f"a lease of {self.lease_s:g} s ends between two beats of {self.beat_s:g} s: make it two beats at least"
+                f"a lease of {self.lease_s:g} s ends between two beats of {self.beat_s:g} s: use at least two beats"
             )
         if self.dead_s < CLOCKS_DIFFER_TIMES * self.lease_s:
             raise InvalidArgumentError(
-                f"a server that counts as dead after {self.dead_s:g} s may still have its lease of {self.lease_s:g} s, "
-                f"for clocks differ: wait for {CLOCKS_DIFFER_TIMES * self.lease_s:g} s at least"
+                f"a server declared dead after {self.dead_s:g} s may still have its lease of {self.lease_s:g} s, "
+                f"because clocks differ: use at least {CLOCKS_DIFFER_TIMES * self.lease_s:g} s"
             )
 
 
 GCS_PACE = MembershipPace(beat_s=2.0, lease_s=4.0, dead_s=6.0)
-"""For Google's object store, which takes about one write a second to a name."""
+"""For Google Cloud Storage, which accepts about one write per second to an object."""

@@ -1,6 +1,7 @@
-"""One server of a cluster, put together: a segment store with the containers that are its share, the controller if
-container 0 is among them (`Leadership`), and what answers for the whole cluster. Its stores and its doors are handed
-in, so it is the same over a bucket and in a simulation.
+"""One server of a cluster: a segment store with its share of the containers, the controller if container 0 is among
+them (`Leadership`), and the proxies that answer for the whole cluster.
+
+The caller passes in the stores and network servers, so the same code runs over a bucket and in a simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nadi.client.control.security import Security
 from nadi.cluster.admin.cluster_view import Operator
 from nadi.cluster.admin.janitor import Janitor, clean_daily
 from nadi.cluster.admin.metrics import CountedEngine, samples
-from nadi.cluster.container_map import Map, RecordWatch
+from nadi.cluster.container_map import ContainerMap, RecordWatch
 from nadi.cluster.membership import Membership
 from nadi.cluster.membership_view import MembershipPace, ServerMember
 from nadi.cluster.proxy.active import ClusterKey
@@ -50,11 +51,11 @@ from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord, c
 from nadi.shutdown import Ending
 
 log = logging.getLogger(__name__)
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class Stores(NamedTuple):
-    """What a server's cluster stands on: the one store, as engine, as registry, and as what keeps chunks."""
+    """The store of a server's cluster: as log engine, as registry, and as chunk store."""
 
     engine: LogEngine
     registry: Registry
@@ -63,9 +64,12 @@ class Stores(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """containers: of a new cluster; None: see `open_cluster`. open_log: opens the log that isn't in the store. gate:
-    for callers; with it, tokens that are valid for so long. security: how other servers' doors are reached. channels:
-    see `RequestProxy`. interval_s: see `ChainLog`. pace: of all of the cluster. version: of nadi, for people."""
+    """Settings of one node.
+
+    containers: number for a new cluster; None: see `open_cluster`. open_log: opens a log outside the store. gate: for
+    callers; with it, tokens are valid for `token_lifetime_s`. security: for connections to other servers. channels: see
+    `RequestProxy`. interval_s: see `ChainLog`. pace: of the whole cluster. version: of nadi, for people.
+    """
 
     containers: int | None = None
     open_log: Callable[[], Awaitable[OwnLog]] | None = None
@@ -80,7 +84,7 @@ class NodeSettings:
 
 
 class ServerAddresses(NamedTuple):
-    """Where a server answers, as clients are told. rest: "host:port", "" if there is none."""
+    """Addresses of a server, as given to clients. rest: "host:port", "" if there is no REST port."""
 
     store: tuple[str, int]
     rpc: tuple[str, int]
@@ -88,8 +92,8 @@ class ServerAddresses(NamedTuple):
 
 
 class ClusterNode:
-    """`open` it, let clients in at its `store` and its `proxy`, and `join`. stores: the caller's to close. cache: a
-    folder of this server's own, and empty."""
+    """Node to `open`, then let clients in at its `store` and `proxy`, then `join`. stores: closed by the caller. cache:
+    an empty folder for this server alone."""
 
     def __init__(self, stores: Stores, cache: Path, settings: NodeSettings, runtime: Runtime) -> None:
         self._stores, self._cache, self._settings, self._runtime = stores, cache, settings, runtime
@@ -97,11 +101,13 @@ class ClusterNode:
         self.id = runtime.unique()[:16]
 
     async def open(self, parts: Ending) -> None:
-        """See that the store can hold a cluster, make it or find it there, and get ready; `parts` has what ends it.
-        StoreError: the store can't hold a cluster. InvalidArgumentError: it has another number of containers, or
-        another log. UnavailableError: the store gives no answer for a long while."""
+        """Create or open the cluster in the store, and get ready; shutdown steps are added to `parts`.
+
+        StoreError: the store can't hold a cluster. InvalidArgumentError: the cluster has another number of containers,
+        or another log. UnavailableError: the store doesn't respond for a long time.
+        """
         (engine, registry, chunks), settings, runtime = self._stores, self._settings, self._runtime
-        await refuse_strangers(engine, runtime)  # before anything is written there
+        await refuse_strangers(engine, runtime)  # before any write
         await prove(engine, registry, runtime)
         own_log = await settings.open_log() if settings.open_log is not None else None
         self._own_log = own_log.engine if own_log is not None else None
@@ -113,7 +119,7 @@ class ClusterNode:
         first = await patiently("read a record", partial(self._records.read, CONTROLLER_CONTAINER), runtime)
         check_stays(first.record)
         self._watch = RecordWatch(registry, self._records, self.cluster.containers, runtime)
-        self.map = Map(self._watch, self.cluster.containers, runtime)
+        self.map = ContainerMap(self._watch, self.cluster.containers, runtime)
         self.store = SegmentStore(
             self._cache,
             self.cluster.containers,
@@ -139,8 +145,8 @@ class ClusterNode:
         parts.step("the connections to other servers", self.proxy.close, STOP_DOOR_S)
 
     def join(self, addresses: ServerAddresses, parts: Ending, index_times: IndexTimes | None = None) -> None:
-        """Say that this server is there, and take what is its share; `parts` has what ends that. index_times: for the
-        retention of a controller here."""
+        """Announce this server and take over its share of containers; shutdown steps are added to `parts`. index_times:
+        for the retention of a controller on this server."""
         self.addresses, self._index_times, runtime = addresses, index_times, self._runtime
         me = ServerMember(
             id=self.id,
@@ -166,12 +172,12 @@ class ClusterNode:
             self.membership,
             self._records,
             self._watch,
-            self._parts_of,
+            self._storage_of,
             self.cluster.containers,
             runtime,
-            on_taken=self.leadership.taken,
+            on_acquired=self.leadership.acquired,
             on_leaving=self.leadership.leaving,
-            on_looked=lambda: self.proxy.follow(self.map.controller(self.id)),
+            on_polled=lambda: self.proxy.follow(self.map.controller(self.id)),
         )
         self.operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
         self._janitor = asyncio.create_task(clean_daily(self.janitor(), runtime, self._cleans), name="janitor")
@@ -180,31 +186,32 @@ class ClusterNode:
         parts.step("this server's part in the cluster", self._leave, CLUSTER_LEAVE_S + CLUSTER_CALL_S)
 
     async def settled(self, where: str) -> None:
-        """Wait until the cluster has a controller that this server reaches. where: its store, for people.
-        RequestTimeoutError: it has none for a long while."""
+        """Wait until the cluster has a controller that this server reaches. where: name of the store, for messages.
+        RequestTimeoutError: there is none for a long time."""
         try:
             async with asyncio.timeout(CLUSTER_START_S):
                 while self.leadership.controller is None and not self.map.controller(self.id):
-                    await self._runtime.sleep(_LOOK_S)
+                    await self._runtime.sleep(_POLL_S)
         except TimeoutError as error:
             raise RequestTimeoutError(
-                f"no server of the cluster in {where} has an active controller after {CLUSTER_START_S:.0f} s: see "
-                "the messages above, and those of the other servers"
+                f"no server of the cluster in {where} has an active controller after {CLUSTER_START_S:.0f} s: check "
+                "the messages above and the logs of the other servers"
             ) from error
 
     async def drain(self, limit_s: float = CLUSTER_DRAIN_S - CLUSTER_LEAVE_S - CLUSTER_BREAK_S) -> None:
-        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it has taken so
-        long: by default, what a stop within CLUSTER_DRAIN_S leaves for it."""
+        """Hand over all containers to the other servers. Returns when none is left, no other server accepts any, or
+        `limit_s` has passed: by default, the time that a stop within CLUSTER_DRAIN_S leaves for it."""
         self.membership.drain()
         self.keeper.wake()
         try:
             async with asyncio.timeout(limit_s):
                 await self.keeper.drained()
         except TimeoutError:
-            log.warning("not all containers could be handed over in time: others take over what is left")
+            log.warning("some containers weren't handed over in time: other servers take them over")
 
     async def _leave(self) -> None:
-        """What waits for a store that doesn't answer isn't waited for: the others take over from what is stored."""
+        """Leave the cluster. Steps that hang on an unresponsive store are abandoned: other servers recover from stored
+        data."""
         self._janitor.cancel()
         await asyncio.wait([self._janitor])
         try:
@@ -214,7 +221,7 @@ class ClusterNode:
                 await self.keeper.give_back()
                 await self.membership.leave()
         except TimeoutError:
-            log.warning("the containers that are still here can't be closed in time: others take them over as they are")
+            log.warning("some containers weren't closed in time: other servers take them over as they are")
             self.store.forsake()
 
     def samples(self) -> Iterator[Sample]:
@@ -222,34 +229,35 @@ class ClusterNode:
         return samples(here, self.cluster.containers, self.membership, self.keeper.moves, self._log, controls=controls)
 
     def health(self) -> Component:
-        """It isn't up while it can't reach the store."""
+        """Return the cluster's health: down while this server can't reach the store."""
         details = {"server": self.id, "term": self.membership.term}
         if not self.membership.term:
             return leaf("cluster", HealthStatus.STARTING, details)
         return leaf("cluster", HealthStatus.UP if self.membership.lease_is_valid() else HealthStatus.DOWN, details)
 
     def controller_elsewhere(self) -> str:
-        """The address of the active controller, if that is another server's; "" otherwise, and if it isn't known."""
-        elsewhere = self.map.controller(self.id)
-        return elsewhere.rpc if elsewhere is not None else ""
+        """Return the address of the active controller if it is on another server; "" if it is here or unknown."""
+        addresses = self.map.controller(self.id)
+        return addresses.rpc if addresses is not None else ""
 
     def janitor(self, **how: Any) -> Janitor:
-        """For the store, as long as cleaning it is this server's. how: see `Janitor`."""
+        """Return the store's garbage collector, active while this server is responsible for cleaning. how: see
+        `Janitor`."""
         (engine, registry, chunks), count = self._stores, self.cluster.containers
         return Janitor(engine, registry, chunks, count, self._runtime, log=self._own_log, goes_on=self._cleans, **how)
 
     def _cleans(self) -> bool:
         return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
-    def _parts_of(self, number: int, seen: VersionedRecord) -> ClusterParts:
-        where = number, self._cache / f"container-{number}", self.id, seen, self._log, self._records
+    def _storage_of(self, number: int, seen: VersionedRecord) -> ClusterParts:
+        args = number, self._cache / f"container-{number}", self.id, seen, self._log, self._records
         may_answer = partial(self.keeper.may_answer, number)
-        return ClusterParts(*where, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)
+        return ClusterParts(*args, self._stores.chunks, self._runtime, self._settings.interval_s, may_answer)
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
         own = _joined(self.addresses.store)
-        reach = SegmentRouter(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
-        exchange = reach if not self.own_token else with_token(reach, self.own_token)
+        router = SegmentRouter(self.store, own, self.map.store_of_segment, self.map.stores, self._peer_tls)
+        exchange = router if not self.own_token else with_token(router, self.own_token)
         controller = Controller(
             exchange,
             clock=self._runtime,
@@ -257,14 +265,14 @@ class ClusterNode:
             rpc_endpoint=self.addresses.rpc,
             scaling=self._settings.scaling,
             is_leased=partial(self.keeper.may_command, CONTROLLER_CONTAINER, self.keeper.epoch(CONTROLLER_CONTAINER)),
-            place_of=reach.place_of,
+            place_of=router.place_of,
         )
         controller.retention.index_times = self._index_times
-        return controller, reach.close
+        return controller, router.close
 
     @property
     def own_token(self) -> str:
-        """With which servers of this cluster may do anything with its segments; "" if that needs none."""
+        """Return the token that gives this cluster's servers full access to its segments; "" if none is needed."""
         return "" if self._tokens is None else self._tokens.master()
 
 
@@ -273,7 +281,11 @@ def _joined(address: tuple[str, int]) -> str:
 
 
 class Leadership:
-    """make: makes a controller that isn't started yet, and what ends it. changed: told who is active here, or None."""
+    """Runs the controller while this server owns container 0.
+
+    make: returns a controller that isn't started yet, and a function that closes it. changed: called with the
+    controller that has become active here, or None.
+    """
 
     def __init__(
         self,
@@ -286,22 +298,22 @@ class Leadership:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
-    async def taken(self, number: int) -> None:
+    async def acquired(self, number: int) -> None:
         if number == CONTROLLER_CONTAINER:
-            await self.stop(goes_on=True)
+            await self.stop(restart=True)
 
     async def leaving(self, number: int) -> None:
         if number == CONTROLLER_CONTAINER:
             await self.stop()
 
-    async def stop(self, *, goes_on: bool = False) -> None:
-        """goes_on: with another one."""
+    async def stop(self, *, restart: bool = False) -> None:
+        """Stop the controller. restart: start a new one."""
         async with self._lock:
             task, self._task = self._task, None
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-            if goes_on:
+            if restart:
                 self._task = asyncio.create_task(self._run(), name="controller")
 
     async def _run(self) -> None:
@@ -314,8 +326,8 @@ class Leadership:
                 self._changed(controller)
                 log.info("this server has the active controller")
                 await asyncio.get_running_loop().create_future()  # until it is cancelled
-            except NadiError as error:  # another container may be on its way to another server
-                log.warning("the controller can't start yet: %s", error)
+            except NadiError as error:  # another container may be moving between servers
+                log.warning("the controller can't start yet, and will retry: %s", error)
             finally:
                 if self.controller is not None:
                     self.controller = None
@@ -323,7 +335,7 @@ class Leadership:
                 try:
                     await controller.stop()
                 except NadiError as error:
-                    log.info("the controller's end: %s", error)
+                    log.info("stopping the controller failed: %s", error)
                 finally:
                     close()
             await backoff.pause()

@@ -1,11 +1,10 @@
-"""Keeps what a server has in step with what it is to have: it claims containers, hands them over, and drops those that
-others have claimed.
+"""Reconciles a server's containers with its assignment: claims, hands over, and drops containers that others have
+claimed.
 
-Each second, more often while containers of a dead server are to be taken, and as soon as a server comes or goes, it
-reads the records that have changed and does what `decisions` says. A hand-over is announced first, so that the target
-and all who send clients there look closely; the owner brings its snapshot up to date, stops, and releases the
-container, and the target claims it at once. Several are prepared side by side; only closing or opening a container goes
-one by one.
+Each second, more often while a dead server's containers are free, and whenever a server comes or goes, it reads the
+records that have changed and carries out `decisions`. A handover is announced first, so that the target and all servers
+that route clients there poll closely. The owner then brings its snapshot up to date, stops, and releases the container,
+and the target claims it at once. Several handovers are prepared concurrently; closing and opening go one by one.
 """
 
 from __future__ import annotations
@@ -34,9 +33,12 @@ Moved = Callable[[int], Awaitable[None]]
 
 
 class Keeper:
-    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen. on_taken:
-    awaited once a container is here, on_leaving before it is handed over or when it was lost, with its number.
-    on_looked: called when records and servers were looked at. `moves` counts what has moved."""
+    """Reconciler of one server.
+
+    me: its id. storage_of: makes a container's storage for a claim of the record version that was read. on_acquired:
+    awaited with a container's number once it is open here; on_leaving: before it is handed over, or when it was lost.
+    on_polled: called after records and servers were polled. `moves` counts completed moves.
+    """
 
     def __init__(
         self,
@@ -48,31 +50,31 @@ class Keeper:
         parts_of: Callable[[int, VersionedRecord], ClusterParts],
         count: int,
         runtime: Runtime,
-        on_taken: Moved,
+        on_acquired: Moved,
         on_leaving: Moved,
-        on_looked: Callable[[], None],
+        on_polled: Callable[[], None],
     ) -> None:
         self.me = me
         self._store, self._membership, self._records, self._watch = store, membership, records, watch
-        self._parts_of, self._count, self._runtime = parts_of, count, runtime
-        self._on_taken, self._on_leaving, self._on_looked = on_taken, on_leaving, on_looked
+        self._storage_of, self._count, self._runtime = parts_of, count, runtime
+        self._on_acquired, self._on_leaving, self._on_polled = on_acquired, on_leaving, on_polled
         self._parts: dict[int, ClusterParts] = {}
         self._moving: dict[int, asyncio.Task[None]] = {}
         self._leaving: dict[asyncio.Future[None], None] = {}
         self._takes = asyncio.Semaphore(limits.CLUSTER_TAKES_AT_ONCE)
-        self._closing = asyncio.Lock()  # each of many is closed for no longer than if it were alone
-        self._failed: dict[int, int] = {}  # takes of a container, one after another
+        self._closing = asyncio.Lock()  # one at a time, to keep each container's downtime short
+        self._failures: dict[int, int] = {}  # consecutive failed takes of a container
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._closely: asyncio.Task[None] | None = None
+        self._close_watch: asyncio.Task[None] | None = None
         self._affirmed = 1
-        self._terms: dict[int, int] = {}  # of the lease: in it the container's record was last set as this server's
-        self._counted: dict[int, int] = {}  # bytes logged by each container, when that was last told
+        self._terms: dict[int, int] = {}  # lease term in which this server last set the container's record
+        self._counted: dict[int, int] = {}  # bytes logged by each container at the last `load`
         self._counted_at = runtime.monotonic()
         self._stopping = False
         self._hasty_until = -math.inf
         self.moves = Moves()
-        self._complaints = Complaints(log, "%s, and it tries again")
+        self._complaints = Complaints(log, "%s; retrying")
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="keeper")
@@ -81,9 +83,9 @@ class Keeper:
         self._wake.set()
 
     async def stop(self) -> None:
-        """Stop deciding, and let moves under way end; what this server has, it keeps. Cancelled, it ends them."""
+        """Stop deciding, and wait for moves under way; containers stay here. Cancelling it cancels the moves."""
         self._stopping = True
-        for task in (self._task, self._closely):
+        for task in (self._task, self._close_watch):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
@@ -97,17 +99,17 @@ class Keeper:
             raise
 
     async def drained(self) -> None:
-        """After `Membership.drain`: return once this server has no containers any more, or nobody else takes any, or it
-        can't reach the store, for then it gives none away."""
+        """Wait, after `Membership.drain`, until this server has no containers, no other server accepts any, or the
+        store can't be reached: no container is released then."""
         while self._membership.lease_is_valid() and (self._moving or (self._parts and self._membership.has_takers())):
             await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
 
     async def give_back(self) -> None:
-        """On a clean stop, after `stop`: close all containers that are still here, and release them, so that others
-        needn't wait for this server's death."""
-        await asyncio.gather(*(self._give_back(number) for number in list(self._parts)))
+        """Close and release all containers on a clean stop, after `stop`, so that others needn't wait for this server's
+        death."""
+        await asyncio.gather(*(self._release_on_stop(number) for number in list(self._parts)))
 
-    async def _give_back(self, number: int) -> None:
+    async def _release_on_stop(self, number: int) -> None:
         if number not in self._parts:  # lost since
             return
         order = self._membership.view({}, self._count).order()[number]
@@ -115,23 +117,23 @@ class Keeper:
         try:
             await self._close(number, target)
         except NadiError as error:
-            log.info("container %d is left to whoever finds this server gone: %s", number, error)
+            log.info("releasing container %d failed, another server takes it over later: %s", number, error)
 
     def load(self) -> Load:
         now, counted = self._runtime.monotonic(), self._counted
         logged = {container.number: container.checkpoints.logged_bytes for container in self._store.containers}
-        more = sum(max(0, size - counted.get(number, size)) for number, size in logged.items())
-        passed_s, self._counted_at, self._counted = now - self._counted_at, now, logged
-        return Load(len(self._parts), more / passed_s if passed_s > 0 else 0.0)
+        logged_bytes = sum(max(0, size - counted.get(number, size)) for number, size in logged.items())
+        elapsed_s, self._counted_at, self._counted = now - self._counted_at, now, logged
+        return Load(len(self._parts), logged_bytes / elapsed_s if elapsed_s > 0 else 0.0)
 
     def rebalance(self) -> None:
-        """Hand over what other servers are to have without waiting for a time in which none comes or goes. Such a time
-        has passed when this ends, or somebody has come or gone since."""
+        """Hand over misplaced containers without waiting for stable membership, for as long as that wait would have
+        lasted."""
         self._hasty_until = self._runtime.monotonic() + limits.CLUSTER_STABLE_S
         self.wake()
 
     def lost(self, number: int) -> None:
-        """The store has dropped a container that another server has claimed."""
+        """Handle the loss of a container that another server has claimed; the store has dropped it already."""
         if self._parts.pop(number, None) is not None:
             self.moves.fenced += 1
             leaving = asyncio.ensure_future(self._on_leaving(number))
@@ -145,11 +147,11 @@ class Keeper:
             try:
                 await self._step()
             except UnavailableError as error:
-                self._complaints.tell("the containers' records can't be read", error)
+                self._complaints.tell("reading the containers' records failed", error)
             except Exception:
-                log.exception("the keeper failed, and goes on")
+                log.exception("a step of the reconciler failed; continuing")
             else:
-                self._complaints.settled("the containers' records can't be read")
+                self._complaints.settled("reading the containers' records failed")
             try:
                 pause_s = limits.CLUSTER_ORPHAN_LOOK_S if self._has_orphans() else limits.CLUSTER_BEAT_S
                 async with asyncio.timeout(pause_s):
@@ -158,8 +160,8 @@ class Keeper:
                 pass
 
     def _has_orphans(self) -> bool:
-        """Whether containers of a server that has just died are to be another's at any moment: clients ask where they
-        are. Not forever, for it may be that nobody can open one."""
+        """Return whether containers of a server that has just died may be claimed at any moment, while clients ask for
+        them. Stops after a while, because they may be impossible to open."""
         members, since = self._membership.members, self._runtime.monotonic() - limits.CLUSTER_ARRIVAL_S
         records = (seen.stored.record for seen in self._watch.seen.values())
         owners = {record.owner for record in records if not record.released} & members.keys()
@@ -168,12 +170,12 @@ class Keeper:
     async def _step(self) -> None:
         term = self._membership.term
         await self._watch.look()
-        is_looking = self._closely is not None and not self._closely.done()
+        is_looking = self._close_watch is not None and not self._close_watch.done()
         if not is_looking and any(seen.stored.record.target for seen in self._watch.seen.values()):
-            self._closely = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
+            self._close_watch = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
         if term != self._affirmed or any(self._terms.get(number) != term for number in self._parts):
             await self._affirm(term)
-        self._on_looked()
+        self._on_polled()
         records = {number: seen.stored.record for number, seen in self._watch.seen.items()}
         self._membership.name({name for record in records.values() for name in (record.owner, record.target) if name})
         holdings = {
@@ -189,27 +191,28 @@ class Keeper:
                 self._move(decision.container, self._claim(decision))
             elif decision.container in self._parts:
                 self._move(decision.container, self._hand_over(decision))
-        for number, record in records.items():  # claimed, and then opening it failed
+        for number, record in records.items():  # claimed, but opening failed
             is_mine = record.owner == self.me and not record.released
             if is_mine and number not in self._parts and number not in self._moving:
                 self._move(number, self._take(number, self._watch.seen[number].stored))
 
     def may_answer(self, number: int) -> bool:
-        """Whether reads of the container may be answered: see `membership`."""
+        """Return whether reads of the container may be answered: see `membership`."""
         membership = self._membership
         return membership.lease_is_valid() and self._terms.get(number) == membership.term
 
     def epoch(self, number: int) -> int:
-        """The epoch in which a container is here; 0 if it isn't."""
+        """Return the epoch in which this server owns the container; 0 if it doesn't."""
         parts = self._parts.get(number)
         return parts.epoch if parts is not None else 0
 
     def may_command(self, number: int, epoch: int) -> bool:
-        """Whether the controller that began in that epoch of the container that has its records may give commands."""
+        """Return whether the controller that started in that epoch of the container with its records may give
+        commands."""
         return epoch > 0 and self.epoch(number) == epoch and self.may_answer(number)
 
     async def _affirm(self, term: int) -> None:
-        """After this server was silent for so long that others may have claimed what it has, or is about to have."""
+        """Renew the records of all containers here after a silence in which others may have claimed them."""
         for number, parts in list(self._parts.items()):
             if self._terms.get(number) == term:
                 continue
@@ -232,12 +235,12 @@ class Keeper:
             try:
                 with about(container=number):
                     await move
-            except (UnavailableError, TimeoutError) as error:  # decided anew, with what is seen then
-                self._complaints.tell(f"container {number} can't be moved now", error)
+            except (UnavailableError, TimeoutError) as error:  # the next step decides again
+                self._complaints.tell(f"moving container {number} failed", error)
             except Exception:
                 log.exception("moving container %d failed", number, extra={"container": number})
             else:
-                self._complaints.settled(f"container {number} can't be moved now")
+                self._complaints.settled(f"moving container {number} failed")
             finally:
                 self._moving.pop(number, None)
                 self.wake()
@@ -256,8 +259,8 @@ class Keeper:
         async with self._takes:
             if number in self._parts:
                 return
-            began, term = self._runtime.monotonic(), self._membership.term
-            parts = self._parts_of(number, seen)
+            started, term = self._runtime.monotonic(), self._membership.term
+            parts = self._storage_of(number, seen)
             try:
                 await parts.prepare()
                 self._terms[number] = term
@@ -265,32 +268,32 @@ class Keeper:
             except FencedError as error:
                 self.moves.fenced += 1
                 log.info("container %d: %s", number, error)
-                await self._watch.look_at(number)
+                await self._watch.read(number)
                 return
             except ClosedError:
                 return
             except Exception as error:
-                await self._failed_to_take(number, parts, error)
+                await self._handle_failed_take(number, parts, error)
                 return
             finally:
                 await parts.discard()
-            self._failed.pop(number, None)
+            self._failures.pop(number, None)
             self._parts[number] = parts
             if seen.record.released:
                 self.moves.received += 1
             elif seen.record.owner:
                 self.moves.taken_over += 1
-            took_s = self._runtime.monotonic() - began
-            log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)
+            took_s = self._runtime.monotonic() - started
+            log.info("container %d opened in epoch %d after %.2f s", number, parts.epoch, took_s)
             self._watch.note(number, parts.claimed)
-        self._on_looked()
-        await self._on_taken(number)
+        self._on_polled()
+        await self._on_acquired(number)
 
-    async def _failed_to_take(self, number: int, parts: ClusterParts, error: Exception) -> None:
-        """It is tried again; after some times another server is to try, if there is one."""
-        failures = self._failed[number] = self._failed.get(number, 0) + 1
+    async def _handle_failed_take(self, number: int, parts: ClusterParts, error: Exception) -> None:
+        """Wait before the next try; after several failures release the container to another server, if there is one."""
+        failures = self._failures[number] = self._failures.get(number, 0) + 1
         unforeseen = None if isinstance(error, NadiError | OSError) else error
-        log.warning("container %d can't be opened here (try %d): %s", number, failures, error, exc_info=unforeseen)
+        log.warning("opening container %d failed (try %d): %s", number, failures, error, exc_info=unforeseen)
         await self._runtime.sleep(min(limits.CLUSTER_CLOSE_LOOK_S * 2**failures, limits.CLUSTER_RETAKE_S))
         order = self._membership.view({}, self._count).order()[number]
         others = [server for server in order if server != self.me]
@@ -302,18 +305,18 @@ class Keeper:
         began = self._runtime.monotonic()
         async with asyncio.timeout(limits.CLUSTER_HAND_OVER_S):
             await self._records.announce(number, parts.epoch, release.target)
-            await self._watch.look_at(number)
+            await self._watch.read(number)
             await self._runtime.sleep(limits.CLUSTER_ANNOUNCE_S)
             await self._store.bring_up_to_date(number)
         async with self._closing:
-            if self._parts.get(number) is not parts:  # another server has claimed it meanwhile
+            if self._parts.get(number) is not parts:  # claimed by another server meanwhile
                 return
             closing = self._runtime.monotonic()
             await self._close(number, release.target)
         self.moves.handed_over += 1
         now = self._runtime.monotonic()
-        what = "container %d is given to server %s: closed for %.2f s, announced %.1f s before"
-        log.info(what, number, release.target, now - closing, closing - began)
+        message = "container %d handed over to server %s: closed for %.2f s, announced %.1f s before"
+        log.info(message, number, release.target, now - closing, closing - began)
 
     async def _close(self, number: int, target: str) -> None:
         parts = self._parts[number]
@@ -321,10 +324,10 @@ class Keeper:
         self._parts.pop(number, None)
         await self._store.give_up(number)
         await self._records.release(number, parts.epoch, target)
-        await self._watch.look_at(number)
+        await self._watch.read(number)
 
     async def _follow_announced(self) -> None:
-        """Look closely at the records of containers that are about to change hands."""
+        """Poll the records of containers that are about to change hands."""
         while True:
             await self._runtime.sleep(limits.CLUSTER_CLOSE_LOOK_S)
             announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
@@ -332,9 +335,9 @@ class Keeper:
                 return
             known = [self._watch.seen[number].stored for number in announced]
             try:
-                found = await asyncio.gather(*map(self._watch.look_at, announced))
+                current = await asyncio.gather(*map(self._watch.read, announced))
             except UnavailableError:
-                continue  # the next `look` says what is wrong
-            if found != known:
-                self._on_looked()
+                continue  # the next step reports the error
+            if current != known:
+                self._on_polled()
                 self.wake()

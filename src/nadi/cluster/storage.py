@@ -1,7 +1,7 @@
-"""A container's parts in a cluster: its log is a chain in the store.
+"""Storage of a container in a cluster: its log is a chain of objects in the store.
 
-To open them is to take the container over: claim its record, fetch the snapshot and walk the log at the same time,
-seal the log, and ask whether the record is still this server's.
+Opening the storage takes the container over: claim its record, fetch the snapshot and walk the log concurrently, seal
+the log, and verify that this server still owns the record.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class ClusterParts(ContainerParts):
-    """The parts of one container, for the server of that id. folder: of this machine. seen: the record that is claimed,
-    if it still is the same. interval_s: see `ChainLog`. may_answer: see `Membership.lease_is_valid`."""
+    """Storage of one container on the server of that id.
 
-    sweeps = False  # an owner that was overtaken without knowing it would delete its successor's: see `admin.janitor`
-    looks_for_chunks = False  # that takes long over a network, and whoever reads one learns whether it is there
+    folder: on this machine. seen: the record version to claim; the claim fails if it has changed. interval_s: see
+    `ChainLog`. may_answer: see `Membership.lease_is_valid`.
+    """
+
+    sweeps = False  # a deposed owner that doesn't know it would delete its successor's objects: see `admin.janitor`
+    looks_for_chunks = False  # slow over a network, and a read reports a missing chunk anyway
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class ClusterParts(ContainerParts):
         may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(number, folder, chunks, runtime, may_answer)
-        self.epoch = 0  # of its newest claim, 0 if there was none
+        self.epoch = 0  # of the newest claim, 0 before the first
         self.claimed = seen
         self._server = server
         self._engine, self._records, self._interval_s = engine, records, interval_s
@@ -53,7 +56,7 @@ class ClusterParts(ContainerParts):
 
     @property
     def chain(self) -> ChainLog:
-        """The log of the newest opening."""
+        """Return the log of the newest opening."""
         assert self._log is not None, "it is open"
         return self._log
 
@@ -61,12 +64,12 @@ class ClusterParts(ContainerParts):
         return self._lost is None and (self._log is None or self._log.fenced is None)
 
     async def prepare(self) -> None:
-        """Do what the next `open` does, which then returns what was opened here; raises as that. `discard` what may
-        not be used after all."""
+        """Open the storage ahead of the next `open`, which returns it. Raises as `open`. Call `discard` if it goes
+        unused."""
         self._prepared = await self.open()
 
     async def discard(self) -> None:
-        """Close what was prepared and not used, if anything was."""
+        """Close storage that was prepared but not used."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             await prepared.close()
@@ -82,8 +85,8 @@ class ClusterParts(ContainerParts):
         except FencedError as error:
             self._lost = error
             raise
-        took = "container %d: claimed in epoch %d, its log sealed after frame %d"
-        log.info(took, self.number, self.epoch, opened.log.last_sequence)
+        message = "container %d: claimed in epoch %d, its log sealed after frame %d"
+        log.info(message, self.number, self.epoch, opened.log.last_sequence)
         return opened
 
     async def _claimed(self) -> ContainerRecord:
@@ -94,22 +97,22 @@ class ClusterParts(ContainerParts):
         elif (
             self.claimed.version is None
             and await self._is_stored()
-            and (await self._records.read(self.number)).version is None  # else another has just claimed it
+            and (await self._records.read(self.number)).version is None  # else another server has just claimed it
         ):
-            raise DamagedStateError(name_of(self.number), "it is missing, and the store has data of the container")
+            raise DamagedStateError(name_of(self.number), "it is missing, but the store has data of the container")
         self.claimed = await self._records.claim(self.number, self._server, self.claimed)
         self.epoch = self.claimed.record.epoch
         return self.claimed.record
 
     async def _is_stored(self) -> bool:
-        async for found in self._engine.listed(folder_of(self.number)):
-            if found:
+        async for page in self._engine.listed(folder_of(self.number)):
+            if page:
                 return True
         return await is_stored(self._chunks, self.number)
 
     async def _open_log(self, record: ContainerRecord) -> ChainLog:
-        which = self._engine, self.number, record.epoch, record.start
-        self._log = ChainLog(*which, self._still_claimed, self._runtime, self._interval_s)
+        chain = self._engine, self.number, record.epoch, record.start
+        self._log = ChainLog(*chain, self._still_claimed, self._runtime, self._interval_s)
         self._log.read_ahead()
         return self._log
 

@@ -1,4 +1,4 @@
-"""From one place to another, of data folders and clusters' stores, which keep the same things under the same rules:
-`nadi migrate`. It reads the containers' states from their snapshots, divides what they say among the containers of the
-other side, and copies the chunks. It never sees an event.
+"""`nadi migrate`: moves data between data folders and clusters' stores, which share one storage format. It reads the
+containers' states from their snapshots, distributes their records among the target's containers, and copies the chunks.
+It never sees an event.
 """

@@ -1,17 +1,17 @@
-"""The steps of a migration, from any source to any target.
+"""Steps of a migration, from any source to any target.
 
-    1  the target is marked as one that is being filled
-    2  while servers write to the source, what is in tier 2 is copied, and what has come meanwhile, until little is left
-    3  the writers are held, and the rest is moved to tier 2 and copied; the target's states are stored
-    4  the source is marked as left: no server opens it any more
-    5  the target is opened
+    1  mark the target as being filled
+    2  while servers write to the source, copy tier 2 and then the additions, until little is left
+    3  hold the writers, move the remaining data to tier 2 and copy it; store the target's states
+    4  mark the source as left: no server opens it any more
+    5  open the target
 
-Before 4 the source is served as ever if this ends, and the target can't be opened; once 4 is done, 5 is all that is
-left to do, by whoever starts this again. So there is no moment at which both could be written to.
+Before step 4, an aborted migration leaves the source in service, and the target can't be opened. After step 4, only
+step 5 remains, and any later run does it. So both are never writable at once.
 
-Each chunk is read, checked against its checksums, and stored under its new name with those that belong to it there.
-What an earlier run has copied is checked instead, and copied again if it isn't whole. Each record of the states goes to
-the container of its segment, under the segment's new number.
+Each chunk is read, verified against its checksums, and stored under its new name with its new description. Chunks from
+an earlier run are verified instead, and copied again if damaged. Each record of the states goes to its segment's
+container, under the segment's new number.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MigrationProgress(Protocol):
 
 
 class Copier:
-    """From one store of chunks to another. verifies: read back each that was stored. copied: the checksums of what the
-    target has, by container and name in the source."""
+    """Copies chunks between stores. verifies: read back each stored chunk. copied: checksums of the chunks in the
+    target, by container and name in the source."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Copier:
         self.bytes = self.stored_bytes = 0
         self._source, self._target, self._division, self._progress = source, target, division, progress
         self._verifies = verifies
-        self._former: set[str] = set()  # left by an earlier run, and not looked at yet
-        self._names: set[str] = set()  # that this run or an earlier one has stored
+        self._former: set[str] = set()  # stored by an earlier run, not verified yet
+        self._names: set[str] = set()  # stored by this run or an earlier one
 
     async def find_former(self) -> None:
         for number in range(self._division.targets):
@@ -75,10 +75,12 @@ class Copier:
         self._names = set(self._former)
 
     async def copy(self, pieces: Iterable[ChunkCopy], what: str, *, complete: bool) -> int:
-        """Copy those that aren't yet; return how many bytes that were. complete: none may be missing. DamagedDataError:
-        bytes of the source are damaged, or gone. StoreError: what was stored is not what is read back.
-        UnavailableError, StorageFullError: source or target fail, or the target is full."""
-        todo = await self._target.runtime.in_thread(  # of millions, perhaps
+        """Copy chunks that aren't copied yet; return their bytes. complete: none may be missing.
+
+        DamagedDataError: bytes of the source are damaged or missing. StoreError: a chunk read back differs.
+        UnavailableError, StorageFullError: source or target fail, or the target is full.
+        """
+        todo = await self._target.runtime.in_thread(  # there may be millions
             lambda: [piece for piece in pieces if (piece.source, piece.name) not in self.copied]
         )
         total = sum(piece.length for piece in todo)
@@ -97,7 +99,7 @@ class Copier:
         for piece in waiting:
             try:
                 checksums = await self._copy(piece)
-            except NotFoundError as error:  # a server has replaced it meanwhile
+            except NotFoundError as error:  # replaced by a server meanwhile
                 if complete:
                     raise DamagedDataError(piece.segment, 0, piece.length, str(error)) from error
                 continue
@@ -109,19 +111,19 @@ class Copier:
         checksums = renamed(piece.name, piece.new, piece.checksums, piece.length)
         if piece.new in self._former:
             self._former.discard(piece.new)
-            if await self._is_whole(piece, checksums):
+            if await self._is_intact(piece, checksums):
                 await self._target.settle(piece.new)
                 return checksums
         data, damaged = await self._source.read_checked(piece.name, 0, piece.length, piece.checksums)
         if damaged:
             offset = damaged[0] * BLOCK_BYTES
-            what = f"chunk {piece.name} is damaged from byte {offset:,} on: see `nadi check`"
-            raise DamagedDataError(piece.segment, offset, min(offset + BLOCK_BYTES, piece.length), what)
+            problem = f"chunk {piece.name} is damaged from byte {offset:,} on: run `nadi check`"
+            raise DamagedDataError(piece.segment, offset, min(offset + BLOCK_BYTES, piece.length), problem)
         described = await self._source.description(piece.name, piece.length)
-        if described is None:  # it is damaged
+        if described is None:  # damaged
             boundaries = boundaries_of([] if piece.continues else [0], piece.length)
-            held = piece.number, piece.segment, piece.offset, piece.length
-            described = ChunkDescription(piece.target, *held, checksums, boundaries)
+            contents = piece.number, piece.segment, piece.offset, piece.length
+            described = ChunkDescription(piece.target, *contents, checksums, boundaries)
         else:
             number = self._division.number(piece.source, described.segment_id)
             described = replace(described, container=piece.target, segment_id=number, checksums=checksums)
@@ -129,29 +131,29 @@ class Copier:
         await self._target.replace(piece.new, [data, described.encode(piece.new)])
         self._names.add(piece.new)
         self.stored_bytes += piece.length
-        if self._verifies and not await self._is_whole(piece, checksums):
-            raise StoreError(f"{piece.new} was stored, and isn't what was stored when it is read: use another store")
+        if self._verifies and not await self._is_intact(piece, checksums):
+            raise StoreError(f"{piece.new} differs from the stored data when read back: use another store")
         return checksums
 
-    async def _is_whole(self, piece: ChunkCopy, checksums: bytes) -> bool:
+    async def _is_intact(self, piece: ChunkCopy, checksums: bytes) -> bool:
         try:
             _, damaged = await self._target.read_checked(piece.new, 0, piece.length, checksums)
-            found = await self._target.description(piece.new, piece.length)
+            description = await self._target.description(piece.new, piece.length)
         except NotFoundError:
             return False
-        return not damaged and found is not None and found.checksums == checksums
+        return not damaged and description is not None and description.checksums == checksums
 
     async def clean_up(self, kept: Iterable[str]) -> None:
-        """Delete what was copied and isn't needed after all, as a server has replaced it: all but these, by their names
-        in the target."""
+        """Delete copies that became unnecessary because a server replaced their chunks: all except `kept`, by their
+        names in the target."""
         for name in self._names.difference(kept):
             await self._target.delete(name)
 
 
 class MigrationReport(msgspec.Struct):
-    """What was done. passes: before writers were held. paused_s: for how long they were; 0 if there were none.
-    stored_bytes: of chunks, in this run; bytes: those that an earlier one had stored included. is_moved: the target has
-    the data now."""
+    """Result of a migration. passes: before writers were held. paused_s: for how long they were held; 0 without
+    servers. stored_bytes: of chunks, in this run; bytes: including earlier runs. is_moved: the target has the data now.
+    """
 
     passes: int = 0
     segments: int = 0
@@ -164,7 +166,7 @@ class MigrationReport(msgspec.Struct):
 
 
 class Migration:
-    """From `source` to `target`, which are both open. verifies: everything that is stored is read back."""
+    """Migration between an open source and an open target. verifies: read back everything that is stored."""
 
     def __init__(
         self, source: MigrationSource, target: MigrationTarget, progress: MigrationProgress, *, verifies: bool = False
@@ -173,15 +175,18 @@ class Migration:
         self._report = MigrationReport()
 
     async def run(self, *, only_ahead: bool = False) -> MigrationReport:
-        """Do it, or go on with it. only_ahead: copy what is there by now, and leave the source as it is. ConflictError:
-        servers run that must not, or writers went on before the end. DamagedDataError, DamagedStateError: the source is
-        damaged; it is as it was. StoreError, DataFolderError: source or target can't be used; the message says why.
-        StorageFullError, UnavailableError: source or target fail, or the target is full: start it again."""
+        """Run the migration, or resume it. only_ahead: copy the current data, and leave the source in service.
+
+        ConflictError: servers are running that must not, or writers resumed too early. DamagedDataError,
+        DamagedStateError: the source is damaged; it is unchanged. StoreError, DataFolderError: source or target can't
+        be used; the message says why. StorageFullError, UnavailableError: source or target fail, or the target is full:
+        run it again.
+        """
         began, source, target = REAL.monotonic(), self._source, self._target
         migration = await target.begin(source)
         left_by = await source.left_by()
         if left_by not in ("", migration):
-            raise StoreError(f"the data of {source.url} was moved elsewhere before: see `nadi migrate --undo`")
+            raise StoreError(f"the data of {source.url} was already moved elsewhere: see `nadi migrate --undo`")
         if not left_by:
             division = Division(source.containers, target.containers)
             copier = Copier(source.chunks, target.chunks, division, self._progress, verifies=self._verifies)
@@ -202,8 +207,8 @@ class Migration:
 
     async def _finish(self, migration: str) -> None:
         if await self._source.left_by() != migration:
-            raise ConflictError(f"{self._source.url} was taken back meanwhile: nothing is moved. Start this again")
-        await self._source.leave(self._target.url, migration)  # to the end: an earlier run may have been killed
+            raise ConflictError(f"moving {self._source.url} was undone meanwhile; nothing was moved: run this again")
+        await self._source.leave(self._target.url, migration)  # completely: an earlier run may have been killed
         await self._target.finish()
 
     def _count(self, copier: Copier, began: float) -> None:
@@ -212,33 +217,33 @@ class Migration:
         report.took_s = REAL.monotonic() - began
 
     async def _copy_ahead(self, copier: Copier, division: Division) -> None:
-        """Copy what the newest snapshots name, again and again, until a pass has found little."""
+        """Copy chunks of the newest snapshots, repeatedly, until a pass has found little."""
         for _ in range(limits.MIGRATION_PASSES):
             self._report.passes += 1
             await self._source.refresh()
             async with self._newest() as states:
-                what = "copying" if self._report.passes == 1 else f"copying what is new ({self._report.passes})"
+                what = "copying" if self._report.passes == 1 else f"copying additions (pass {self._report.passes})"
                 copied = await copier.copy(states.pieces(division, complete=False), what, complete=False)
             if copied <= limits.MIGRATION_LEFT_BYTES:
                 return
 
     @asynccontextmanager
     async def _newest(self) -> AsyncIterator[States]:
-        """The newest states that can be fetched; a server may replace a snapshot while it is read."""
+        """Yield the newest states that can be fetched; a server may replace a snapshot while it is read."""
         with tempfile.TemporaryDirectory(prefix="nadi-migrate-") as scratch:
-            for left in reversed(range(limits.MIGRATION_TRIES)):
+            for tries_left in reversed(range(limits.MIGRATION_TRIES)):
                 folder = Path(tempfile.mkdtemp(dir=scratch))
                 try:
                     states = await States.fetch(self._source.chunks, await self._source.records(), folder)
                     break
                 except SnapshotError:
-                    if not left:
+                    if not tries_left:
                         raise
             with states:
                 yield states
 
     async def _move(self, copier: Copier, division: Division, migration: str) -> set[str]:
-        """Steps 3 and 4; return the names of the chunks that the target has."""
+        """Do steps 3 and 4; return the names of the target's chunks."""
         source = self._source
         began = REAL.monotonic()
         self._progress.begin("holding the writers" if source.is_served else "reading the source", 0)
@@ -247,10 +252,10 @@ class Migration:
             (Path(scratch) / "from").mkdir()
             try:
                 fetched = await States.fetch(source.chunks, settled, Path(scratch) / "from")
-            except SnapshotError as error:  # nobody replaces it now
-                raise UnavailableError(f"a snapshot of the source can't be used: {error}") from error
+            except SnapshotError as error:  # no server can replace it now
+                raise UnavailableError(f"a snapshot of the source is unreadable: {error}") from error
             with fetched as states:
-                await copier.copy(states.pieces(division, complete=True), "copying the rest", complete=True)
+                await copier.copy(states.pieces(division, complete=True), "copying the remainder", complete=True)
                 self._progress.begin("writing the states", 0)
                 kept = await self._put_states(states, copier, division, settled, Path(scratch))
         await source.leave(self._target.url, migration)
@@ -273,22 +278,25 @@ class Migration:
         return divider.chunks
 
 
-_AS_THEY_ARE = ("attributes", "positions", "times")  # but for the number that their keys begin with
-_TABLES = ("names", "segments", "extents", "entries", *_AS_THEY_ARE)
+_UNCHANGED = ("attributes", "positions", "times")  # except for the segment number at the start of their keys
+_TABLES = ("names", "segments", "extents", "entries", *_UNCHANGED)
 
 
 class Divider:
-    """states: of the source; everything that they name was copied by `copier`. segments, chunks: what was written."""
+    """Writes the target's states. states: of the source; `copier` has copied all chunks that they name. segments,
+    chunks: counts and names of those written."""
 
     def __init__(self, states: States, division: Division, copier: Copier) -> None:
         self._states, self._division, self._copied = states, division, copier.copied
-        self._containers: dict[tuple[int, int], int] = {}  # of the target, by container and number in the source
+        self._containers: dict[tuple[int, int], int] = {}  # in the target, by container and number in the source
         self.segments, self.chunks = 0, set[str]()
 
     def write(self, folders: list[Path], sequence: int) -> None:
-        """Write the states into these folders, one for each container, and check them; blocking. sequence: the last
-        frame that they reflect. DamagedStateError: a state of the source is damaged. StorageFullError,
-        UnavailableError, OSError: a state can't be written."""
+        """Write one state per folder, and verify them; blocking. sequence: the last frame that they reflect.
+
+        DamagedStateError: a state of the source is damaged. StorageFullError, UnavailableError, OSError: a state can't
+        be written.
+        """
         targets = [ContainerMetadata(folder, number) for number, folder in enumerate(folders)]
         try:
             counts = self._written(targets, sequence)
@@ -301,7 +309,7 @@ class Divider:
     def _written(self, targets: list[ContainerMetadata], sequence: int) -> Counter[str]:
         counts: Counter[str] = Counter()
         waiting: list[list[stored.Change]] = [[] for _ in targets]
-        for container, change in self._placed():
+        for container, change in self._target_rows():
             counts[change[0]] += 1
             waiting[container].append(change)
             if len(waiting[container]) >= limits.MIGRATION_ROWS:
@@ -312,12 +320,12 @@ class Divider:
         for source, segment in self._states.transients():
             number = self._division.number(source, segment)
             transients[self._containers[source, segment]].append(number)
-        for target, rows, gone in zip(targets, waiting, transients, strict=True):
-            own = stored.ContainerState(sequence, next_segment, [], [], gone)
+        for target, rows, removed in zip(targets, waiting, transients, strict=True):
+            own = stored.ContainerState(sequence, next_segment, [], [], removed)
             _commit(target, [*rows, stored.state_change(own)])
         return counts
 
-    def _placed(self) -> Iterator[tuple[int, stored.Change]]:
+    def _target_rows(self) -> Iterator[tuple[int, stored.Change]]:
         for source, key, value in self._states.rows("segments"):
             segment, name = stored.ID.unpack(key)[0], stored.decode_segment(value).name
             container = container_of(name, self._division.targets)
@@ -326,7 +334,7 @@ class Divider:
             yield container, ("segments", number, value)
             yield container, ("names", stored.bounded_key(name.encode()), number)
         for source, key, value in self._states.rows("extents"):
-            container, number = self._place(source, key)
+            container, number = self._target_of(source, key)
             name, _ = stored.unpack_chunk(value)
             new = self._division.chunk(container, source, name)
             self.chunks.add(new)
@@ -334,27 +342,27 @@ class Divider:
             yield container, ("extents", number + key[stored.ID.size :], placed)
 
         for source, key, value in self._states.rows("entries"):
-            container, number = self._place(source, key)
+            container, number = self._target_of(source, key)
             yield container, ("entries", stored.bounded_key(number + stored.unpack_entry(value)[0]), value)
-        for table in _AS_THEY_ARE:
+        for table in _UNCHANGED:
             for source, key, value in self._states.rows(table):
-                container, number = self._place(source, key)
+                container, number = self._target_of(source, key)
                 yield container, (table, number + key[stored.ID.size :], value)
 
-    def _place(self, source: int, key: bytes) -> tuple[int, bytes]:
+    def _target_of(self, source: int, key: bytes) -> tuple[int, bytes]:
         segment = stored.ID.unpack_from(key)[0]
         return self._containers[source, segment], stored.ID.pack(self._division.number(source, segment))
 
     def _check(self, folders: list[Path], counts: Counter[str]) -> None:
-        """That the states are sound, and have as many records together as the source, and as were written."""
-        found: Counter[str] = Counter()
+        """Verify that the states are sound, and have together the records of the source and those written."""
+        stored_counts: Counter[str] = Counter()
         for number, folder in enumerate(folders):
-            found.update(verify(folder / STATE_FILE, number))
+            stored_counts.update(verify(folder / STATE_FILE, number))
         for table in _TABLES:
-            had = sum(1 for _ in self._states.rows(table))
-            if not had == counts[table] == found[table]:
-                what = f"{table} has {found[table]:,} records, of {had:,} in the source"
-                raise DamagedStateError(str(folders[0]), what)
+            source_count = sum(1 for _ in self._states.rows(table))
+            if not source_count == counts[table] == stored_counts[table]:
+                problem = f"{table} has {stored_counts[table]:,} of {source_count:,} records of the source"
+                raise DamagedStateError(str(folders[0]), problem)
 
 
 def _commit(target: ContainerMetadata, changes: list[stored.Change]) -> None:
@@ -364,4 +372,4 @@ def _commit(target: ContainerMetadata, changes: list[stored.Change]) -> None:
             break
         except lmdb.MapFullError:
             target.grow()
-    target.take_changes()  # a snapshot will have all of it
+    target.take_changes()  # a full snapshot follows

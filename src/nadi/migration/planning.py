@@ -1,6 +1,7 @@
-"""Before and after a migration. What it would do, for `--dry-run`, and whether its two ends may be what they are;
-nothing is written. And taking it back: the source is served again as it was when it was left, but only once what it was
-moved to is gone, for two servers would each have half of what is written.
+"""Checks before a migration, and its undo.
+
+Plans for `--dry-run` and checks of source and target write nothing. Undo lets the source be served again as it was when
+it was left, but only once the target is gone: two servers would each have half of the later writes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from nadi.segmentstore.tier2.records import check_stays as check_record
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """As the newest snapshots of the source have it. containers: of the source. logged_bytes: not in chunks yet.
-    servers: of the cluster, which must be stopped before."""
+    """Size of a migration, from the source's newest snapshots. containers: of the source. logged_bytes: not in chunks
+    yet. servers: of the cluster, which must be stopped first."""
 
     containers: int
     segments: int
@@ -46,20 +47,23 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def check_apart(source: str, target: str) -> None:
-    """Raise InvalidArgumentError if the two URLs are the same place, or one lies within the other."""
+    """Raise InvalidArgumentError if the two URLs name the same place, or one is inside the other."""
     places = []
     for url in (source, target):
-        folder, (scheme, _, rest) = folder_of(url), url.partition("://")
-        places.append((scheme, folder.resolve() if folder is not None else Path(rest)))
-    one, other = places
-    if one == other:
-        raise InvalidArgumentError(f"{source} is to be moved to itself: give another place")
-    if one[0] == other[0] and (one[1].is_relative_to(other[1]) or other[1].is_relative_to(one[1])):
-        raise InvalidArgumentError(f"{source} and {target} lie within each other: give a place of its own")
+        folder, (scheme, _, path) = folder_of(url), url.partition("://")
+        places.append((scheme, folder.resolve() if folder is not None else Path(path)))
+    (from_scheme, from_path), (to_scheme, to_path) = places
+    if from_scheme != to_scheme:
+        return
+    if from_path == to_path:
+        raise InvalidArgumentError(f"{source} can't be moved to itself: choose another target")
+    if from_path.is_relative_to(to_path) or to_path.is_relative_to(from_path):
+        raise InvalidArgumentError(f"one of {source} and {target} is inside the other: choose another target")
 
 
 async def plan_of_folder(folder: Path) -> Plan:
-    """DataFolderError: it isn't a data folder, or was moved before. UnavailableError: it can't be read."""
+    """Plan for a data folder. DataFolderError: it isn't one, or was moved before. UnavailableError: it can't be
+    read."""
     store = store_of(folder)
     check_stays(folder, store)
     with looked_at(folder, REAL) as chunks:
@@ -70,7 +74,8 @@ async def plan_of_folder(folder: Path) -> Plan:
 
 
 async def plan_of_cluster(url: str, options: dict[str, str]) -> Plan:
-    """StoreError: there is no cluster, or it was moved before. UnavailableError: it can't be read."""
+    """Plan for a cluster's store. StoreError: it has no cluster, or was moved before. UnavailableError: it can't be
+    read."""
     async with opened(url, options) as shared:
         records = await read_records(shared)
         return await _plan(shared.chunks, records, tuple(await living(shared)))
@@ -84,7 +89,7 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
         await States.fetch(chunks, records, Path(scratch)) as states,
     ):
 
-        def counted() -> Plan:
+        def count() -> Plan:
             chunks = size_bytes = logged_bytes = 0
             for _, _, value in states.rows("extents"):
                 length, sequence = EXTENT.unpack_from(value)[:2]
@@ -96,11 +101,11 @@ async def _plan(chunks: ChunkStore, records: Sequence[ContainerRecord], servers:
                 len(records), sum(1 for _ in states.rows("segments")), chunks, size_bytes, logged_bytes, servers
             )
 
-        return await REAL.in_thread(counted)
+        return await REAL.in_thread(count)
 
 
 async def look_at_store(url: str, options: dict[str, str], containers: int | None) -> bool:
-    """Whether a migration to there has begun. StoreError: something else is there."""
+    """Check a target store. Return whether a migration to it has begun. StoreError: it has other data."""
     check_count(containers)
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
@@ -108,7 +113,7 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
     engine, _ = await open_of_chunks(url, REAL, **options)
     try:
         if await read_cluster(engine) is not None:
-            raise StoreError(f"{url} has an owner already: give another place")
+            raise StoreError(f"{url} already has an owner: choose another target")
         if await marks.begun(engine, url) is not None:
             return True
         await refuse_strangers(engine, REAL)
@@ -118,30 +123,35 @@ async def look_at_store(url: str, options: dict[str, str], containers: int | Non
 
 
 async def look_at_folder(folder: Path, tier2: str | None, options: dict[str, str]) -> bool:
-    """Whether a migration to there has begun. DataFolderError, StoreError: something else is there."""
+    """Check a target folder. Return whether a migration to it has begun. DataFolderError, StoreError: it has other
+    data."""
     check_empty(folder)
     if find(folder).store is not None:
-        raise StoreError(f"{folder} is a data folder already: give an empty one")
+        raise StoreError(f"{folder} is already a data folder: choose an empty one")
     if tier2 is not None:
         return await look_at_store(tier2, options, None)
     return (folder / INCOMING).exists()
 
 
 async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
-    """Let a data folder be served again; return where its data was moved. options: of that store. ConflictError: it
-    wasn't moved, the target is there, or a migration is under way. DataFolderError, StoreError, UnavailableError:
-    folder or store can't be used."""
-    said = store_of(folder)
-    engine, registry = await open_of_chunks(store_url(folder, said), REAL, **said.options)
+    """Let a data folder be served again; return the place its data was moved to.
+
+    options: of that place's store. ConflictError: the folder wasn't moved, the target still exists, or a migration is
+    under way. DataFolderError, StoreError, UnavailableError: folder or store can't be used.
+    """
+    store_file = store_of(folder)
+    engine, registry = await open_of_chunks(store_url(folder, store_file), REAL, **store_file.options)
     try:
-        stored, url = ContainerRecords(registry, REAL, is_alone=not said.url), url_of(folder)
+        stored, url = ContainerRecords(registry, REAL, is_alone=not store_file.url), url_of(folder)
         async with Turn(registry, url) as turn:
             lock = FolderLock(folder)
             try:
-                records = await read_all(stored, said.containers)
+                records = await read_all(stored, store_file.containers)
                 to = await _take_back(url, stored, records, turn, options)
-                epochs = tuple(one.epoch for one in await read_all(stored, said.containers)) if said.url else ()
-                await REAL.in_thread(replace(said, epochs=epochs, next="", moved_to="", moved_by="").write, folder)
+                latest = await read_all(stored, store_file.containers) if store_file.url else []
+                epochs = tuple(record.epoch for record in latest)
+                restored = replace(store_file, epochs=epochs, next="", moved_to="", moved_by="")
+                await REAL.in_thread(restored.write, folder)
             finally:
                 lock.release()
     finally:
@@ -150,7 +160,7 @@ async def take_back_folder(folder: Path, options: dict[str, str]) -> str:
 
 
 async def take_back_cluster(url: str, options: dict[str, str]) -> str:
-    """Let a cluster's store be served again; return where its data was moved. Errors: as `take_back_folder`."""
+    """Let a cluster's store be served again; return the place its data was moved to. Errors: as `take_back_folder`."""
     async with opened(url, options) as shared, Turn(shared.registry, url) as turn:
         records, stored = await read_records(shared), ContainerRecords(shared.registry, REAL)
         return await _take_back(url, stored, records, turn, options)
@@ -160,27 +170,27 @@ async def _take_back(
     url: str, stored: ContainerRecords, records: Sequence[ContainerRecord], turn: Turn, options: dict[str, str]
 ) -> str:
     numbers = [number for number, record in enumerate(records) if record.moved is not None]
-    there = records[numbers[0]].moved if numbers else None
-    if there is None:
-        raise ConflictError(f"{url} wasn't moved: nothing is to be taken back")
-    folder = folder_of(there.to)
-    place = ""  # which has the data
+    moved = records[numbers[0]].moved if numbers else None
+    if moved is None:
+        raise ConflictError(f"{url} wasn't moved, so there is nothing to undo")
+    folder = folder_of(moved.to)
+    place = ""  # that still has the data
     if folder is not None and find(folder).store is not None:
         place = str(folder)
-    elif folder is None or folder.is_dir():  # else it is another machine's, or gone
-        engine, _ = await open_engines(there.to, REAL, **options)
+    elif folder is None or folder.is_dir():  # otherwise it is on another machine, or removed
+        engine, _ = await open_engines(moved.to, REAL, **options)
         try:
-            cluster = await patiently("see whose it is", partial(read_cluster, engine), REAL)
+            cluster = await patiently("read its owner", partial(read_cluster, engine), REAL)
         finally:
             await engine.close()
-        if cluster is not None and cluster.cluster == there.migration:
-            place = there.to
+        if cluster is not None and cluster.cluster == moved.migration:
+            place = moved.to
     if place:
         raise ConflictError(
-            f"{place} has the data, and servers may have used it: move it back from there, to another place, with "
-            f"`nadi migrate {place} TO`. If you know that nothing of it is needed, remove it, and do this again"
+            f"{place} still has the data, and servers may have changed it: move it from there to a new place with "
+            f"`nadi migrate {place} TO`. If you are sure that it isn't needed, delete it, and run this again"
         )
     await turn.keep()
-    for number in reversed(numbers):  # the first container last: it says whether a folder is left
+    for number in reversed(numbers):  # the first container last: it decides whether a folder counts as moved
         await stored.take_back(number, records[number].epoch)
-    return there.to
+    return moved.to

@@ -1,10 +1,8 @@
-"""The states of the source's containers, as snapshots have them: copies on this machine, which are read only.
+"""States of the source's containers: read-only local copies of their snapshots.
 
-`Division` says which container of the target a segment goes to, under which number, and what its chunks are called
-there.
-
-Numbers are unique within a container only, and containers are split and joined: so a new number is made of the old one
-and its container's, the same each time, which lets an interrupted migration find what it has copied.
+`Division` maps a segment to its container, number and chunk names in the target. Numbers are unique only within a
+container, and containers are split and joined: so a new number is derived from the old one and its container. It is the
+same each time, which lets a resumed migration find the chunks that it has copied.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ _PAGE = 5_000
 
 
 class Division(NamedTuple):
-    """Of so many source containers among so many target containers."""
+    """Mapping from a number of source containers to a number of target containers."""
 
     sources: int
     targets: int
 
     def number(self, source: int, segment: int) -> int:
-        """The new number of a segment.
+        """Return the new number of a segment.
 
         >>> Division(2, 1).number(1, 7)
         15
@@ -40,7 +38,7 @@ class Division(NamedTuple):
         return segment * self.sources + source
 
     def chunk(self, target: int, source: int, name: str) -> str:
-        """The new name of a chunk, whose unique part stays.
+        """Return the new name of a chunk, with the same unique part.
 
         >>> division = Division(2, 4)
         >>> division.chunk(3, 1, "container-1/000000000007/0000000000000400-0123456789abcdef0123456789abcdef")
@@ -51,8 +49,8 @@ class Division(NamedTuple):
 
 
 class ChunkCopy(NamedTuple):
-    """A chunk to copy, and what it is called in the target; `number` and `offset` say what it holds there. continues:
-    it begins within an event."""
+    """Chunk to copy, and its name in the target; `number` and `offset` locate its contents there. continues: it begins
+    within an event."""
 
     source: int
     target: int
@@ -67,7 +65,7 @@ class ChunkCopy(NamedTuple):
 
 
 class States:
-    """Copies of the states, open. Blocking, but for `fetch`. frames: the last one that each has."""
+    """Open copies of the states. Blocking, except for `fetch`. frames: the last frame that each state reflects."""
 
     def __init__(self, states: dict[int, ContainerMetadata]) -> None:
         self._states = states
@@ -75,8 +73,8 @@ class States:
 
     @classmethod
     async def fetch(cls, chunks: ChunkStore, records: Sequence[ContainerRecord], folder: Path) -> Self:
-        """Fetch those of their snapshots into an empty folder; a container without one never held anything. Raises: as
-        `restored`."""
+        """Restore the records' snapshots into an empty folder; a container without a snapshot has always been empty.
+        Raises as `restored`."""
         states: dict[int, ContainerMetadata] = {}
         try:
             for number, record in enumerate(records):
@@ -96,17 +94,19 @@ class States:
             metadata.close()
 
     def next_segment(self, division: Division) -> int:
-        """A number that no segment has after the division, and none ever had."""
-        return max(division.number(number, one.state().next_segment) for number, one in self._states.items()) + 1
+        """Return a number that no segment has, or ever had, after the division."""
+        return (
+            max(division.number(number, metadata.state().next_segment) for number, metadata in self._states.items()) + 1
+        )
 
     def transients(self) -> Iterator[tuple[int, int]]:
-        """Container and number of transient segments."""
+        """Yield container and number of transient segments."""
         for number, metadata in self._states.items():
             for segment in metadata.state().transients:
                 yield number, segment
 
     def rows(self, table: str) -> Iterator[tuple[int, bytes, bytes]]:
-        """Container, key and value of each record of a table; extents one by one."""
+        """Yield container, key and value of each record of a table; extents one by one."""
         assert table in TABLES
         for number, metadata in self._states.items():
             rows = _rows(metadata, table)
@@ -114,8 +114,7 @@ class States:
                 yield number, key, value
 
     def pieces(self, division: Division, *, complete: bool) -> Iterator[ChunkCopy]:
-        """All chunks that the states name. complete: nothing may be in the log any more; UnavailableError if something
-        is."""
+        """Yield all chunks named in the states. complete: raise UnavailableError if bytes remain in the log."""
         segments = self.rows("segments")
         names = {(number, ID.unpack(key)[0]): decode_segment(value).name for number, key, value in segments}
         for number, key, value in self.rows("extents"):
@@ -124,7 +123,7 @@ class States:
             name = names[number, segment]
             if sequence:
                 if complete:
-                    raise UnavailableError(f"bytes of segment {name} are still in the log: start the migration again")
+                    raise UnavailableError(f"bytes of segment {name} are still in the log: run the migration again")
                 continue
             chunk, checksums = unpack_chunk(value)
             target = container_of(name, division.targets)

@@ -1,3 +1,3 @@
-"""What a cluster stands on, each behind a seam: names that are written once (`engine`), and small records that are
-changed by compare-and-set (`registry`). The engines know nothing of containers, logs or servers.
+"""Storage interfaces of a cluster: write-once objects and compare-and-set values (`engine`), and their implementations.
+They know nothing of containers, logs or servers.
 """

@@ -1,8 +1,9 @@
-"""A value on one line with its checksum behind it, so that whoever reads it knows whether it is what was written.
+"""Encodes a value as one line with its checksum, so that a reader detects damage.
 
     {"epoch": 3, …} 1f2e3d4c
 
-What keeps such values may be a plain disk, and one digit that is another sends a reader to the wrong place in a log.
+Such values may be stored on a plain disk, and a single flipped digit would send a reader to the wrong position in a
+log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from crc32c import crc32c
 
 
 def line_of(value: bytes) -> bytes:
-    """The value, a blank, and eight hexadecimal digits of its CRC-32C.
+    """Return the value, a blank, and eight hexadecimal digits of its CRC-32C.
 
     >>> line_of(b"nadi")
     b'nadi 52e794f8\\n'
@@ -20,7 +21,7 @@ def line_of(value: bytes) -> bytes:
 
 
 def value_of(line: bytes) -> bytes | None:
-    """What `line_of` was given; None if the line is damaged, or no such line.
+    """Return the value of a line made by `line_of`; None if it is damaged or not such a line.
 
     >>> value_of(line_of(b"nadi")), value_of(b"nadi")
     (b'nadi', None)

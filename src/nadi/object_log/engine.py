@@ -1,8 +1,8 @@
-"""The seams between a cluster and its store: objects that are written once (`LogEngine`), and small values that are
-changed by compare-and-set (`Registry`). `tests/conformance` has a suite for each.
+"""Interfaces between a cluster and its store: write-once objects (`LogEngine`), and small values changed by
+compare-and-set (`Registry`). `tests/conformance` has a suite for each.
 
-A version says nothing but whether a value was replaced. Equal values may have equal versions, so whoever sets a value
-makes it unlike any other, with a nonce; this also tells whether a set that got no answer was carried out.
+A version only shows whether a value was replaced. Equal values may have equal versions, so every writer makes its value
+unique with a nonce, which also shows whether an unanswered set was carried out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nadi.wire.fields import Buffer
 
 
 class Aged(NamedTuple):
-    """An object, and for how long it has been stored, by the clock of what keeps it."""
+    """Object, and its age by the clock of its store."""
 
     name: str
     size_bytes: int
@@ -24,37 +24,40 @@ class Aged(NamedTuple):
 
 
 class LogEngine(Protocol):
-    """Objects by name; none is both an object and a folder of others. Any number of calls may be in flight, from any
-    number of processes. All calls raise InvalidNameError for names that not all engines have (`check_name`), and
-    UnavailableError if the store can't answer: `failures.RefusedError` where an operator must act, such as on
-    credentials that have expired. What was to be stored or deleted may then be so, or come to be so later."""
+    """Write-once objects by name; no name is both an object and a folder.
+
+    Any number of calls, from any number of processes, may be in flight. All calls raise InvalidNameError for names that
+    not every engine supports (`check_name`), and UnavailableError if the store can't answer: `failures.RefusedError` if
+    an operator must act, such as on expired credentials. A failed create or delete may still take effect, now or later.
+    """
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Store `parts`, end to end, if nothing has that name; whoever is first, is alone. StorageFullError: no room.
-        True: this call has stored them, durably. False: something has the name, or somebody is just storing it, or the
-        store took this call's own earlier try for another's: only reading it says whose it is."""
+        """Store `parts`, end to end, if the name is free; only the first caller succeeds. StorageFullError: no space.
+
+        True: this call stored them, durably. False: the name is taken or being stored, or the store mistook this call's
+        own earlier attempt for another's: only reading the object tells.
+        """
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
-        """The object's bytes from `position` on, `length` of them or up to its end, fewer if it is shorter; None if
-        nothing has the name, but the bucket is there. What was stored before the call began is found."""
+        """Return up to `length` bytes from `position`, by default up to the end; None if the bucket exists but the
+        object doesn't. Finds objects stored before the call began."""
 
     def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
-        """Names that begin with a folder `prefix`, with their sizes in bytes, some at a time: in no order, and what
-        was stored or deleted lately may be wrong. "" is for all."""
+        """Yield pages of the names under the folder `prefix` ("" for all) with their sizes in bytes, in no order.
+        Recent changes may be missing."""
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete those of the objects that are there."""
+        """Delete the objects that exist."""
 
     async def close(self) -> None:
-        """Let go of connections and threads, those of the registry that was opened with it, too; nothing may be in
-        flight."""
+        """Close connections and threads, including those of the registry opened with it. Nothing may be in flight."""
 
 
 class OwnEngine(LogEngine, Protocol):
-    """Of a log that isn't in the store: nothing else tells how old an object of it is."""
+    """Engine of a log outside the store, whose objects' ages only this engine knows."""
 
     def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
-        """As `listed`."""
+        """Yield pages of objects as `listed`, with their ages."""
 
 
 class VersionedValue(NamedTuple):
@@ -63,34 +66,36 @@ class VersionedValue(NamedTuple):
 
 
 class Registry(Protocol):
-    """Values by name, in folders (`servers/…`). Any number of processes may use it. Names and errors are those of a
-    `LogEngine`, whose objects share the names: none is an object and a value."""
+    """Values by name, in folders (`servers/…`), usable from any number of processes. Names and errors are as in
+    `LogEngine`, which shares the names: no name is both an object and a value."""
 
     async def get(self, name: str) -> VersionedValue | None:
-        """The newest value: what was set before the call began is found; None if there is none."""
+        """Return the newest value, including all sets completed before the call began; None if there is none."""
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
-        """Set the value if the name still has that version (None: if it has no value); return the new version. None:
-        refused, or this call's own earlier try was taken for another's: only `get` says which."""
+        """Set the value if the name still has that version (None: no value); return the new version.
+
+        None: refused, or this call's own earlier attempt was mistaken for another's: only `get` tells which.
+        """
 
     async def put(self, name: str, value: bytes) -> str:
-        """Set the value, whatever is there, and return its version: for names that one process alone sets."""
+        """Set the value unconditionally and return its version: for names with a single writer."""
 
     async def list(self, folder: str) -> dict[str, str]:
-        """The versions of all values in a folder, and below it, by name, as `get` returns them; those that were set
-        lately may be missing or old."""
+        """Return the versions of all values in a folder and below it, by name, as `get` returns them. Recent changes
+        may be missing."""
 
     async def delete(self, name: str) -> None:
-        """Remove the value if there is one."""
+        """Remove the value if it exists."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9-][A-Za-z0-9.-]*(/[A-Za-z0-9-][A-Za-z0-9.-]*)*")
-_LONGEST = 200  # of each part, as files may have 255 with what is appended; of all parts together, see S3: 1,024
+_LONGEST = 200  # per part: file names have up to 255 with a suffix; S3 allows 1,024 in total
 _LONGEST_ALL = 800
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidNameError unless it may be stored under.
+    """Raise InvalidNameError unless the name is valid in every engine.
 
     >>> check_name("log/3/7.frame")
     >>> check_name("log/../3")

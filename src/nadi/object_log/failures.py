@@ -1,7 +1,7 @@
-"""What an object store's errors mean, in words that have nothing of its credentials.
+"""Maps an object store's errors to messages without credentials.
 
-`obstore`'s own texts have: S3 sends back the session's token that has expired, and an Azure address can hold its
-signature. So what is raised instead is made of the answer's status, code and message, without queries and secrets.
+`obstore`'s own messages leak them: S3 returns the expired session token, and an Azure address can contain its
+signature. So messages are built from the response's status, code and message, without queries and secrets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAIR = re.compile(r"(?i)\b(sig|signature|\w*token\w*|\w*secret\w*|\w*password|a
 _TAGGED = re.compile(r"(?i)<(\w*(?:token|secret|signature|signed|password)[\w-]*)>[^<]*")
 _OF_ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
 _LONGEST = 300
-_LEAST_SECRET = 6  # shorter values would blot out the words of a text
+_LEAST_SECRET = 6  # redacting shorter values would mangle ordinary words
 
 _EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired", "RequestTimeTooSkewed"}
 _UNKNOWN_CALLER = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "InvalidAuthenticationInfo"}
@@ -37,20 +37,20 @@ _TOO_FAST = {"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded"
 _PASSING = {"RequestTimeout", "OperationTimedOut", "InternalError", "OperationAborted", "ConditionalRequestConflict"}
 _CREDENTIALS_SERVERS = re.compile(r"//169\.254\.|//metadata\.google\.internal|//\[fd00:ec2")
 _KINDS = {
-    "Connect": "it can't be reached",
-    "Timeout": "no answer in time",
+    "Connect": "it is unreachable",
+    "Timeout": "it didn't answer in time",
     "Request": "the connection broke",
     "Interrupted": "the connection broke",
 }
 
 
 class RefusedError(UnavailableError):
-    """The store is there and refuses: credentials, permissions, a bucket that isn't there, a request that it doesn't
-    know. A server that starts gives up with these words; one that runs tries again, for somebody may mend it."""
+    """Error of a store that responds but refuses: credentials, permissions, a missing bucket, an unsupported request. A
+    starting server exits with this message; a running one retries, because an operator may fix the cause."""
 
 
 def secrets_of(config: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that no text may have, longest first, from a store's configuration and the environment."""
+    """Return the values to redact, longest first, from a store's configuration and the environment."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(_OF_ENVIRONMENT)}
     known = [*config.items(), *environment.items()]
     private = {value for name, value in known if _PRIVATE.search(name) and len(value) >= _LEAST_SECRET}
@@ -58,7 +58,7 @@ def secrets_of(config: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_secrets(text: str, secrets: tuple[str, ...]) -> str:
-    """In a line, without the listing of an error's parts that `obstore` appends, and not too long.
+    """Return the text on one line, redacted and shortened, without the debug details that `obstore` appends.
 
     >>> without_secrets("PUT http://host/a?sig=abc failed,\\n token: xyz", ())
     'PUT http://host/a failed, token: …'
@@ -67,23 +67,23 @@ def without_secrets(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, "…")
     text = _TAGGED.sub(r"<\1>…", text)
-    text = _PAIR.sub(r"\1\2…", _QUERY.sub(lambda found: "" if found[0].startswith("?") else "//", text))
+    text = _PAIR.sub(r"\1\2…", _QUERY.sub(lambda match: "" if match[0].startswith("?") else "//", text))
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
 def is_no_bucket(error: Exception) -> bool:
-    """Whether a thing isn't found because nothing is: "nothing has that name" would be wrong."""
+    """Return whether an object isn't found because its bucket doesn't exist."""
     coded = _CODE.search(str(error))
     return coded is not None and coded[1] in _NO_BUCKET
 
 
 def was_unanswered(error: Exception) -> bool:
-    """Whether the store said nothing: asking it more about the same thing would take as long again."""
+    """Return whether the store sent no response: further queries about the same object would take as long."""
     return _KIND.search(str(error)) is not None and _STATUS.search(str(error)) is None
 
 
 def public(config: Mapping[str, str]) -> dict[str, str]:
-    """What of a store's configuration may be written down: no keys, tokens and the like.
+    """Return a store's configuration without keys, tokens and other secrets.
 
     >>> public({"endpoint": "http://store:9000", "secret_access_key": "x"})
     {'endpoint': 'http://store:9000'}
@@ -91,58 +91,58 @@ def public(config: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in config.items() if not _PRIVATE.search(name)}
 
 
-async def asked(what: str, work: Awaitable[T], secrets: tuple[str, ...]) -> T:
-    """What the store answers, or `told`'s error. what: as in "the object store can't store log/0/1"."""
+async def map_errors(what: str, work: Awaitable[T], secrets: tuple[str, ...]) -> T:
+    """Await `work`, mapping errors by `told`. what: as in "the object store can't store log/0/1"."""
     try:
         return await work
     except FOREIGN as error:
         problem = told(what, error, secrets)
-    raise problem  # here, not above, so that it has no context: a log would write that, too
+    raise problem  # here, so that it has no context, which would be logged
 
 
 def told(what: str, error: Exception, secrets: tuple[str, ...]) -> UnavailableError:
     text = str(error)
     if _CREDENTIALS_SERVERS.search(text):
         return RefusedError(
-            f"the object store can't {what}: there are no credentials here, and no service of this machine gives any; "
-            "set the environment variables of the store, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"the object store can't {what}: this machine has no credentials; set the environment variables of the "
+            "store, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    found, coded, said = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
-    status = int(found[1]) if found else 0
-    code = (coded[1] or coded[2]) if coded else ""
-    named = " ".join(filter(None, (str(status or ""), code)))
-    message = without_secrets(said[1], secrets) if said else ""
-    answer = f" ({named}{': ' if named and message else ''}{message})" if named or message else ""
+    status_match, code_match, message_match = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+    status = int(status_match[1]) if status_match else 0
+    code = (code_match[1] or code_match[2]) if code_match else ""
+    summary = " ".join(filter(None, (str(status or ""), code)))
+    message = without_secrets(message_match[1], secrets) if message_match else ""
+    answer = f" ({summary}{': ' if summary and message else ''}{message})" if summary or message else ""
     kind = _kind(text, error, status, code)
     if kind is not None:
         return kind[0](f"the object store can't {what}: {kind[1]}{answer}")
     if status:
-        return UnavailableError(f"the object store can't {what}: it has an error of its own{answer}; it is tried again")
+        return UnavailableError(f"the object store can't {what}: internal error{answer}; will be retried")
     transport = _KIND.search(text)
     if transport:
-        said_of_it = _KINDS.get(transport[1], "the connection failed")
-        return UnavailableError(f"the object store can't {what}: {said_of_it}; it is tried again")
+        reason = _KINDS.get(transport[1], "the connection failed")
+        return UnavailableError(f"the object store can't {what}: {reason}; will be retried")
     return UnavailableError(f"the object store can't {what}: {without_secrets(text, secrets)}")
 
 
 def _kind(text: str, error: Exception, status: int, code: str) -> tuple[type[UnavailableError], str] | None:
     if code in _EXPIRED:
-        return RefusedError, "its credentials have expired, or the clock here is wrong; renew them"
+        return RefusedError, "the credentials have expired, or this machine's clock is wrong; renew or correct them"
     if code in _UNKNOWN_CALLER or status == 401 or isinstance(error, UnauthenticatedError):
-        return RefusedError, "it doesn't know these credentials; set those of an account that may use it"
+        return RefusedError, "unknown credentials; use those of an account with access to the bucket"
     if code in _NO_BUCKET or isinstance(error, FileNotFoundError):
-        return RefusedError, "there is no such bucket; create it, or correct the URL"
+        return RefusedError, "the bucket doesn't exist; create it, or correct the URL"
     if code in _NO_ROOM or status == 507 or "No space left" in text:
-        return StorageFullError, "it is full; free space there"
+        return StorageFullError, "it is full; free space"
     if code in _TOO_FAST or status in (429, 503):
-        return UnavailableError, "it wants fewer requests for now; it is tried again, later each time"
+        return UnavailableError, "it limits the request rate; will be retried with increasing delays"
     if status == 403 or code == "AccessDenied" or isinstance(error, PermissionDeniedError):
         return RefusedError, (
-            "it forbids that; give the server's account the permission to get, put, list and delete, and its bucket "
-            "neither object lock nor retention"
+            "permission denied; allow the server's account to get, put, list and delete objects, and configure "
+            "neither object lock nor retention on the bucket"
         )
     if status == 409 or isinstance(error, AlreadyExistsError) or code in _PASSING:
-        return UnavailableError, "somebody else is changing it right now; it is tried again"
+        return UnavailableError, "conflict with a concurrent change; will be retried"
     if 300 <= status < 500 or status == 501:
-        return RefusedError, "it doesn't take this request; see that the URL, region and endpoint are right"
+        return RefusedError, "it rejected the request; check the URL, region and endpoint"
     return None

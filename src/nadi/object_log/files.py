@@ -2,14 +2,14 @@
 
     log/0/1/7                     objects
     servers/ab12                  values
-    .nadi/unfinished/             files that are being written
-    .nadi/locks/<number>          held while a value is set whose name has that number
+    .nadi/unfinished/             files being written
+    .nadi/locks/<number>          held while setting a value whose name hashes to the number
 
-What a killed process left unfinished is removed by another, once it is old by the clock of the file system.
+Unfinished files of a killed process are removed by another process once they are old by the file system's clock.
 
-An object is written to a file of its own, synced, and linked to its name, which is exclusive. A value is written the
-same way and renamed over the old one, under a lock, with its version before it: 32 digits that no other set has. So a
-process that is killed leaves the old or the new.
+An object is written to a new file, synced, and linked to its name, which is exclusive. A value is written the same way
+and renamed over the old one, under a lock, prefixed by its version: 32 unique digits. So a killed process leaves either
+the old or the new value.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from nadi.object_log.failures import RefusedError
 from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
-OURS = ".nadi"  # no name begins with a dot
-_LOST_AND_FOUND = "lost+found"  # of a file system whose root this is, and which only root may look into
+OURS = ".nadi"  # object names never begin with a dot
+_LOST_AND_FOUND = "lost+found"  # in the root of a file system; readable only by root
 UNFINISHED_S = 3600.0
 _LOCKS = 64
 _LOCK_WAIT_S = 5.0
 _LOCK_PAUSE_S = 0.002
 _FOLDERS_KNOWN = 10_000
 T = TypeVar("T")
-_THREADS = 8  # that wait for the disk
-_SET_THREADS = 4  # others, for they may wait for a lock
+_THREADS = 8  # waiting for the disk
+_SET_THREADS = 4  # separate, because they may wait for a lock
 _VERSION_BYTES = 32
 _PAGE = 1_000
 
 
 class Folder:
-    """root: made if it isn't there. is_late: nothing is made before something is written. All calls block."""
+    """Files of one store. root: created if missing. is_late: create nothing before the first write. All calls block."""
 
     def __init__(self, root: Path, runtime: Runtime, *, is_late: bool = False) -> None:
         self.root, self._runtime = root, runtime
         self._unfinished, self._locks = root / OURS / "unfinished", root / OURS / "locks"
-        self._durable: set[Path] = set()  # folders whose names are, up to the root's
+        self._durable: set[Path] = set()  # folders whose names are durable, up to the root's
         self._is_made = self._is_swept = False
         if not is_late:
             self._make()
@@ -65,18 +65,18 @@ class Folder:
             self._is_made = True
 
     def _sweep(self, own: Path) -> None:
-        """Once, after a first file. own: which says how late it is."""
+        """Remove old unfinished files, once, after a first file. own: a new file, whose time is the present."""
         self._is_swept = True
         old = own.stat().st_mtime - UNFINISHED_S
         for path in self._unfinished.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another has just finished, or removed it
+            with contextlib.suppress(FileNotFoundError):  # just renamed or removed by another process
                 if path.stat().st_mtime < old:
                     path.unlink()
 
     @contextlib.contextmanager
     def setting(self, name: str) -> Iterator[None]:
-        """Around a change of a value: nobody else changes it. UnavailableError: a process has it and doesn't give it
-        up, as one that was stopped (SIGSTOP)."""
+        """Lock out other changes of a value. UnavailableError: a process holds the lock, perhaps one stopped by
+        SIGSTOP."""
         self._make()
         path = self._locks / str(crc32(name.encode()) % _LOCKS)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -89,14 +89,16 @@ class Folder:
                 except BlockingIOError:
                     self._runtime.rest(_LOCK_PAUSE_S)
                 if self._runtime.monotonic() >= until:
-                    raise UnavailableError(f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: is it stopped?")
+                    raise UnavailableError(
+                        f"another process has held {path} for {_LOCK_WAIT_S:.0f} s: check whether it is stopped"
+                    )
             yield
         finally:
-            os.close(lock)  # which gives up the lock
+            os.close(lock)  # releases the lock
 
     @contextlib.contextmanager
     def written(self, parts: Sequence[Buffer]) -> Iterator[Path]:
-        """A synced file of these bytes, which is gone afterwards unless it was renamed."""
+        """Yield a synced file of these bytes, removed afterwards unless it was renamed."""
         self._make()
         path = self._unfinished / self._runtime.unique()
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -117,8 +119,8 @@ class Folder:
             path.unlink(missing_ok=True)
 
     def give_name(self, name: str, give: Callable[[Path], object]) -> None:
-        """Give a file its name by `give`; it is durable when this returns, and the folders that lead to it are.
-        FileExistsError: `give` says so; but what has the name is durable then, too."""
+        """Name a file durably by `give`, creating the folders that lead to it. FileExistsError from `give`: the
+        existing file is durable too."""
         path = self.root / name
         try:
             try:
@@ -130,7 +132,8 @@ class Folder:
             self._sync(path.parent)
 
     def _sync(self, folder: Path) -> None:
-        """Others may have made the folders, and not have synced them yet. They are never removed."""
+        """Make a folder's names durable, and its parents', which another process may have created but not synced.
+        Folders are never removed."""
         sync_folder(folder)
         if folder in self._durable:
             return
@@ -171,7 +174,7 @@ class Folder:
 
 
 def _make(folder: Path) -> None:
-    """With those that lead to it, all durable, for its owner alone."""
+    """Create a folder and its parents, durably, accessible only to the owner."""
     if folder.is_dir():
         return
     _make(folder.parent)
@@ -180,9 +183,9 @@ def _make(folder: Path) -> None:
 
 
 async def open_files(root: Path, runtime: Runtime, *, is_late: bool = False) -> tuple[FileEngine, FileRegistry]:
-    """The engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
-    UnavailableError: it can't be made or written."""
-    folder = await runtime.in_thread(_in_words, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
+    """Open the engine and the registry of that folder; closing the engine closes both. is_late: see `Folder`.
+    UnavailableError: the folder can't be created or written."""
+    folder = await runtime.in_thread(_with_context, f"open {root}", partial(Folder, root, runtime, is_late=is_late))
     registry = FileRegistry(folder, runtime, ThreadPoolExecutor(_SET_THREADS, "registry"))
     return FileEngine(folder, runtime, ThreadPoolExecutor(_THREADS, "engine"), registry), registry
 
@@ -193,7 +196,7 @@ class _AsyncFolder:
         self.threads = threads
 
     async def _in_thread(self, what: str, work: Callable[..., T], *arguments: object) -> T:
-        return await self._runtime.in_thread(_in_words, what, work, *arguments, pool=self.threads)
+        return await self._runtime.in_thread(_with_context, what, work, *arguments, pool=self.threads)
 
 
 class FileEngine(_AsyncFolder):
@@ -230,7 +233,7 @@ class FileEngine(_AsyncFolder):
 
     async def close(self) -> None:
         for threads in (self.threads, self._registry.threads):
-            threads.shutdown(wait=False)  # nothing is in flight
+            threads.shutdown(wait=False)  # idle
 
 
 class FileRegistry(_AsyncFolder):
@@ -241,12 +244,12 @@ class FileRegistry(_AsyncFolder):
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
-        return await self._in_thread(f"set {name}", self._set, name, value, lambda found: found == version)
+        return await self._in_thread(f"set {name}", self._set, name, value, lambda current: current == version)
 
     async def put(self, name: str, value: bytes) -> str:
         check_name(name)
         stored = await self._in_thread(f"set {name}", self._set, name, value, lambda _: True)
-        assert stored is not None  # there was no condition
+        assert stored is not None  # unconditional
         return stored
 
     def _set(self, name: str, value: bytes, may: Callable[[str | None], bool]) -> str | None:
@@ -259,8 +262,8 @@ class FileRegistry(_AsyncFolder):
 
     async def list(self, folder: str) -> dict[str, str]:
         def versions() -> dict[str, str]:
-            found = ((name, _version(path)) for name, path in self._folder.walk(folder))
-            return {name: version for name, version in found if version is not None}
+            files = ((name, _version(path)) for name, path in self._folder.walk(folder))
+            return {name: version for name, version in files if version is not None}
 
         return await self._in_thread(f"list {folder}", versions)
 
@@ -273,14 +276,14 @@ class FileRegistry(_AsyncFolder):
         await self._in_thread(f"delete {name}", delete)
 
 
-def _in_words(what: str, work: Callable[..., T], *arguments: object) -> T:
-    """Do the work; an error of the file system says what it means."""
+def _with_context(what: str, work: Callable[..., T], *arguments: object) -> T:
+    """Do the work; map errors of the file system to messages."""
     try:
         return work(*arguments)
     except UnavailableError:
         raise
     except PermissionError as error:
-        raise RefusedError(f"the folder of the store doesn't let this server {what}: {error}") from error
+        raise RefusedError(f"the folder of the store can't {what}: fix its permissions ({error})") from error
     except OSError as error:
         if is_no_room(error):
             raise StorageFullError(f"the folder of the store can't {what}: free space on its disk ({error})") from error
@@ -296,19 +299,19 @@ def _read(path: Path, position: int = 0, length: int | None = None) -> bytes | N
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             return None
-        left = max(status.st_size - position, 0)
-        return os.pread(file, left if length is None else min(left, length), position)  # no object has 2 GiB
+        remaining = max(status.st_size - position, 0)
+        return os.pread(file, remaining if length is None else min(remaining, length), position)  # no object has 2 GiB
     finally:
         os.close(file)
 
 
 def _version(path: Path) -> str | None:
-    found = _read(path, 0, _VERSION_BYTES)
-    return None if found is None else _version_in(found)
+    prefix = _read(path, 0, _VERSION_BYTES)
+    return None if prefix is None else _version_in(prefix)
 
 
 def _version_in(data: bytes) -> str:
-    """Of a damaged value too, which can so be replaced."""
+    """Return the version of a value, even a damaged one, so that it can be replaced."""
     return data[:_VERSION_BYTES].decode(errors="replace")
 
 

@@ -1,8 +1,8 @@
-"""An object store as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
+"""Object stores as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
 
-Nothing is tried again here, for a second try would meet the first one's object and be told that it exists. A registry's
-versions are etags, which all stores list. GCS compares generations instead, which its listings don't have: there a
-compare-and-set first asks which generation has the etag.
+Requests are never retried here: a second attempt would meet the first one's object and be told that it exists. A
+registry's versions are ETags, which all stores list. GCS compares generations instead, which its listings lack: there,
+compare-and-set first looks up the generation that has the ETag.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from nadi.object_log.engine import VersionedValue, check_name
-from nadi.object_log.failures import FOREIGN, RefusedError, asked, is_no_bucket, told
+from nadi.object_log.failures import FOREIGN, RefusedError, is_no_bucket, map_errors, told
 from nadi.object_log.urls import RemoteStore
 from nadi.wire.fields import Buffer
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, PutResult
 
 T = TypeVar("T")
-TIMEOUT_S = 10  # of a request: a frame of 4 MiB has 400 KiB/s
-_DELETES_AT_ONCE = 10  # where each is a request of its own
-_BULK = 1_000  # names in one of S3's requests
+TIMEOUT_S = 10  # per request: 400 KiB/s for a frame of 4 MiB
+_DELETES_AT_ONCE = 10  # where each takes a separate request
+_BULK = 1_000  # names per S3 request
 _PAGE = 1_000
 
 
@@ -34,7 +34,7 @@ class _Objects:
         self._store, self._scheme, self._secrets = remote
 
     async def _put(self, name: str, body: Buffer | Iterator[Buffer], mode: PutMode) -> PutResult | None:
-        """None: its condition refuses it."""
+        """Store an object; return None if the condition fails."""
         check_name(name)
         try:
             return await obstore.put_async(self._store, name, body, mode=mode, use_multipart=False)
@@ -44,7 +44,7 @@ class _Objects:
             problem = told(f"store {name}", error, self._secrets)
         raise problem
 
-    async def _found(self, name: str, work: Awaitable[T]) -> T | None:
+    async def _or_none(self, name: str, work: Awaitable[T]) -> T | None:
         try:
             return await work
         except FOREIGN as error:
@@ -55,19 +55,19 @@ class _Objects:
 
     async def _get(self, name: str) -> tuple[memoryview, ObjectMeta] | None:
         check_name(name)
-        found = await self._found(name, obstore.get_async(self._store, name))
-        if found is None:
+        response = await self._or_none(name, obstore.get_async(self._store, name))
+        if response is None:
             return None
-        return memoryview(await asked(f"read {name}", found.bytes_async(), self._secrets)), found.meta
+        return memoryview(await map_errors(f"read {name}", response.bytes_async(), self._secrets)), response.meta
 
     async def _meta(self, name: str) -> ObjectMeta | None:
-        return await self._found(name, obstore.head_async(self._store, name))
+        return await self._or_none(name, obstore.head_async(self._store, name))
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectMeta]]:
         folder = prefix.rstrip("/")
         try:
             async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
-                # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
+                # consoles mark a folder by an empty object `folder/`, which is listed as `folder`
                 yield [meta for meta in page if meta["path"] not in ("", folder)]
             return
         except FOREIGN as error:
@@ -80,11 +80,11 @@ class _Objects:
         if self._scheme == "s3":
             for first in range(0, len(names), _BULK):
                 batch = list(names[first : first + _BULK])
-                await asked(f"delete {batch[0]}", obstore.delete_async(self._store, batch), self._secrets)
+                await map_errors(f"delete {batch[0]}", obstore.delete_async(self._store, batch), self._secrets)
             return
         for first in range(0, len(names), _DELETES_AT_ONCE):
-            some = names[first : first + _DELETES_AT_ONCE]
-            deletions = (self._found(name, obstore.delete_async(self._store, name)) for name in some)
+            group = names[first : first + _DELETES_AT_ONCE]
+            deletions = (self._or_none(name, obstore.delete_async(self._store, name)) for name in group)
             for failed in await asyncio.gather(*deletions, return_exceptions=True):
                 if isinstance(failed, BaseException):
                     raise failed
@@ -92,26 +92,26 @@ class _Objects:
 
 class ObjectEngine(_Objects):
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        # an iterator: obstore puts them together in a thread of its own, while the loop continues
+        # an iterator: obstore joins them in another thread, without blocking the loop
         return await self._put(name, iter(parts), "create") is not None
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         if position == 0 and length is None:
-            found = await self._get(name)
-            return found[0] if found is not None else None
+            entry = await self._get(name)
+            return entry[0] if entry is not None else None
         check_name(name)
         try:
             if length is None:
-                rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
-                return memoryview(await rest.bytes_async())
-            some = await obstore.get_range_async(self._store, name, start=position, length=max(length, 1))
-            return memoryview(some)[:length]
+                response = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
+                return memoryview(await response.bytes_async())
+            data = await obstore.get_range_async(self._store, name, start=position, length=max(length, 1))
+            return memoryview(data)[:length]
         except FOREIGN as error:
             is_absent = isinstance(error, FileNotFoundError)
             if is_absent and not is_no_bucket(error):
                 return None
             problem = told(f"read {name}", error, self._secrets)
-        # a range that begins past its end is an error to all stores, each with its own
+        # every store raises its own error for a range that begins past the end
         meta = None if is_absent else await self._meta(name)
         if meta is not None and meta["size"] <= position:
             return memoryview(b"")
@@ -124,19 +124,19 @@ class ObjectEngine(_Objects):
     delete = _Objects._delete
 
     async def keeps_versions(self, name: str) -> bool:
-        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell. UnavailableError:
-        the store can't answer."""
+        """Return whether the bucket keeps replaced and deleted objects, as far as an object's headers show.
+        UnavailableError: the store can't answer."""
         meta = await self._meta(name)
         return self._scheme in ("s3", "az") and meta is not None and meta["version"] not in (None, "null")
 
     async def close(self) -> None:
-        """`obstore` closes its connections by itself."""
+        """Do nothing: `obstore` closes its connections itself."""
 
 
 class ObjectRegistry(_Objects):
     async def get(self, name: str) -> VersionedValue | None:
-        found = await self._get(name)
-        return VersionedValue(bytes(found[0]), _version(name, found[1]["e_tag"])) if found is not None else None
+        entry = await self._get(name)
+        return VersionedValue(bytes(entry[0]), _version(name, entry[1]["e_tag"])) if entry is not None else None
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         mode: PutMode = "create"
@@ -153,7 +153,7 @@ class ObjectRegistry(_Objects):
 
     async def put(self, name: str, value: bytes) -> str:
         stored = await self._put(name, value, "overwrite")
-        assert stored is not None  # there was no condition
+        assert stored is not None  # unconditional
         return _version(name, stored["e_tag"])
 
     async def list(self, folder: str) -> dict[str, str]:
@@ -164,7 +164,7 @@ class ObjectRegistry(_Objects):
 
 
 def _version(name: str, e_tag: str | None) -> str:
-    """The etag as all answers have it: Azure's listings leave out the quotes."""
+    """Return the ETag without quotes, which Azure's listings omit."""
     if not e_tag:
-        raise RefusedError(f"the object store sent no ETag for {name}: conditions need them; use another store")
+        raise RefusedError(f"the object store sent no ETag for {name}, which conditions need: use another store")
     return e_tag.strip('"')

@@ -1,4 +1,4 @@
-"""The engine and the registry of a store, and the engine of a log that isn't in it, from their URLs."""
+"""Opens the engine and the registry of a store, and the engine of a separate log, from their URLs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from nadi.runtime import Runtime
 
 
 async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
-    """Those of `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///`, of this call alone; for a
-    cluster: `open_of_chunks` takes HDFS, too. Closing the engine closes both. config: see `remote_store`. Nothing is
-    asked of a remote store yet: see `prove`. InvalidArgumentError: it isn't such a URL, or the configuration lacks
-    something. UnavailableError: the folder can't be used."""
+    """Open `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///` (private to this call) for a
+    cluster.
+
+    Use `open_of_chunks` for HDFS. Closing the engine closes both. config: see `remote_store`. A remote store isn't
+    contacted yet: see `prove`. InvalidArgumentError: not such a URL, or the configuration is incomplete.
+    UnavailableError: the folder can't be used.
+    """
     check_shared(url)
     folder = folder_of(url, **config)
     if folder is not None:
@@ -30,24 +33,28 @@ async def open_engines(url: str, runtime: Runtime, **config: str) -> tuple[LogEn
 
 
 async def open_of_chunks(url: str, runtime: Runtime, **config: str) -> tuple[LogEngine, Registry]:
-    """`open_engines`, for whoever says in a store whose the chunks in it are. Errors: likewise."""
+    """`open_engines` for stores that hold only chunks and their owner's name, HDFS included. Same errors."""
     if urlsplit(url).scheme == HDFS:
         return open_hdfs(url, runtime, **config)
     return await open_engines(url, runtime, **config)
 
 
 async def open_log(url: str, runtime: Runtime, *, make: bool, **options: str) -> OwnEngine:
-    """The engine of `nats://host:4222/STREAM`; `tls://` wants TLS. make: make the stream if it isn't there. options:
-    see `where`. InvalidArgumentError: it isn't such a URL, or `nats-py` isn't installed. StoreError: NATS refuses, or
-    the stream can't hold a log. UnavailableError: it gives no answer for a long while."""
-    place = where(url, os.environ, **options)
+    """Open the log at `nats://host:4222/STREAM`; `tls://` requires TLS.
+
+    make: create a missing stream. options: see `where`. InvalidArgumentError: not such a URL, or `nats-py` isn't
+    installed. StoreError: NATS refuses, or the stream can't hold a log. UnavailableError: it doesn't respond for a long
+    time.
+    """
+    location = where(url, os.environ, **options)
     try:
         from nadi.object_log.jetstream.engine import open_jetstream
     except ImportError:
-        raise InvalidArgumentError("a log in NATS needs more: pip install 'nadi[nats]'") from None
-    return await open_jetstream(place, runtime, make=make)
+        raise InvalidArgumentError("a log in NATS needs the package `nats-py`: pip install 'nadi[nats]'") from None
+    return await open_jetstream(location, runtime, make=make)
 
 
 def log_name(url: str, **options: str) -> str:
-    """What a cluster remembers of such a log: not its servers, which may move. Errors: see `where`."""
+    """Return the name by which a cluster identifies such a log: the stream, but not its servers, which may move.
+    Errors: see `where`."""
     return where(url, os.environ, **options).name

@@ -1,4 +1,4 @@
-"""An object store from its URL: one home for what a URL may be, and for how a store is reached."""
+"""Parses the URLs of object stores, and opens them: the only place that knows which URLs are valid."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY_TIMEOUT = timedelta(seconds=30)
 
 
 class RemoteStore(NamedTuple):
-    """secrets: what no text may have. scheme: s3, gs, az or memory."""
+    """Open object store. secrets: values to redact from messages. scheme: s3, gs, az or memory."""
 
     store: ObjectStore
     scheme: str
@@ -33,9 +33,9 @@ class RemoteStore(NamedTuple):
 
 
 def folder_of(url: str, **config: str) -> Path | None:
-    """The folder of `file:///folder`; None for other stores.
+    """Return the folder of `file:///folder`; None for other stores.
 
-    InvalidArgumentError: it is no URL of a store.
+    InvalidArgumentError: not the URL of a store.
 
     >>> folder_of("file:///data/tier2")
     PosixPath('/data/tier2')
@@ -43,39 +43,42 @@ def folder_of(url: str, **config: str) -> Path | None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None or parts.query:
         raise InvalidArgumentError(
-            f"{parts.scheme}://…: a store's URL has no credentials and no query: set its environment variables"
+            f"{parts.scheme}://…: a store's URL can't have credentials or a query: set environment variables instead"
         )
     if parts.scheme != "file":
         if parts.scheme not in (*ELSEWHERE, "memory"):
-            raise InvalidArgumentError(f"{url!r}: a store is file://, {', '.join(f'{name}://' for name in ELSEWHERE)}")
+            raise InvalidArgumentError(
+                f"{url!r} is not a store: use file://, {', '.join(f'{name}://' for name in ELSEWHERE)}"
+            )
         if parts.scheme == HDFS:
             check_form(url)
         if parts.scheme in REMOTE and not parts.netloc:
             raise InvalidArgumentError(f"{url!r} names no bucket: write it as {parts.scheme}://bucket/prefix")
         return None
     if parts.netloc or not parts.path or config:
-        raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
+        raise InvalidArgumentError(f"{url}: use file:///path, without configuration, for a folder")
     return Path(url2pathname(parts.path))
 
 
 def check_shared(url: str) -> None:
-    """InvalidArgumentError if that store can't be a cluster's."""
+    """Raise InvalidArgumentError unless that store can hold a cluster."""
     if urlsplit(url).scheme == HDFS:
         raise InvalidArgumentError(
-            f"{url}: HDFS keeps the chunks of one server, by --tier2; the store of a cluster is file://, "
-            f"{', '.join(f'{name}://' for name in REMOTE)}, for its log takes an object a moment, and replaces small "
-            "values by condition, which HDFS doesn't have"
+            f"{url}: HDFS can't be the store of a cluster, because it has no conditional writes: use file://, "
+            f"{', '.join(f'{name}://' for name in REMOTE)}, or use HDFS with --tier2 for the chunks of one server"
         )
 
 
 def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> RemoteStore:
-    """The store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`. retries: by `obstore`; 0
-    where it matters whether a put that is refused was one's own. timeout_s: of a request. config: such as `endpoint` or
-    `access_key_id`, beside what its environment variables say. InvalidArgumentError: it isn't such a URL, or the
-    configuration lacks something."""
+    """Open the store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`.
+
+    retries: by `obstore`; 0 where the caller must know whether a refused put was its own. timeout_s: per request.
+    config: such as `endpoint` or `access_key_id`, in addition to the environment variables. InvalidArgumentError: not
+    such a URL, or the configuration is incomplete.
+    """
     scheme = urlsplit(url).scheme
     if folder_of(url, **config) is not None or scheme == HDFS:
-        raise InvalidArgumentError(f"{url}: it is no object store")
+        raise InvalidArgumentError(f"{url} is not the URL of an object store")
     if scheme == "memory":
         return RemoteStore(MemoryStore(), scheme, ())
     client: ClientConfig = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": f"{timeout_s}s"}
@@ -85,8 +88,8 @@ def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> Re
     secrets = secrets_of(config)
     try:
         store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=retry)  # type: ignore[call-overload]
-    except Exception as error:  # obstore raises whatever the configuration's parser does
+    except Exception as error:  # obstore passes on any error of the configuration's parser
         problem = InvalidArgumentError(f"{url}: {without_secrets(str(error), secrets)}")
     else:
         return RemoteStore(store, scheme, secrets)
-    raise problem  # here, so that it has no context: its text may have credentials
+    raise problem  # here, so that it has no context: its message may contain credentials

@@ -1,4 +1,4 @@
-"""The whole system in one process: segment store and controller over one data folder."""
+"""A complete server in one process: segment store and controller over one data folder or a cluster's store."""
 
 from nadi.config import ServerConfig, ServerSecurity
 from nadi.standalone.embedded import EmbeddedServer, embedded

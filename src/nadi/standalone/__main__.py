@@ -1,4 +1,4 @@
-"""The child process of `nadi.embedded`: serves until its standard input closes or SIGTERM comes."""
+"""Child process of `nadi.embedded`: serves until its standard input closes or SIGTERM arrives."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from nadi.standalone.server import Server
 
 
-def _say(ready: Ready) -> None:
+def _report(ready: Ready) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def _serve(config: ServerConfig, served: list[str]) -> None:
-    """served: gets the controller's URI once it is."""
+    """Serve. served: receives the controller's URI once clients can connect."""
     from nadi.standalone.assembly import serve
 
     def ready(server: Server | ClusterServer) -> None:
-        _say(Ready(server.controller_uri, *server.store_address, server.rest_uri))
+        _report(Ready(server.controller_uri, *server.store_address, server.rest_uri))
         served.append(server.controller_uri)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def parent_spoke() -> None:
+    def on_parent_input() -> None:
         if not os.read(0, 4096):
             loop.remove_reader(0)
             stop.set()
 
-    loop.add_reader(0, parent_spoke)
+    loop.add_reader(0, on_parent_input)
     server: Server | ClusterServer
     if config.store:
         from nadi.standalone.clustered import ClusterServer
@@ -62,7 +62,7 @@ def main() -> int:
     served: list[str] = []
     try:
         try:
-            import nadi.limits  # noqa: F401 - it raises where NADI_LIMITS is wrong; before anything takes a limit over
+            import nadi.limits  # noqa: F401 - raises if NADI_LIMITS is invalid, before any module reads a limit
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from error
         logs.set_up_from(os.environ, "nadi %(levelname)s %(message)s")
@@ -71,12 +71,12 @@ def main() -> int:
 
         uvloop.run(_serve(config, served))
     except NadiError as error:
-        if served or isinstance(error, DataFolderTakenError):  # long after anybody waited for the start
+        if served or isinstance(error, DataFolderTakenError):  # the parent no longer waits for the start
             logging.error("%s", error)
             return 1
         kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")
-        text = str(error).encode(errors="backslashreplace").decode()  # a folder's name need not be text
-        _say(Ready(error=text, error_kind=kind))
+        text = str(error).encode(errors="backslashreplace").decode()  # a folder's name may not be Unicode
+        _report(Ready(error=text, error_kind=kind))
         return 1
     return 0
 

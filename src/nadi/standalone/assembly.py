@@ -1,8 +1,8 @@
-"""A server put together: its ports for REST, appends and reads, and gRPC; TLS and logins; its figures; its own clients.
+"""Assembles a server: ports for REST, gRPC, and appends and reads; TLS and logins; metrics; its internal clients.
 
-`ServerAssembly` is the same for a server of a data folder (`server`) and one of a cluster (`clustered`). They add what
-is behind the ports: the segment store, what answers calls, and the order in which all of it starts. `serve` runs one
-until it is told to stop. The REST port answers before the data is recovered, for health is asked there.
+`ServerAssembly` is common to the server of a data folder (`server`) and of a cluster (`clustered`). They add what is
+behind the ports: the segment store, the controller or proxy, and the start order. `serve` runs a server until it is
+stopped. The REST port opens before the data is recovered, so that health can be queried meanwhile.
 """
 
 from __future__ import annotations
@@ -49,32 +49,36 @@ if TYPE_CHECKING:
 STOP_GRACE_S = 1.0
 MEANINGS = by_name(
     (
-        Meaning("nadi_build_info", "Always 1; the label has nadi's version.", ("version",)),
-        Meaning("nadi_connections", "Connections that are open, by door.", ("door",)),
-        Meaning("nadi_connections_refused", "Connections that found no place, by door.", ("door",), "counter"),
-        Meaning("nadi_connections_ended", "Connections that had to go for others, by door.", ("door",), "counter"),
-        Meaning("nadi_rpc_calls", "Calls of gRPC that are in progress."),
-        Meaning("nadi_rpc_calls_refused", "Calls of gRPC refused, as their address had too many.", (), "counter"),
+        Meaning("nadi_build_info", "Always 1, with nadi's version as a label.", ("version",)),
+        Meaning("nadi_connections", "Open connections, by door (store or REST port).", ("door",)),
+        Meaning("nadi_connections_refused", "Connections rejected at a limit, by door.", ("door",), "counter"),
+        Meaning("nadi_connections_ended", "Connections evicted in favour of others, by door.", ("door",), "counter"),
+        Meaning("nadi_rpc_calls", "RPC calls over gRPC in progress."),
+        Meaning(
+            "nadi_rpc_calls_refused", "RPC calls over gRPC rejected because their address had too many.", (), "counter"
+        ),
         Meaning("nadi_logins_failed", "Calls and requests without valid credentials.", (), "counter"),
-        Meaning("nadi_permissions_refused", "Calls and requests that weren't permitted.", (), "counter"),
+        Meaning("nadi_permissions_refused", "Calls and requests without the required permission.", (), "counter"),
     )
 )
 
 
 class ServerAssembly:
-    """`async with` one serves until the block ends. A kind of server defines `where`, `_assemble` and `_health`. store:
-    the kind's to make, before the first port opens. store_address, controller_uri, rest_uri: as clients are told; empty
-    until it listens there."""
+    """Server that runs within `async with`.
+
+    A kind of server defines `where`, `_assemble` and `_health`, and creates `store` before the first port opens.
+    store_address, controller_uri, rest_uri: as given to clients; empty until the port is open.
+    """
 
     store: SegmentStore
-    where: str  # what it keeps its data in
+    where: str  # data folder or URL of the store
 
     def __init__(self, config: ServerConfig, runtime: Runtime = REAL) -> None:
         config.check()
         self._config, self._runtime = config, runtime
         self.store_address, self.controller_uri, self.rest_uri = ("", 0), "", ""
         self._rpc_address = ("", 0)
-        self._own_rest = ""  # of this process, where others share a port
+        self._own_rest = ""  # URI of this process's own REST port, besides a shared one
         self._api: Api | None = None
         self._rests: list[RestServer] = []
         self._calls: list[Shares] = []
@@ -96,14 +100,14 @@ class ServerAssembly:
             self._parts = parts.pop_all()
 
     async def _assemble(self, parts: Ending) -> None:
-        """Start everything; `parts` has what ends it."""
+        """Start everything; shutdown steps are added to `parts`."""
         raise NotImplementedError
 
     def _health(self) -> Component:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Clean stop: requests under way are answered, state is written, what is locked is released."""
+        """Stop cleanly: answer requests under way, write the state, release locks."""
         await self._parts.aclose()
 
     async def __aenter__(self) -> Self:
@@ -114,11 +118,12 @@ class ServerAssembly:
         await self.stop()
 
     async def _listen_rest(self, parts: Ending, proxy: Callable[[Api], RestProxy] | None = None) -> None:
-        """At its own port, and then at the one that it shares. proxy: puts the cluster's answers around its own."""
+        """Open the server's own REST port, then the shared one. proxy: wraps the application with the cluster's
+        proxy."""
         config = self._config
         if config.rest_port is None:
             return
-        # a server without REST starts a tenth of a second earlier without these
+        # importing these takes a tenth of a second, which a server without REST saves
         from nadi.controller.metrics import OwnMetrics
         from nadi.controller.rest.endpoint import Api
         from nadi.controller.rest.server import RestServer
@@ -136,22 +141,22 @@ class ServerAssembly:
             self._rests.append(rest)
             with listening(config.host, port, "--rest-port"):
                 await rest.start()
-            parts.step("the REST door", rest.stop, STOP_DOOR_S)
+            parts.step("the REST port", rest.stop, STOP_DOOR_S)
         self._own_rest, self.rest_uri = self._rests[0].uri, self._rests[-1].uri
 
     async def _listen_store(self) -> tuple[str, int]:
-        host, told = self._config.host, self._config.advertised_host
+        host, advertised = self._config.host, self._config.advertised_host
         port = DEFAULT_STORE_PORT if self._config.store_port is None else self._config.store_port
         with listening(host, port, "--store-port"):
             address = await self.store.listen(host, port, self._context)
-        # a certificate bears names rather than numbers
-        self.store_address = (told or (host if self._tls is not None else address[0]), address[1])
+        # certificates usually name hosts rather than addresses
+        self.store_address = (advertised or (host if self._tls is not None else address[0]), address[1])
         return address
 
     async def _listen_rpc(
         self, parts: Ending, port: int, add: Callable[[grpc.aio.Server], Shares], *, shares_port: bool = False
     ) -> None:
-        """add: has a server, which isn't started, answer calls; `_rpc_address` is set by then."""
+        """Open a gRPC port. add: makes a server that isn't started yet answer calls; `_rpc_address` is set by then."""
         host, tls = self._config.host, self._tls
         rpc = rpc_server(shares_port=shares_port)
         address, credentials = f"{host}:{port}", tls.grpc_credentials() if tls is not None else None
@@ -159,16 +164,16 @@ class ServerAssembly:
             port = rpc.add_secure_port(address, credentials) if credentials else rpc.add_insecure_port(address)
             if port == 0:
                 raise RuntimeError("the address is in use")
-        told = self._config.advertised_host or host
+        advertised = self._config.advertised_host or host
         if not shares_port:
-            self._rpc_address = (told, port)
+            self._rpc_address = (advertised, port)
         self._calls.append(add(rpc))
         await rpc.start()
-        parts.step("the gRPC door", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
-        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
+        parts.step("the gRPC port", partial(rpc.stop, STOP_GRACE_S), STOP_DOOR_S)
+        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{advertised}:{port}"
 
     def _open_own_clients(self, parts: Ending, door: Door, index: OwnClients) -> None:
-        """Let the page, and data that comes to the REST port, through the ports that all clients use."""
+        """Connect the web page and the REST port's data requests to the server through its ordinary ports."""
         closing: list[Callable[[], Awaitable[None]]] = [index.close]
         if self._api is not None:
             intake = _OwnIntake(OwnClients(INGEST_ANSWER_S, door), asks=self._config.security.asks)
@@ -176,9 +181,9 @@ class ServerAssembly:
             closing += [intake.close, self._page.close]
 
         async def close() -> None:
-            await asyncio.gather(*(one() for one in closing))
+            await asyncio.gather(*(close_client() for close_client in closing))
 
-        parts.step("this server's own clients", close, STOP_DOOR_S)
+        parts.step("this server's internal clients", close, STOP_DOOR_S)
 
     def _samples(self) -> Iterator[Sample]:
         yield _sample("nadi_build_info", 1, nadi.__version__)
@@ -186,9 +191,9 @@ class ServerAssembly:
         doors = {"store": [self.store.listener] if self.store.listener else []}
         doors["rest"] = [rest.listener for rest in self._rests]
         for door, listeners in doors.items():
-            yield _sample("nadi_connections", sum(len(one.guests) for one in listeners), door)
-            yield _sample("nadi_connections_refused", sum(one.refused for one in listeners), door)
-            yield _sample("nadi_connections_ended", sum(one.ended for one in listeners), door)
+            yield _sample("nadi_connections", sum(len(listener.guests) for listener in listeners), door)
+            yield _sample("nadi_connections_refused", sum(listener.refused for listener in listeners), door)
+            yield _sample("nadi_connections_ended", sum(listener.ended for listener in listeners), door)
         yield _sample("nadi_rpc_calls", sum(calls.entered for calls in self._calls))
         yield _sample("nadi_rpc_calls_refused", sum(calls.refused for calls in self._calls))
         if self.gate is not None:
@@ -216,8 +221,8 @@ def _gate_of(security: ServerSecurity) -> Gate | None:
 
 
 class _OwnIntake:
-    """The `Intake` of a server, for data that comes to its REST port: it is a client of its own ports. It is imported
-    with the first request: most servers get none, and start sooner without it."""
+    """`Intake` of a server for data sent to its REST port, through clients of its own ports. Imports the implementation
+    with the first request, which most servers never get, to start faster."""
 
     def __init__(self, clients: OwnClients, *, asks: bool) -> None:
         self._clients, self._asks = clients, asks
@@ -225,15 +230,15 @@ class _OwnIntake:
         self._intake: HttpIntake | None = None
 
     async def events(self, stream: StreamName, sent: Sent) -> int:
-        return await (await self._opened()).events(stream, sent)
+        return await (await self._open()).events(stream, sent)
 
     async def logs(self, stream: StreamName, sent: Sent) -> Rejected | None:
-        return await (await self._opened()).logs(stream, sent)
+        return await (await self._open()).logs(stream, sent)
 
     async def close(self) -> None:
         await (self._intake or self._clients).close()
 
-    async def _opened(self) -> HttpIntake:
+    async def _open(self) -> HttpIntake:
         async with self._opening:
             if self._intake is None:
                 await asyncio.to_thread(importlib.import_module, "nadi.ingest.intake")
@@ -252,10 +257,13 @@ async def serve(
     until: asyncio.Event | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect, `stopping` when it is to
-    stop. Told so while it starts, it stops once it has started, for threads may write what is half open; it is never
-    ready. DataFolderTakenError: it has stopped, because another server has the data folder. StoreError: likewise,
-    because tier 2 is another's, or was emptied."""
+    """Serve until SIGTERM, SIGINT or `until`.
+
+    ready: called once clients can connect. stopping: called when the server begins to stop. A stop during the start
+    takes effect once it has started, because threads may be writing; `ready` isn't called then. DataFolderTakenError:
+    stopped because another server has the data folder. StoreError: stopped because tier 2 has another owner, or was
+    emptied.
+    """
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
     stop = until or asyncio.Event()
@@ -263,25 +271,25 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
-    async def until_told() -> None:
+    async def until_stopped() -> None:
         await stop.wait()
         stopping()
 
-    told = asyncio.create_task(until_told())
+    stop_task = asyncio.create_task(until_stopped())
     try:
         async with server:
             if not stop.is_set():
-                # What lives as long as the process: a full collection that walks it stops all for 20 ms and more.
+                # exempt long-lived objects: a full collection of them blocks everything for 20 ms or more
                 gc.collect()
                 gc.freeze()
                 ready(server)
             taken = asyncio.create_task(server.store.taken.wait())
-            await asyncio.wait([told, taken], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stop_task, taken], return_when=asyncio.FIRST_COMPLETED)
             taken.cancel()
             stop.set()
-            await told
+            await stop_task
     finally:
-        told.cancel()
+        stop_task.cancel()
     claim = server.store.chunks.claim
     if claim is not None and claim.lost is not None:
         raise claim.lost.with_traceback(None)

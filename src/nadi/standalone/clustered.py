@@ -1,6 +1,4 @@
-"""A server of a cluster: `cluster.node` over the store of a URL. What it keeps on this machine is a copy that nobody
-needs.
-"""
+"""Server of a cluster: `cluster.node` over the store at a URL. Its files on this machine are only a cache."""
 
 from __future__ import annotations
 
@@ -35,9 +33,11 @@ _COPIES = "copies"
 
 
 class ClusterServer(ServerAssembly):
-    """`async with ClusterServer(ServerConfig(store="s3://bucket/prefix")) as server:` serves until the block ends.
+    """Server to use as `async with ClusterServer(ServerConfig(store="s3://bucket/prefix")) as server:`.
+
     StoreError: the store can't hold a cluster. DataFolderError: another server uses the cache, or it is a data folder.
-    InvalidArgumentError, UnavailableError: as for `Server`."""
+    InvalidArgumentError, UnavailableError: as for `Server`.
+    """
 
     def __init__(self, config: ServerConfig, runtime: Runtime = REAL) -> None:
         super().__init__(config, runtime)
@@ -55,8 +55,7 @@ class ClusterServer(ServerAssembly):
             raise
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Clean stop, within CLUSTER_DRAIN_S. drain: first hand everything over to the other servers, if there are
-        any."""
+        """Stop cleanly, within CLUSTER_DRAIN_S. drain: first hand over all containers to the other servers, if any."""
         if drain and self._config.drains:
             await self.node.drain()
         await super().stop()
@@ -70,7 +69,7 @@ class ClusterServer(ServerAssembly):
         if self._config.shared is not None:
             await self._listen_rpc(parts, self._config.shared.controller, proxy.add_to, shares_port=True)
         rpc = f"{self._rpc_address[0]}:{self._rpc_address[1]}"
-        door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # as all clients, and servers
+        door = partial(Door, rpc, tls=self._tls is not None, trusted=self._authority)  # like any client
         index = OwnClients(PAGE_ANSWER_S, door(endpoint_of=self.node.map.endpoint_of, token=self.node.own_token))
         rest = self._own_rest.partition("://")[2]
         self.node.join(ServerAddresses(self.store_address, self._rpc_address, rest), parts, index.index_times)
@@ -80,7 +79,7 @@ class ClusterServer(ServerAssembly):
         self._open_own_clients(parts, door(), index)
 
     async def _open_node(self, parts: Ending) -> None:
-        """The object store, and this server's segment store over it."""
+        """Open the object store, and this server's segment store over it."""
         config = self._config
         engine, registry = await open_engines(self._url, self._runtime, **config.store_options)
         parts.step("the object store", engine.close, STOP_DOOR_S, after_all=True)
@@ -108,7 +107,8 @@ class ClusterServer(ServerAssembly):
         of_process(server=self.id)
 
     async def _open_log(self, url: str, store: LogEngine, parts: Ending) -> OwnLog:
-        """Its stream is made for a new cluster alone: in place of one that was lost, servers that run would go on."""
+        """Open the log. Its stream is created only for a new cluster: recreating a lost one would let running servers
+        go on."""
         options = self._config.log_options
         name = log_name(url, **options)
         known = await known_cluster(store, name, self._runtime)
@@ -124,13 +124,13 @@ class ClusterServer(ServerAssembly):
 
 
 def emptied_cache(folder: Path) -> tuple[FolderLock, Path]:
-    """Empty what a former server left there, for others may have had its containers since; return the lock on the
-    folder, and the folder in it for copies. Blocking. DataFolderLockedError: another server uses it. DataFolderError:
-    it has the data of a server without a cluster; nothing is changed."""
+    """Lock a cache folder and delete the copies in it, which may be stale; return the lock, and the folder for new
+    copies.
+
+    Blocking. DataFolderLockedError: another server uses it. DataFolderError: it is a data folder; nothing is changed.
+    """
     if find(folder).store is not None:
-        raise DataFolderError(
-            f"{folder} has the data of a server without a cluster: give the cache a folder of its own"
-        )
+        raise DataFolderError(f"{folder} is a data folder and can't be a cache: choose another folder for the cache")
     lock = FolderLock(folder)
     try:
         shutil.rmtree(folder / _COPIES, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A private server for tests and notebooks: `with nadi.embedded("data") as server: ...`.
+"""Private server for tests and notebooks: `with nadi.embedded("data") as server: ...`.
 
-It runs in a child process (docs/decisions/0001): it doesn't share the caller's interpreter lock, and
-it ends when a caller is killed, because the child stops when its standard input closes.
-Ctrl-C in a terminal and interrupting a notebook reach only the caller, which may still have things to store.
+The server runs in a child process (docs/decisions/0001), so it doesn't share the caller's interpreter lock. It ends
+when the caller is killed, because it stops when its standard input closes. Ctrl-C in a terminal and interrupting a
+notebook reach only the caller, which may still have data to write.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from nadi.errors import (
 )
 
 START_TIMEOUT_S = 60.0
-MOST_TOLD_BYTES = 65_536  # by its process, of where it listens
-KILL_AFTER_S = 3.0  # a server that ends itself, whatever keeps it, hasn't then
-ERROR_KINDS = {  # of a start, what is said more exactly first
+MAX_READY_BYTES = 65_536  # of the child's report
+KILL_AFTER_S = 3.0  # time after the server should have ended itself
+ERROR_KINDS = {  # of a failed start; subclasses first
     "folder": DataFolderError,
     "full": StorageFullError,
     "argument": InvalidArgumentError,
@@ -44,19 +44,19 @@ ERROR_KINDS = {  # of a start, what is said more exactly first
 
 
 def encoded(config: ServerConfig) -> str:
-    """The argument of a child process: JSON in ASCII, for names of files need not be Unicode."""
+    """Return the child's argument: JSON in ASCII, because file names may not be Unicode."""
     return json.dumps(msgspec.to_builtins(config))
 
 
 def stop_s(config: ServerConfig) -> float:
-    """How long a server may take to stop before it ends itself as it is."""
+    """Return the time limit after which a stopping server ends itself."""
     from nadi.limits import CLUSTER_STOP_S, STOP_S
 
     return CLUSTER_STOP_S if config.store else STOP_S
 
 
 class Ready(msgspec.Struct):
-    """What the child says on its standard output: where it listens, or why it can't."""
+    """Report of the child on its standard output: its addresses, or the error of the start."""
 
     controller_uri: str = ""
     store_host: str = ""
@@ -67,11 +67,11 @@ class Ready(msgspec.Struct):
 
 
 class EmbeddedServer:
-    """A running child server. Clients connect to `controller_uri`; `pid` is its process. `rest_uri` is the address of
-    the REST interface, if it was requested."""
+    """Running server in a child process. Clients connect to `controller_uri`; `pid` is its process id. `rest_uri` is
+    the address of the REST interface, if requested."""
 
     def __init__(self, config: ServerConfig, *, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
-        self.folder = Path(config.data or config.cache or "")  # none: a worker's own, which goes with it
+        self.folder = Path(config.data or config.cache or "")  # empty for a worker with a temporary cache
         self._stop_s = stop_s(config) + KILL_AFTER_S
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nadi.standalone", encoded(config)],
@@ -85,7 +85,7 @@ class EmbeddedServer:
             if ready.error:
                 self._has_ended_in_time()
                 raise ERROR_KINDS.get(ready.error_kind, UnavailableError)(ready.error)
-        except BaseException:  # Ctrl-C, say
+        except BaseException:  # such as KeyboardInterrupt
             self.kill()
             raise
         self.controller_uri = ready.controller_uri
@@ -101,13 +101,13 @@ class EmbeddedServer:
         return self._process.pid
 
     def _await_ready(self, timeout_s: float) -> Ready:
-        """A whole line, or what there is at the output's end."""
+        """Read the report, up to a complete line or the end of the output."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         until, line = time.monotonic() + timeout_s, b""
-        while b"\n" not in line and len(line) < MOST_TOLD_BYTES:
+        while b"\n" not in line and len(line) < MAX_READY_BYTES:
             if not wait([output], max(0.0, until - time.monotonic())):
-                raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
+                raise RequestTimeoutError(f"the server wasn't ready within {timeout_s:.0f} s: see its messages above")
             part = os.read(output, 4096)
             if not part:
                 break
@@ -118,15 +118,15 @@ class EmbeddedServer:
                 if ready.error or ready.controller_uri:
                     return ready
             raise UnavailableError(
-                f"the server's process printed {line[:100]!r}, and not where it listens: see its messages above, and "
-                "whether a sitecustomize.py or a .pth file prints something wherever Python starts"
+                f"unexpected output of the server's process, {line[:100]!r}: see its messages above, and check whether "
+                "a sitecustomize.py or a .pth file prints something when Python starts"
             )
         if not self._has_ended_in_time():
-            return Ready(error="the server closed its output, didn't end, and was killed; see its messages above")
-        return Ready(error=f"the server ended at once with code {self._process.returncode}; see its messages above")
+            return Ready(error="the server closed its output but didn't end, and was killed: see its messages above")
+        return Ready(error=f"the server ended at once with code {self._process.returncode}: see its messages above")
 
     def _has_ended_in_time(self) -> bool:
-        """Whether it ends within the time that it may take to stop."""
+        """Wait for the process to end within its time limit; return whether it has."""
         try:
             self._process.wait(self._stop_s)
         except subprocess.TimeoutExpired:
@@ -134,17 +134,17 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> None:
-        """Stop the server cleanly, and wait for it: up to two minutes where its disk is slow, and it has much to store.
-        RequestTimeoutError: it didn't even end itself by then, and was killed."""
+        """Stop the server cleanly and wait for it, up to two minutes if its disk is slow and much is unwritten.
+        RequestTimeoutError: it didn't end in that time, and was killed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             if not self._has_ended_in_time():
                 self.kill()
-                raise RequestTimeoutError("the server did not stop in time and was killed")
+                raise RequestTimeoutError("the server didn't stop in time and was killed")
         self._close_pipes()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as in a crash; nothing, once it has ended."""
+        """Kill the server with SIGKILL, as in a crash. Does nothing once it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()
@@ -194,18 +194,18 @@ def embedded(
     tier2_options: Mapping[str, str] | None = None,
     log_max_bytes: int | None = None,
 ) -> EmbeddedServer:
-    """Start a server in a child process and wait until it takes clients.
+    """Start a server in a child process and wait until clients can connect.
 
-    folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, from 1 to
-    1,000; 1 if not given. environment: variables for the server's process. host: where to listen; advertised_host:
-    what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
-    follow their load, "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: the URL of
-    the store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
-    store_options: of it, such as `endpoint`. wal_profile: how long its acknowledgements may take, for how few puts.
-    log: the URL of a log that isn't in the store (docs/jetstream.md), with its log_options. tier2: the URL of a store
-    that keeps the chunks of this one server (docs/tier2.md), with its tier2_options; log_max_bytes: what the log may
-    hold while that takes nothing.
+    folder: data folder; None creates a temporary folder, which isn't removed. port: of the controller, 0 for any free
+    one. rest_port: of the REST interface; None for no REST. containers: of a new folder, from 1 to 1,000; default 1.
+    environment: variables for the server's process. host: address to listen on; advertised_host: address given to
+    clients, if different. security: TLS and logins. scaling: how streams with a scaling policy follow their load,
+    "fast" (within seconds) or "classic" (Pravega's rules, within tens of minutes). store: URL of a cluster's store
+    (docs/cluster.md); the server joins that cluster, and `folder` is only a cache. store_options: of the store, such as
+    `endpoint`. wal_profile: trades acknowledgement latency for fewer PUTs. log: URL of a log outside the store
+    (docs/jetstream.md), with its log_options. tier2: URL of a store for the chunks of this one server (docs/tier2.md),
+    with its tier2_options; log_max_bytes: the log's maximum size while tier 2 accepts nothing.
+
     Raises DataFolderError, StoreError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile

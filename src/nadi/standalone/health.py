@@ -1,4 +1,4 @@
-"""The current health of a running server, as its parts report it."""
+"""Current health of a running server, from the state of its parts."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
 
-_DAMAGE_SHOWN = 20  # places of each container
+_DAMAGE_SHOWN = 20  # damaged ranges per container
 
 
 def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = "") -> Component:
-    """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
-    cluster's active controller is, if another server of it has that."""
+    """Return the server's health. controller: None until it accepts requests. rpc_uri: of the gRPC port, "" until it is
+    open. elsewhere: address of the active controller if another server of the cluster has it."""
     scrub = leaf("scrub", HealthStatus.STARTING)
-    if store.scrub.started:  # what it found doesn't stop the server from working
+    if store.scrub.started:  # damage that it found doesn't make the server unhealthy
         passes = {"running": store.scrub.running, "last": store.scrub.last}
-        found = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
-        scrub = leaf("scrub", HealthStatus.FAILED if store.scrub.ended else HealthStatus.UP, found)
+        details = {name: msgspec.to_builtins(progress) for name, progress in passes.items() if progress is not None}
+        scrub = leaf("scrub", HealthStatus.FAILED if store.scrub.ended else HealthStatus.UP, details)
     claim, pairs = store.chunks.claim, zip(store.containers, store.storage_writers, strict=True)
     parts = [
         parent("containers", [_container(container) for container in store.containers]),
-        parent("storage-writers", [_writer(writer, one, is_elsewhere=claim is not None) for one, writer in pairs]),
+        parent("storage-writers", [_writer(writer, owner, is_elsewhere=claim is not None) for owner, writer in pairs]),
         _peers(store),
         scrub,
     ]
-    if claim is not None:  # the chunks aren't in the data folder; a store that doesn't answer holds nobody up yet
-        details: dict[str, Any] = {"url": claim.url, "claimed": claim.is_confirmed}
+    if claim is not None:  # chunks outside the data folder; their store may be unresponsive without harm for a while
+        tier2: dict[str, Any] = {"url": claim.url, "claimed": claim.is_confirmed}
         if claim.lost is not None:
-            details = {"url": claim.url, "error": str(claim.lost)}
-        parts.insert(2, leaf("tier2", HealthStatus.UP if claim.lost is None else HealthStatus.FAILED, details))
+            tier2 = {"url": claim.url, "error": str(claim.lost)}
+        parts.insert(2, leaf("tier2", HealthStatus.UP if claim.lost is None else HealthStatus.FAILED, tier2))
     if controller is not None:
         active = leaf("controller", HealthStatus.UP, {"unfinished": controller.unfinished})
     elif elsewhere:
@@ -48,7 +48,7 @@ def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: s
 
 
 def _peers(store: SegmentStore) -> Component:
-    """Memory held for those who are connected, of what it may be, and how many there are."""
+    """Return memory and number of connected peers, with their limits."""
     listener, budget = store.listener, store.budget
     if listener is None:
         return leaf("peers", HealthStatus.STARTING)
@@ -66,7 +66,7 @@ def _peers(store: SegmentStore) -> Component:
 
 
 def _container(container: Container) -> Component:
-    """A container that lost its log restarts by itself."""
+    """Return a container's health. After losing its log, it restarts by itself."""
     name = f"container-{container.number}"
     if container.ended:
         return leaf(name, HealthStatus.DOWN)
@@ -90,7 +90,7 @@ def _container(container: Container) -> Component:
         "snapshot_damaged": snapshots.damage,
         "snapshot_renewed": snapshots.renewed,
     }
-    details |= {what: found for what, found in unusual.items() if found}
+    details |= {name: value for name, value in unusual.items() if value}
     damaged = container.damaged
     if damaged:
         details["damaged_places"] = len(damaged) + container.damage.unlisted
@@ -99,8 +99,8 @@ def _container(container: Container) -> Component:
 
 
 def _writer(writer: StorageWriter, container: Container, *, is_elsewhere: bool) -> Component:
-    """With tier 2 elsewhere, what it can't move holds nobody up before the log is at its bound; nor does a restart
-    help then."""
+    """Return a storage writer's health. With a separate tier 2, failures to move data don't matter before the log is
+    full, and a restart doesn't help then."""
     name = f"storage-writer-{writer.number}"
     if not writer.started:
         return leaf(name, HealthStatus.STARTING)

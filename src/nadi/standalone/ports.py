@@ -1,4 +1,4 @@
-"""The ports of a server: which are free, and errors about those that aren't."""
+"""Finds free ports of a server, and reports ports that can't be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRIED = 1_000  # ports after the controller's
 
 
 def free_ports(host: str, after: int, count: int, taken: Collection[int] = ()) -> range:
-    """The next `count` ports in a row that nobody listens at and that aren't in `taken`; none if there are too few."""
+    """Return the next `count` consecutive free ports that aren't in `taken`; an empty range if there are too few."""
     first = after + 1
     for port in range(first, min(first + _TRIED, 65_536)):
         if port in taken or bind_error(host, port) is not None:
@@ -23,11 +23,11 @@ def free_ports(host: str, after: int, count: int, taken: Collection[int] = ()) -
 
 
 def bind_error(host: str, port: int) -> OSError | None:
-    """Why nobody can listen there now; None if one can."""
+    """Return the error of listening on that port; None if it is free."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
     except OSError as error:
         return error
     return None
@@ -35,12 +35,12 @@ def bind_error(host: str, port: int) -> OSError | None:
 
 @contextmanager
 def listening(host: str, port: int, option: str) -> Iterator[None]:
-    """UnavailableError, which names the option to change, if that fails."""
+    """Context of opening a port. UnavailableError: it failed; the message names the option to change."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # gRPC's are RuntimeErrors without a reason
-        why = bind_error(host, port) or error
-        others = "" if option == "--port" else "; `nadi up --port N` chooses it next to N"
+    except (OSError, RuntimeError) as error:  # gRPC raises RuntimeErrors without a reason
+        reason = bind_error(host, port) or error
+        hint = "" if option == "--port" else "; `nadi up --port N` chooses a port after N"
         raise UnavailableError(
-            f"can't listen on {host}:{port} ({why}): stop what uses it, or give another port as {option}{others}"
+            f"can't listen on {host}:{port} ({reason}): stop the program that uses it, or set {option}{hint}"
         ) from None

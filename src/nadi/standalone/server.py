@@ -1,7 +1,7 @@
-"""A server of a data folder: a segment store and a controller over it, in one event loop.
+"""Server of a data folder: a segment store and a controller over it, in one event loop.
 
-The controller reaches segments through the store's in-process door, with the same commands that
-others send over the wire.
+The controller accesses segments through the store's in-process interface, with the same commands that other clients
+send over the wire.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 
 
 class Server(ServerAssembly):
-    """`async with Server(ServerConfig(data=folder)) as server:` serves until the block ends. DataFolderError,
-    StoreError: the folder, or tier 2, can't be used. UnavailableError: a port is taken. InvalidArgumentError: the
-    configuration is wrong."""
+    """Server to use as `async with Server(ServerConfig(data=folder)) as server:`.
+
+    DataFolderError, StoreError: the folder, or tier 2, can't be used. UnavailableError: a port is taken.
+    InvalidArgumentError: the configuration is invalid.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         super().__init__(config)
         self.folder = config.folder
         self.where = str(self.folder)
         self._scaling = profile_of(config.scaling)
-        self._answering: Controller | None = None  # once everything has started
+        self._answering: Controller | None = None  # set once everything has started
 
     async def _assemble(self, parts: Ending) -> None:
         config = self._config
@@ -72,7 +74,7 @@ class Server(ServerAssembly):
             await self.controller.start()
         except StorageFullError as error:
             raise StorageFullError(
-                f"no room in the data folder {self.folder} ({error}): free space on its disk, then start again"
+                f"the disk of the data folder {self.folder} is full ({error}): free space on it, then start again"
             ) from error
         access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
 
@@ -82,8 +84,8 @@ class Server(ServerAssembly):
             return add_controller(rpc, self.controller, access)
 
         await self._listen_rpc(parts, config.port, add)
-        for rest in self._rests:  # before the controller, which answers what is under way
-            parts.step("the REST door", rest.stop, STOP_DOOR_S)
+        for rest in self._rests:  # stop before the controller, which answers requests under way
+            parts.step("the REST port", rest.stop, STOP_DOOR_S)
         index = OwnClients(PAGE_ANSWER_S, self._door("" if tokens is None else tokens.master()))
         self.controller.retention.index_times = index.index_times
         self._open_own_clients(parts, self._door(), index)
@@ -94,7 +96,7 @@ class Server(ServerAssembly):
             self._api.controller, self._api.left = self.controller, leaving
 
     def _door(self, token: str = "") -> Door:
-        """Whatever clients are told, it is in this process."""
+        """Return this process's own address, whatever address clients are given."""
         host, port = self._config.host, self._rpc_address[1]
         host = DEFAULT_HOST if is_any_address(host) else host
         certificate, store = self._config.security.tls_certificate, (host, self._listening[1])
@@ -112,7 +114,7 @@ class Server(ServerAssembly):
 
 
 def _token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
-    """The key for delegation tokens; None if callers needn't identify themselves."""
+    """Return the key for delegation tokens; None if callers needn't authenticate."""
     if not security.asks:
         return None
     if security.signing_key_file is not None:
@@ -123,8 +125,7 @@ def _token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
 
 
 class _Leaving:
-    """What a started server does so that `nadi migrate` can move its data elsewhere: the logic behind
-    `/v1/migration`."""
+    """Implementation of `/v1/migration`, by which `nadi migrate` moves a running server's data."""
 
     def __init__(self, folder: Path, store: SegmentStore) -> None:
         self._folder, self._store = folder, store
@@ -134,8 +135,8 @@ class _Leaving:
         await self._hold.refresh()
 
     async def hold(self, limit_s: float) -> HoldReport:
-        held = await self._hold.begin(limit_s)
-        return HoldReport(self._hold.id, self._store.id, self._hold.left_s, held)
+        containers = await self._hold.begin(limit_s)
+        return HoldReport(self._hold.id, self._store.id, self._hold.left_s, containers)
 
     async def go_on(self) -> None:
         await self._hold.end()
@@ -146,7 +147,7 @@ class _Leaving:
         await self._hold.keep(hold, leave, partial(is_left, stored))
 
     async def stop(self) -> None:
-        """Before the server stops: what waits is answered, or refused if the data is elsewhere."""
+        """Release held writers before the server stops; if the data has moved, their requests are rejected."""
         await self._hold.end()
         if self._hold.is_kept:
             self._hold.refuse()

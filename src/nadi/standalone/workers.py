@@ -1,8 +1,9 @@
-"""A machine used whole: several servers of one cluster over a folder, in processes of their own, behind one door.
+"""Runs several servers of one cluster over a folder, each in its own process, behind shared ports, to use a whole
+machine.
 
-Each worker has its share of the containers, and with it of the segments; clients are told which one has what. Whoever
-connects to the shared ports gets any worker: each answers for all. A worker that ends by itself is started again, and
-meanwhile the others take over what it had.
+Each worker has its share of the containers and their segments; clients are told which worker has which segment. A
+connection to the shared ports reaches any worker, and each answers for all. A worker that dies is restarted; meanwhile
+the others take over its containers.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from nadi.standalone.ports import listening
 
 log = logging.getLogger(__name__)
 
-CONTAINERS_EACH = 4  # of a new folder, for each worker: so many may be moved when one more, or fewer, is started
-_LOOK_S = 0.2
-_LIVES_S = 60.0  # one that has lived for so long is started again at once
+CONTAINERS_EACH = 4  # per worker, in a new folder: enough to rebalance when the number of workers changes
+_POLL_S = 0.2
+_LIVES_S = 60.0  # a worker that lived longer is restarted at once
 
 
 class Workers:
-    """config: of `workers` servers. Its data folder is the store of their cluster, which no server without `--workers`
-    uses. They share its ports; its store port is the first worker's, and the others have the next ones, 0 is any. After
-    the shared REST port come those of each worker alone. `with Workers(…) as workers: workers.watch(until)` serves
-    until the event is set. Raises, as it is entered: as a server of a cluster; UnavailableError if a port is taken."""
+    """Group of `workers` servers, configured by `config`.
+
+    Its data folder is the store of their cluster; servers without `--workers` can't use it. The workers share its
+    ports; store ports count up from the configured one, 0 for any. Each worker's own REST port follows the shared one.
+    `with Workers(…) as workers: workers.watch(until)` serves until the event is set. Raises, on entry, as a server of a
+    cluster; UnavailableError if a port is taken.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         config.check()
@@ -42,7 +46,7 @@ class Workers:
         self._count = count = config.workers or 1
         self._store = config.folder.absolute().as_uri()
         self._servers: list[EmbeddedServer | None] = [None] * count
-        self._began = [0.0] * count
+        self._started_at = [0.0] * count
         self._pauses = [Backoff(first_s=0.5, longest_s=30.0) for _ in range(count)]
         self._due = [0.0] * count
         self._reserved: list[socket.socket] = []
@@ -52,11 +56,11 @@ class Workers:
         return [server.pid for server in self._servers if server is not None and not server.has_ended]
 
     def __enter__(self) -> Workers:
-        given = self._config
+        config = self._config
         try:
-            rest = None if given.rest_port is None else self._reserve(given.host, given.rest_port, "--rest-port")
-            self._shared = SharedPorts(self._reserve(given.host, given.port, "--port"), rest)
-            first = self._start(0)  # it makes the cluster, where there is none
+            rest = None if config.rest_port is None else self._reserve(config.host, config.rest_port, "--rest-port")
+            self._shared = SharedPorts(self._reserve(config.host, config.port, "--port"), rest)
+            first = self._start(0)  # creates the cluster if there is none
             self.controller_uri, self.rest_uri = first.controller_uri, first.rest_uri
             with ThreadPoolExecutor(self._count) as pool:
                 for started in [pool.submit(self._start, number) for number in range(1, self._count)]:
@@ -70,14 +74,14 @@ class Workers:
         self._stop()
 
     def watch(self, until: threading.Event, died: Callable[[int], None] = lambda number: None) -> None:
-        """Start workers again that end by themselves, until the event is set; `died` is told which."""
-        while not until.wait(_LOOK_S):
+        """Restart workers that die, until the event is set; `died` is called with each one's number."""
+        while not until.wait(_POLL_S):
             for number, server in enumerate(self._servers):
                 if server is not None and server.has_ended:
-                    log.error("worker %d (process %d) has ended, and is started again", number, server.pid)
-                    server.stop()  # lets go of its pipes
+                    log.error("worker %d (process %d) has ended; restarting it", number, server.pid)
+                    server.stop()  # closes its pipes
                     self._servers[number] = None
-                    if time.monotonic() - self._began[number] > _LIVES_S:
+                    if time.monotonic() - self._started_at[number] > _LIVES_S:
                         self._pauses[number].reset()
                     self._due[number] = time.monotonic() + self._pauses[number].take()
                     died(number)
@@ -85,37 +89,37 @@ class Workers:
                     try:
                         self._start(number)
                     except (NadiError, OSError) as error:
-                        log.error("worker %d can't be started: %s", number, error)
+                        log.error("starting worker %d failed: %s; retrying", number, error)
                         self._due[number] = time.monotonic() + self._pauses[number].take()
 
     def _start(self, number: int) -> EmbeddedServer:
-        given = self._config
+        base = self._config
         config = replace(
-            given,
+            base,
             data=None,
             workers=None,
             store=self._store,
-            cache=None if given.cache is None else Path(given.cache) / f"worker-{number}",
+            cache=None if base.cache is None else Path(base.cache) / f"worker-{number}",
             port=0,
-            rest_port=given.rest_port + 1 + number if given.rest_port else given.rest_port,
-            store_port=given.store_port + number if given.store_port else 0,
-            containers=given.containers if number == 0 else None,
+            rest_port=base.rest_port + 1 + number if base.rest_port else base.rest_port,
+            store_port=base.store_port + number if base.store_port else 0,
+            containers=base.containers if number == 0 else None,
             shared=self._shared,
             drains=False,
         )
-        self._began[number] = time.monotonic()
+        self._started_at[number] = time.monotonic()
         server = self._servers[number] = EmbeddedServer(config, timeout_s=START_TIMEOUT_S)
         return server
 
     def _reserve(self, host: str, port: int, option: str) -> int:
-        """A port for all of them, which nobody else gets while no worker listens there."""
+        """Reserve a port for all workers, so that no other program gets it while none of them listens."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        one = socket.socket(family, kind, protocol)
-        self._reserved.append(one)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved = socket.socket(family, kind, protocol)
+        self._reserved.append(reserved)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with listening(host, port, option):
-            one.bind(address)
-        return int(one.getsockname()[1])
+            reserved.bind(address)
+        return int(reserved.getsockname()[1])
 
     def _stop(self) -> None:
         running = [server for server in self._servers if server is not None]
@@ -124,5 +128,5 @@ class Workers:
                 error = stopped.exception()
                 if error is not None:
                     log.error("%s", error)
-        for one in self._reserved:
-            one.close()
+        for reserved in self._reserved:
+            reserved.close()

@@ -1,3 +1,4 @@
-"""A cluster of real processes judged by others' clients beside nadi's own: Pravega's official Java and Python clients,
-and a Spark query that copies the stream, exactly once, to another. `jury` has them all; each is a `judge`.
+"""Verifies a cluster of real processes with foreign clients in addition to nadi's own: Pravega's official Java and
+Python clients, and a Spark query that copies the stream to another one, exactly once. `jury` runs them; each is a
+`judge`.
 """

@@ -1,9 +1,9 @@
-"""A cluster of three servers to which so many things happen as are asked for, before judges.
+"""Runs a cluster of three servers with a given number of faults, verified by judges.
 
     python -m tests.cluster.judges --faults 200 --with java,python,spark
     python -m tests.cluster.judges --faults 6 --only roll,roll_drained --with python
 
-A seed gives what happens, and for how long, but not when it happens to threads and processes.
+The seed determines the faults and their durations, but not their timing within threads and processes.
 """
 
 from __future__ import annotations
@@ -15,41 +15,43 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.cluster.judges.jury import KINDS, tell
+from tests.cluster.judges.jury import KINDS, run_trial
 from tests.cluster.processes.faults import WAYS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.judges", description=__doc__)
     parser.add_argument("--faults", type=int, default=20, help="kills, pauses, cuts, stops and the like (default 20)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="after these nothing more happens")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit for starting new faults")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="what the servers share (default s3)")
+    parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="kind of shared store (default s3)")
     parser.add_argument("--containers", type=int, default=8)
-    parser.add_argument("--with", dest="judges", default=",".join(KINDS), help=f"of {', '.join(KINDS)} (default: all)")
-    parser.add_argument("--only", default="", help=f"what may happen, of {', '.join(WAYS)} (default: all)")
-    asked = parser.parse_args()
-    only = [name for name in asked.only.split(",") if name]
-    if unheard := set(only) - set(WAYS):
-        parser.error(f"nothing is called {', '.join(sorted(unheard))}; there are {', '.join(WAYS)}")
-    names = [name for name in asked.judges.split(",") if name]
+    parser.add_argument(
+        "--with", dest="judges", default=",".join(KINDS), help=f"judges: {', '.join(KINDS)} (default: all)"
+    )
+    parser.add_argument("--only", default="", help=f"allowed faults: {', '.join(WAYS)} (default: all)")
+    arguments = parser.parse_args()
+    only = [name for name in arguments.only.split(",") if name]
+    if unknown_faults := set(only) - set(WAYS):
+        parser.error(f"unknown faults {', '.join(sorted(unknown_faults))}: use {', '.join(WAYS)}")
+    names = [name for name in arguments.judges.split(",") if name]
     if unknown := set(names) - KINDS.keys():
-        parser.error(f"there is no judge {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
-    seed = asked.seed if asked.seed is not None else random.randrange(1 << 32)
+        parser.error(f"unknown judges {', '.join(sorted(unknown))}: use {', '.join(KINDS)}")
+    seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 32)
     folder, began = Path(tempfile.mkdtemp(prefix="nadi-judges-")), time.monotonic()
     print(f"seed {seed}, in {folder}", flush=True)
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} {text}", flush=True)
 
-    verdict = tell(
+    verdict = run_trial(
         folder,
         seed,
-        asked.faults,
+        arguments.faults,
         names,
-        s3=asked.store == "s3",
-        containers=asked.containers,
-        limit_s=60.0 * asked.minutes,
+        s3=arguments.store == "s3",
+        containers=arguments.containers,
+        limit_s=60.0 * arguments.minutes,
         say=say,
         only=only,
     )

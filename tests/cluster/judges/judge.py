@@ -1,4 +1,4 @@
-"""What each judge is to the jury, and what most of them share: a transcript of what its readers have read."""
+"""Interface of a judge, and the transcript of its readers that most judges share."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Protocol
 from tests.cluster.processes.client import Promised
 from tests.crash.load import Ledger
 
-TAIL_S = 600.0  # for a reader to come to the end of the stream; others' readers take up segments again late, one by one
+TAIL_S = 600.0  # for a reader to reach the end of the stream; foreign readers reacquire segments late, one by one
 
 
 class MissingError(Exception):
-    """What a judge needs isn't to be had here; the text says what, and why."""
+    """Error for a judge's missing dependency; the message names it and the reason."""
 
 
 class Judge(Protocol):
     name: str
 
     def check(self) -> None:
-        """AssertionError if it has seen what may not be."""
+        """Raise AssertionError if the judge has detected an error."""
 
     def progress(self) -> dict[str, float]:
-        """How much it has done, by what it does: "writes", "reads"; and what befell it, by what: "given up"."""
+        """Return counts of operations, such as "writes" and "reads", and of failures, such as "given up"."""
 
     def settle(self) -> None:
-        """Have it write no more, and wait until what it wrote is acknowledged, or given up."""
+        """Stop writing, and wait until all writes are acknowledged or have failed."""
 
     def judge(self, ledger: Ledger) -> list[Promised]:
-        """Wait until it has read what `ledger` has, which is all that is in the stream; AssertionError if it was
-        something else. Return what it was promised."""
+        """Wait until the judge has read all events of `ledger`, the contents of the stream, and return its
+        acknowledgements. AssertionError: it has read other events."""
 
     def close(self) -> None: ...
 
 
 class Transcript:
-    """A file to which a reader appends what it reads: a line for each event, without the padding."""
+    """File to which a reader appends each event as a line, without the padding."""
 
-    def __init__(self, file: Path, who: str) -> None:
-        self._file, self._who, self._offset, self._rest = file, who, 0, b""
+    def __init__(self, file: Path, reader: str) -> None:
+        self._file, self._reader, self._offset, self._rest = file, reader, 0, b""
         self.ledger = Ledger()
 
     def take(self) -> None:
-        """What is new; AssertionError at the first event that can't be."""
+        """Read new lines; AssertionError at the first invalid event."""
         if not self._file.exists():
             return
         with self._file.open("rb") as file:
@@ -55,20 +55,22 @@ class Transcript:
                     try:
                         self.ledger.take(line)
                     except AssertionError as error:
-                        raise AssertionError(f"{self._who} has read what can't be: {error}") from None
+                        raise AssertionError(f"{self._reader} has read an invalid event: {error}") from None
 
-    def await_all(self, wanted: Ledger, limit_s: float = TAIL_S) -> None:
-        """Wait until it has as many events as `wanted`, and compare."""
+    def await_all(self, expected: Ledger, limit_s: float = TAIL_S) -> None:
+        """Wait until it has as many events as `expected`, and compare."""
         deadline = time.monotonic() + limit_s
-        while self.ledger.events < wanted.events:
-            assert time.monotonic() < deadline, f"{self._who} has {self.ledger.events:,} of {wanted.events:,} events"
+        while self.ledger.events < expected.events:
+            assert time.monotonic() < deadline, (
+                f"{self._reader} has {self.ledger.events:,} of {expected.events:,} events"
+            )
             time.sleep(0.1)
             self.take()
-        check_same(self.ledger, wanted, self._who)
+        check_same(self.ledger, expected, self._reader)
 
 
-def check_same(found: Ledger, wanted: Ledger, who: str) -> None:
-    """Both have the same events, each key's in order; that they came once each is checked as they are taken."""
-    assert found.events == wanted.events, f"{who} has {found.events:,} events of {wanted.events:,}"
-    assert found.next_number == wanted.next_number, f"{who} has others under some keys"
-    assert found.transactions == wanted.transactions, f"{who} has others of some transactions"
+def check_same(actual: Ledger, expected: Ledger, reader: str) -> None:
+    """Check that both have the same events, each key's in order; duplicates are detected when events are taken."""
+    assert actual.events == expected.events, f"{reader} has {actual.events:,} events of {expected.events:,}"
+    assert actual.next_number == expected.next_number, f"{reader} differs under some keys"
+    assert actual.transactions == expected.transactions, f"{reader} differs in some transactions"

@@ -1,4 +1,4 @@
-"""All judges of a story, what is asked of them, and what they found."""
+"""Runs all judges of a trial, and compares their findings."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.spark.scaled import scale_somehow
 
 KINDS: dict[str, Callable[[Cluster, float], Judge]] = {"java": OfficialJava, "python": OfficialPython, "spark": Spark}
 _DOES = ("writes", "commits", "reads", "counts", "batches")
-_SCALED_S = 20.0, 60.0  # where the Java writer resends to segments that were replaced meanwhile, it pauses 20 s
-_BEGUN_S = 240.0  # Spark takes its time to start on a busy machine
+_SCALED_S = 20.0, 60.0  # the Java writer pauses for 20 s when it resends to replaced segments
+_STARTED_S = 240.0  # Spark starts slowly on a busy machine
 
 
 @dataclass
 class Verdict:
-    """What came of a story, in lines of text."""
+    """Result of a trial, in lines of text."""
 
     events: int
     happened: dict[str, int]
@@ -43,7 +43,7 @@ class Verdict:
 
 
 class Scaling:
-    """Splits and merges the streams' segments, now and then."""
+    """Splits and merges the streams' segments from time to time."""
 
     def __init__(self, uri: str, streams: Sequence[str], seed: int) -> None:
         self._uri, self._streams, self._random = uri, streams, random.Random(seed)
@@ -69,7 +69,7 @@ class Scaling:
                     try:
                         scale_somehow(manager, self._random.choice(self._streams), self._random, SCOPE)
                         self.count += 1
-                    except (ConflictError, UnavailableError):  # the controller is elsewhere now, or another scale is on
+                    except (ConflictError, UnavailableError):  # the controller has moved, or another scale is running
                         continue
         except BaseException as error:  # raised again in the test's thread
             self._error = error
@@ -83,9 +83,9 @@ class Jury:
         self.scaling = Scaling(cluster.uri, streams, seed)
 
     def did(self) -> list[tuple[str, dict[str, float]]]:
-        """By the names of all clients."""
-        all_of_them: list[Client | Judge] = [*self.loads.clients, *self.judges]
-        return [(one.name, one.progress()) for one in all_of_them]
+        """Return the progress of all clients, by name."""
+        clients: list[Client | Judge] = [*self.loads.clients, *self.judges]
+        return [(client.name, client.progress()) for client in clients]
 
     def _progress(self) -> dict[str, float]:
         return {f"{name} {what}": did[what] for name, did in self.did() for what in _DOES if what in did}
@@ -96,17 +96,17 @@ class Jury:
             judge.check()
 
     def await_beginning(self) -> None:
-        """Until each has done something, and nadi's clients have acknowledgements."""
-        deadline = time.monotonic() + _BEGUN_S
+        """Wait until each judge has made progress, and nadi's clients have acknowledgements."""
+        deadline = time.monotonic() + _STARTED_S
         while any(not any(judge.progress().get(what) for what in _DOES) for judge in self.judges):
             self.check()
             self.loads.check()
-            assert time.monotonic() < deadline, f"not all have begun: {self._progress()}"
+            assert time.monotonic() < deadline, f"not all have started: {self._progress()}"
             time.sleep(0.1)
         self.loads.await_acknowledgements()
 
     def finish(self) -> Ledger:
-        """Have all come to their end, and compare what was written with what each has read."""
+        """Wait for all clients to end, and compare the writes with what each has read."""
         self.scaling.end()
         self.stalls.end()
         self.check()
@@ -115,7 +115,7 @@ class Jury:
             judge.settle()
         ledger, count = self.loads.read()
         self.loads.await_tails(ledger.events)
-        promised = [one for judge in self.judges for one in judge.judge(ledger)]
+        promised = [promise for judge in self.judges for promise in judge.judge(ledger)]
         check(ledger, count, [*self.loads.promised(), *promised])
         return ledger
 
@@ -124,7 +124,7 @@ class Jury:
             judge.close()
 
 
-def tell(
+def run_trial(
     folder: Path,
     seed: int,
     faults: int,
@@ -137,9 +137,12 @@ def tell(
     say: Callable[[str], None] = print,
     only: Collection[str] = (),
 ) -> Verdict:
-    """Have so many things happen while the judges of these names are at work beside nadi's own clients, and have them
-    judge; raises AssertionError, which names the seed, and MissingError. s3: the store is the fake S3, not a folder.
-    limit_s: after it nothing more happens. pause_s: between a writer's bunches of events. only: see `Story`."""
+    """Cause faults while these judges work alongside nadi's own clients, and let them judge.
+
+    s3: use the fake S3 instead of a folder. limit_s: time limit for starting new faults. pause_s: between a writer's
+    batches. only: see `Story`. AssertionError: a check failed; names the seed. MissingError: a judge's dependency is
+    missing.
+    """
     try:
         with running(folder, SERVERS, s3=s3, containers=containers, doors=True) as cluster, ExitStack() as stack:
             loads = Loads(cluster, pause_s=pause_s)
@@ -152,29 +155,29 @@ def tell(
             stack.callback(probes.close)
             jury = Jury(cluster, loads, judges, seed)
             jury.await_beginning()
-            say(f"all of {', '.join(['nadi', *names])} are at work")
+            say(f"{', '.join(['nadi', *names])} have started")
             story = Story(cluster, loads, seed, say, jury.check, only)
-            story.tell(faults, limit_s)
-            say("nothing more happens")
+            story.run(faults, limit_s)
+            say("end of faults")
             ledger = jury.finish()
             return _verdict(story, jury, probes, ledger)
     except BaseException as error:
-        error.add_note(f"repeat it with --seed {seed} --faults {faults}; what was said is in {folder}")
+        error.add_note(f"repeat it with --seed {seed} --faults {faults}; the logs are in {folder}")
         raise
 
 
 def _verdict(story: Story, jury: Jury, probes: Probes, ledger: Ledger) -> Verdict:
     moved, gaps = story.faults.moved, probes.gaps()
     happened = dict(story.happened)
-    kept = sum(len(one) for one in ledger.transactions.values())
+    kept = sum(len(keys) for keys in ledger.transactions.values())
     loads = jury.stalls.loads
     lines = [
-        f"{sum(happened.values())} things happened: {happened}; {jury.scaling.count} scalings",
-        f"{ledger.events:,} events are as they must be, {kept:,} of transactions and keys among them",
-        f"takeover, from a kill to an acknowledgement: {spread(takeovers(moved, gaps))}",
-        f"hand-over, without an acknowledgement: {spread(hand_overs(moved, gaps))}",
+        f"{sum(happened.values())} faults: {happened}; {jury.scaling.count} scalings",
+        f"{ledger.events:,} events are correct, with {kept:,} pairs of transaction and key",
+        f"takeovers, from a kill to an acknowledgement: {spread(takeovers(moved, gaps))}",
+        f"handovers, without an acknowledgement: {spread(hand_overs(moved, gaps))}",
         f"longest time without an acknowledgement in any container: {longest(gaps):.2f} s",
-        f"until each of nadi's clients had acknowledgements again: {spread(story.waited_s)}",
+        f"time until all nadi clients had acknowledgements again: {spread(story.waited_s)}",
         *(f"longest stall of {name}: {longest:.1f} s" for name, longest in sorted(jury.stalls.longest.items())),
         *(f"{name}: {', '.join(f'{value:,.0f} {what}' for what, value in did.items())}" for name, did in jury.did()),
         f"the machine's load: mean {statistics.mean(loads):.1f}, most {max(loads):.1f}",

@@ -1,4 +1,6 @@
-"""Pravega's official Java client: a writer, transactions and the readers of a group, in one program; see `java`."""
+"""Pravega's official Java client as a judge: a writer, transactions and the readers of a group, in one program; see
+`java`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-Dorg.sl
 
 
 class OfficialJava:
-    """It knows all servers, as its URIs allow."""
+    """Judge that connects to all servers."""
 
     name = "java"
 
@@ -38,7 +40,7 @@ class OfficialJava:
         return self._client.progress()
 
     def settle(self) -> None:
-        self._client.tell()
+        self._client.signal()
         self._client.await_file("settled", 240.0)
 
     def judge(self, ledger: Ledger) -> list[Promised]:
@@ -50,7 +52,7 @@ class OfficialJava:
 
 
 def _compiled(folder: Path) -> list[str]:
-    """What starts the program, but for its arguments; MissingError where Java or its client isn't to be had."""
+    """Compile the program; return its command without arguments. MissingError: Java or the client isn't available."""
     try:
         libraries = classpath(folder)
     except ClientMissingError as error:

@@ -1,8 +1,8 @@
-"""Pravega's official Python client, package `pravega`: a writer, transactions and a reader of a group, in a process
-each, for its calls keep all else in their process waiting.
+"""Pravega's official Python client, package `pravega`, as a judge: a writer, transactions and a reader of a group, each
+in a separate process, because its calls block the whole process.
 
-Where it gives up, it begins anew: a writer with new keys, for nobody knows what became of its last events; a reader in
-a new group, from the head of the stream, for the client doesn't tell how far its reader had come.
+After a failure each starts over: the writer with new keys, because the outcome of its last events is unknown; the
+reader in a new group from the head of the stream, because the client doesn't report its reader's position.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tests.crash.load import Ledger
 
 NUMBER = 200
 _ROLES = ("writing", "transacting", "reading")
-_SETTLED_S = 240.0  # it stalls for a minute where it didn't expect an answer
+_SETTLED_S = 240.0  # the client stalls for a minute after an unexpected answer
 
 
 class OfficialPython:
-    """Its writer and its reader go through the balancer; its transactions through the last server alone."""
+    """Judge whose writer and reader use the balancer, and its transactions only the last server."""
 
     name = "python"
 
     def __init__(self, cluster: Cluster, pause_s: float) -> None:
         if importlib.util.find_spec("pravega_client") is None:
-            raise MissingError("the official package `pravega` isn't installed: it has no wheel for this Python")
+            raise MissingError("the official package `pravega` isn't installed: no wheel exists for this Python")
         self._folder = cluster.folder / self.name
         self._folder.mkdir()
         uris = dict.fromkeys(_ROLES, cluster.uri) | {"transacting": cluster.servers[-1].uri}
@@ -59,7 +59,7 @@ class OfficialPython:
     def settle(self) -> None:
         writing = [self._clients[role] for role in ("writing", "transacting")]
         for client in writing:
-            client.tell()
+            client.signal()
         for client in writing:
             client.await_file("settled", _SETTLED_S)
 
@@ -69,7 +69,7 @@ class OfficialPython:
         while (has := self._transcript.ledger.events) < ledger.events:
             assert time.monotonic() < deadline, f"the official Python client has {has:,} of {ledger.events:,} events"
             time.sleep(0.1)
-            self.check()  # its reader may begin anew
+            self.check()  # its reader may start over
         check_same(self._transcript.ledger, ledger, "the official Python client")
         return [self._clients[role].promised() for role in ("writing", "transacting")]
 

@@ -1,8 +1,8 @@
-"""One of the parts of the official Python client's work: writing, transacting or reading.
+"""One role of the official Python client: writing, transacting or reading.
 
     python -m tests.cluster.judges.official_python_main ROLE URI NUMBER PAUSE_S FOLDER
 
-See `official_python`, and `tests.cluster.processes.client` for what it writes into its folder, and when.
+See `official_python`, and `tests.cluster.processes.client` for the files written to FOLDER.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.cluster.processes.client import Promised, put
 from tests.crash.load import SCOPE, STREAM
 
 _IN_FLIGHT = 100
-_BUNCHES = 10  # of events, before all are awaited
+_BATCHES = 10  # of events before each flush
 _PATIENCE_S = 180.0
-_FAILED = (Exception, BaseException)  # it panics with what is no Exception
+_FAILED = (Exception, BaseException)  # the client's panics aren't Exceptions
 
 
-class Told:
-    """What this process was told, by lines on its standard input."""
+class Commands:
+    """Commands to this process, by lines on its standard input."""
 
     def __init__(self) -> None:
         self.settle, self.end = threading.Event(), threading.Event()
@@ -41,7 +41,7 @@ class Told:
 
 
 class Writing:
-    """Events under keys of its own; what was flushed is acknowledged."""
+    """Writer of events under its own keys; flushed events count as acknowledged."""
 
     def __init__(self, manager: Any, number: int, pause_s: float, folder: Path) -> None:
         self._manager, self._name, self._pause_s, self._folder = manager, f"w{number}", pause_s, folder
@@ -56,14 +56,14 @@ class Writing:
         self.promised.acknowledged |= dict.fromkeys(self._keys, 0)
         self._writer = None
 
-    def run(self, told: Told) -> None:
-        while not told.settle.is_set():
+    def run(self, commands: Commands) -> None:
+        while not commands.settle.is_set():
             try:
                 if self._writer is None:
                     self._writer = self._manager.create_writer(SCOPE, STREAM, max_inflight_events=_IN_FLIGHT)
-                self._some(self._writer)
+                self._write_events(self._writer)
             except _FAILED as error:
-                print(f"the writer has given up: {error!r}", file=sys.stderr, flush=True)
+                print(f"the writer failed: {error!r}", file=sys.stderr, flush=True)
                 self._generation += 1
                 self._begin()
                 time.sleep(self._pause_s)
@@ -71,8 +71,8 @@ class Writing:
             put(self._folder / "progress", {"writes": acknowledged, "given up": self._generation})
         put(self._folder / "settled", True)
 
-    def _some(self, writer: Any) -> None:
-        for _ in range(_BUNCHES):
+    def _write_events(self, writer: Any) -> None:
+        for _ in range(_BATCHES):
             for _ in range(random.randrange(1, 20)):
                 key = random.choice(self._keys)
                 event = f"{key}:{self.promised.written[key]}:"
@@ -85,7 +85,7 @@ class Writing:
 
 
 class Transacting:
-    """As the Java client's: a commit without an answer is tried again."""
+    """Writer of transactions, like the Java client's: an unanswered commit is retried."""
 
     def __init__(self, manager: Any, number: int, pause_s: float, folder: Path) -> None:
         self._manager, self._number, self._pause_s, self._folder = manager, number, pause_s, folder
@@ -94,13 +94,13 @@ class Transacting:
         self._count = self._failed = 0
         self.promised = Promised(committed={number: self._committed}, uncertain={number: self._uncertain})
 
-    def run(self, told: Told) -> None:
+    def run(self, commands: Commands) -> None:
         writer = None
-        while not told.settle.is_set():
+        while not commands.settle.is_set():
             try:
                 if writer is None:
                     writer = self._manager.create_transaction_writer(SCOPE, STREAM, self._number)
-                self._one(writer)
+                self._run_transaction(writer)
             except _FAILED as error:
                 print(f"transaction {self._count} failed: {error!r}", file=sys.stderr, flush=True)
                 self._failed += 1
@@ -109,7 +109,7 @@ class Transacting:
             time.sleep(self._pause_s)
         put(self._folder / "settled", True)
 
-    def _one(self, writer: Any) -> None:
+    def _run_transaction(self, writer: Any) -> None:
         self._count += 1
         number, commits = self._count, random.random() < 0.7
         transaction = writer.begin_txn()
@@ -130,7 +130,7 @@ class Transacting:
                 transaction.commit()
                 break
             except pravega_client.TxnFailedException:
-                raise  # it may have come through before
+                raise  # an earlier attempt may have succeeded
             except _FAILED as error:
                 print(f"the commit of transaction {number} has no answer: {error!r}", file=sys.stderr, flush=True)
                 if time.monotonic() > deadline:
@@ -140,28 +140,28 @@ class Transacting:
 
 
 class Reading:
-    """The one reader of a group; in another group if that fails."""
+    """Single reader of a group; of a new group after a failure."""
 
     def __init__(self, manager: Any, folder: Path) -> None:
         self._manager, self._folder = manager, folder
         self._events = self._groups = 0
 
-    def run(self, told: Told) -> None:
-        while not told.end.is_set():
+    def run(self, commands: Commands) -> None:
+        while not commands.end.is_set():
             name = f"python-{self._groups}"
             self._groups += 1
             try:
-                asyncio.run(self._read(name, told))
+                asyncio.run(self._read(name, commands))
             except _FAILED as error:
-                print(f"the reader of {name} has failed: {error!r}", file=sys.stderr, flush=True)
+                print(f"the reader of {name} failed: {error!r}", file=sys.stderr, flush=True)
                 time.sleep(0.5)
 
-    async def _read(self, name: str, told: Told) -> None:
+    async def _read(self, name: str, commands: Commands) -> None:
         group = self._manager.create_reader_group(name, SCOPE, STREAM)
         reader = group.create_reader("reader")
         self._events = 0
         with (self._folder / f"read-{self._groups - 1}").open("wb") as file:
-            while not told.end.is_set():
+            while not commands.end.is_set():
                 segment_slice = await reader.get_segment_slice_async()
                 for event in segment_slice:
                     file.write(bytes(event.data()).rstrip(b".") + b"\n")
@@ -172,14 +172,14 @@ class Reading:
 
 
 def main(role: str, uri: str, number: int, pause_s: float, folder: Path) -> None:
-    manager, told = pravega_client.StreamManager(uri), Told()
+    manager, commands = pravega_client.StreamManager(uri), Commands()
     if role == "reading":
-        Reading(manager, folder).run(told)
+        Reading(manager, folder).run(commands)
         return
     kind = Writing if role == "writing" else Transacting
     work = kind(manager, number, pause_s, folder)
-    work.run(told)
-    told.end.wait()
+    work.run(commands)
+    commands.end.wait()
     put(folder / "promised", work.promised)
 
 

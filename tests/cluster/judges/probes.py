@@ -1,10 +1,10 @@
-"""A writer for each container, by which it is known for how long its clients had to wait.
+"""One writer per container, which measures how long clients had to wait.
 
     python -m tests.cluster.judges.probes URI CONTAINERS FOLDER
 
-Each writes an event, awaits its acknowledgement, and writes the next. The file `gaps` in the folder has a line for each
-time without an acknowledgement that was longer than usual: container, start and end by the monotonic clock, which is
-that of all processes.
+Each writes an event, awaits its acknowledgement, and writes the next. The file `gaps` in FOLDER has a line for each
+unusually long time without an acknowledgement: container, start and end by the monotonic clock, which all processes
+share.
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ Gaps = dict[int, list[tuple[float, float]]]
 
 
 class Probes(Client):
-    """The process."""
-
     def __init__(self, cluster: Cluster) -> None:
         folder = cluster.folder / "probes"
         command = ["-m", "tests.cluster.judges.probes", cluster.uri, str(cluster.containers), str(folder)]
         super().__init__("the probes", [sys.executable, *command], folder)
 
     def gaps(self) -> Gaps:
-        """By container, in order."""
-        found: Gaps = defaultdict(list)
+        """Return the gaps by container, in order."""
+        gaps: Gaps = defaultdict(list)
         for line in (self.folder / "gaps").read_text().splitlines():
             container, start, end = line.split()
-            found[int(container)].append((float(start), float(end)))
-        return found
+            gaps[int(container)].append((float(start), float(end)))
+        return gaps
 
 
 async def _probe(manager: StreamManager, stream: str, container: int, gaps: IO[str], last: dict[int, float]) -> None:
@@ -58,7 +56,7 @@ async def _probe(manager: StreamManager, stream: str, container: int, gaps: IO[s
 
 
 async def _run(uri: str, containers: int, folder: Path) -> None:
-    """On streams of one segment each, as many as it takes to have one in each container."""
+    """Probe one single-segment stream per container, creating streams until each container has one."""
     async with StreamManager(uri) as manager, asyncio.TaskGroup() as group:
         await manager.create_scope(_SCOPE)
         gaps = (folder / "gaps").open("w", buffering=1)

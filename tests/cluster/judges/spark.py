@@ -1,5 +1,6 @@
-"""A Spark query that copies the stream to another by nadi's source and sink, exactly once. Its driver is started again
-if it fails, as those do who run a system; the checkpoint is what it goes on from."""
+"""Spark query as a judge: it copies the stream to another one by nadi's source and sink, exactly once. Its driver is
+restarted after a failure, as an operator would, and resumes from the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ _SEGMENTS = 3
 
 
 class Spark:
-    """It goes through the balancer."""
+    """Judge that connects to the balancer."""
 
     name = "spark"
 
     def __init__(self, cluster: Cluster, pause_s: float) -> None:
         if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-            raise MissingError("Spark needs pyspark and Java, which aren't both installed")
+            raise MissingError("Spark needs pyspark and Java: one of them isn't installed")
         self._uri = cluster.uri
         with StreamManager(self._uri) as manager:
             manager.create_stream(SCOPE, COPIES, _SEGMENTS)
@@ -36,28 +37,28 @@ class Spark:
         command = [sys.executable, "-m", "tests.cluster.judges.spark_main", self._uri, COPIES, str(folder)]
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self._client = Client("the Spark query", command, folder, {"PYTHONPATH": path})
-        self._drivers, self._rows, self._is_told = 1, 0, False
+        self._drivers, self._rows, self._is_signaled = 1, 0, False
 
     def check(self) -> None:
         if self._client.has_ended:
             self._client.restart()
             self._drivers += 1
-            if self._is_told:
-                self._client.tell()
+            if self._is_signaled:
+                self._client.signal()
 
     def progress(self) -> dict[str, float]:
         return self._client.progress() | {"drivers": self._drivers, "rows": self._rows}
 
     def settle(self) -> None:
-        """It writes what others have written: see `judge`."""
+        """Do nothing: it only copies events of others; see `judge`."""
 
     def judge(self, ledger: Ledger) -> list[Promised]:
-        self._client.tell()
-        self._is_told = True
+        self._client.signal()
+        self._is_signaled = True
         deadline = time.monotonic() + TAIL_S
         while not (self._client.folder / "settled").exists():
             self.check()
-            assert time.monotonic() < deadline, f"the Spark query doesn't come to the end:\n{self._client.said()}"
+            assert time.monotonic() < deadline, f"the Spark query doesn't reach the end:\n{self._client.output()}"
             time.sleep(0.1)
         with StreamManager(self._uri) as manager:
             copies = read_all(manager, COPIES)

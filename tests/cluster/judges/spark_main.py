@@ -1,9 +1,9 @@
-"""The driver of the query in `spark`.
+"""Driver of the query in `spark`.
 
     python -m tests.cluster.judges.spark_main URI STREAM FOLDER
 
-At a line on its standard input it copies all that is there, writes the file `settled`, and ends. It ends with 3 if the
-query fails.
+At a line on its standard input it copies all remaining events, writes the file `settled`, and ends. It exits with 3 if
+the query fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.cluster.processes.client import put
 from tests.crash.load import SCOPE, STREAM
 from tests.support.spark import JAVA_OPTIONS
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def main(uri: str, copies: str, folder: Path) -> int:
@@ -31,14 +31,14 @@ def main(uri: str, copies: str, folder: Path) -> int:
     keyed = rows.selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
     writer = keyed.writeStream.format("nadi").options(**at, stream=copies).trigger(processingTime="1 second")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-    told = threading.Event()
+    signal = threading.Event()
 
     def listen() -> None:
         sys.stdin.readline()
-        told.set()
+        signal.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    while not told.wait(_LOOK_S):
+    while not signal.wait(_POLL_S):
         if (error := query.exception()) is not None:
             print(error, file=sys.stderr, flush=True)
             return 3

@@ -1,4 +1,4 @@
-"""The story before judges, in short: some faults that the seed chooses, and all of nadi's and others' clients."""
+"""A short trial before judges: a few random faults, with all of nadi's and foreign clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.judges.judge import MissingError
-from tests.cluster.judges.jury import KINDS, tell
+from tests.cluster.judges.jury import KINDS, run_trial
 from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S
 
 FAULTS = int(os.environ.get("NADI_CLUSTER_FAULTS", "4"))
@@ -22,10 +22,10 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", list(KINDS))
-def test_whatever_happens_each_event_is_there_once_and_in_order(tmp_path: Path, name: str) -> None:
+def test_random_faults_preserve_each_event_once_and_in_order(tmp_path: Path, name: str) -> None:
     seed = int(os.environ.get("NADI_CLUSTER_SEED", random.randrange(1 << 32)))
     try:
-        verdict = tell(tmp_path, seed, FAULTS, [name], containers=6)
+        verdict = run_trial(tmp_path, seed, FAULTS, [name], containers=6)
     except MissingError as error:
         pytest.skip(str(error))
     print(*verdict.lines, sep="\n")
@@ -33,9 +33,9 @@ def test_whatever_happens_each_event_is_there_once_and_in_order(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("way", ["roll", "roll_drained"])
-def test_servers_are_restarted_one_after_another(tmp_path: Path, way: str) -> None:
-    """As for an upgrade, stopped as they are, or drained first."""
+def test_rolling_restart_preserves_all_events(tmp_path: Path, way: str) -> None:
+    """As for an upgrade, with or without draining first."""
     seed = int(os.environ.get("NADI_CLUSTER_SEED", random.randrange(1 << 32)))
-    verdict = tell(tmp_path, seed, 2, [], s3=False, containers=6, only=[way])
+    verdict = run_trial(tmp_path, seed, 2, [], s3=False, containers=6, only=[way])
     print(*verdict.lines, sep="\n")
     assert verdict.happened == {way: 2}

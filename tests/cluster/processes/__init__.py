@@ -1,4 +1,4 @@
-"""A cluster of real processes: servers over a folder or a fake S3, and clients that note what they were promised, while
-servers are killed, paused, stopped and cut off. `cluster` has the processes, `load` what clients do, `history` what
-must hold of it.
+"""A cluster of real processes: servers over a folder or a fake S3, and clients that record their acknowledgements,
+while servers are killed, paused, stopped and cut off. `cluster` runs the processes, `load` the clients' work, `history`
+checks the results.
 """

@@ -1,8 +1,8 @@
-"""The long form: a cluster to which so many things happen as are asked for.
+"""Long form of the test: a cluster with a given number of faults.
 
     python -m tests.cluster.processes --kills 200 --store s3
 
-A seed gives what happens, and for how long, but not when it happens to threads and processes.
+The seed determines the faults and their durations, but not their timing within threads and processes.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.cluster.processes.story import tell
+from tests.cluster.processes.story import run_story
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.processes", description=__doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills, pauses, cuts, stops and the like (default 20)")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="what the servers share (default s3)")
-    asked = parser.parse_args()
-    seed = asked.seed if asked.seed is not None else random.randrange(1 << 32)
+    parser.add_argument("--store", choices=("folder", "s3"), default="s3", help="kind of shared store (default s3)")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 32)
     folder, began = Path(tempfile.mkdtemp(prefix="nadi-cluster-")), time.monotonic()
     print(f"seed {seed}, in {folder}", flush=True)
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         print(f"{time.monotonic() - began:7.1f} {text}", flush=True)
 
-    story = tell(folder, seed, asked.kills, s3=asked.store == "s3", say=say)
+    story = run_story(folder, seed, arguments.kills, s3=arguments.store == "s3", say=log)
     waited_s = sorted(story.waited_s)
-    say(
-        f"{dict(story.happened)}; until all had acknowledgements again: median {statistics.median(waited_s):.2f} s, "
-        f"most {waited_s[-1]:.2f} s"
+    log(
+        f"{dict(story.happened)}; time until all clients had acknowledgements: median "
+        f"{statistics.median(waited_s):.2f} s, maximum {waited_s[-1]:.2f} s"
     )
 
 

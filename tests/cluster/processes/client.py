@@ -1,8 +1,8 @@
-"""A client in a process of its own that nobody kills.
+"""Client in a separate process that is never killed.
 
-It has a folder. While it runs, the file `progress` there says how far it is, a number for each thing it does. At a line
-on its standard input it settles what is under way and writes the file `settled`; at the next one it writes the file
-`promised`, with all it was promised, and ends.
+While it runs, the file `progress` in its folder counts its operations by kind. At the first line on its standard input
+it completes operations under way and writes the file `settled`; at the second it writes the file `promised` with all
+its acknowledgements, and ends.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SETTLED_S = 2 * PATIENCE_S
 
 
 class Promised(msgspec.Struct):
-    """What a client was promised. written, acknowledged: events by key. committed, uncertain: numbers of events by
-    key, of each transaction, by the number of its writer. counted: updates of the counter that were acknowledged;
-    doubtful: those without an answer. read: by key, how many events its reader has seen, None if it has no reader."""
+    """Acknowledgements of one client. written, acknowledged: events by key. committed, uncertain: numbers of events by
+    key, of each transaction, by the number of its writer. counted: acknowledged updates of the counter; doubtful:
+    unanswered ones. read: number of events per key that its reader has seen, None without a reader."""
 
     written: dict[str, int] = {}
     acknowledged: dict[str, int] = {}
@@ -45,16 +45,16 @@ class Client:
         self.name, self.folder, self._command = name, folder, list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._progress: dict[str, float] = {}
-        self._process = self._started()
+        self._process = self._start_process()
 
-    def _started(self) -> subprocess.Popen[str]:
-        with (self.folder / "said").open("a") as said:
+    def _start_process(self) -> subprocess.Popen[str]:
+        with (self.folder / "said").open("a") as output:
             return subprocess.Popen(
                 self._command,
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 text=True,
                 process_group=0,
                 env=self._environment,
@@ -62,15 +62,15 @@ class Client:
 
     @property
     def has_ended(self) -> int | None:
-        """The code of its process, None while that runs."""
+        """Return the exit code of the process, None while it runs."""
         return self._process.poll()
 
     def check(self) -> None:
-        """AssertionError if it saw what may not be."""
+        """Raise AssertionError if the client has ended, as it does when it detects an error."""
         if (code := self.has_ended) is not None:
-            raise AssertionError(f"{self.name} ended with {code}:\n{self.said()}")
+            raise AssertionError(f"{self.name} ended with {code}:\n{self.output()}")
 
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.folder / "said").read_text(errors="replace")[-3000:]
 
     def progress(self) -> dict[str, float]:
@@ -79,7 +79,7 @@ class Client:
             self._progress = msgspec.json.decode(file.read_bytes(), type=dict[str, float])
         return self._progress
 
-    def tell(self) -> None:
+    def signal(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -93,18 +93,18 @@ class Client:
     def await_file(self, name: str, limit_s: float = SETTLED_S) -> None:
         deadline = time.monotonic() + limit_s
         while not self.has(name):
-            assert time.monotonic() < deadline, f"{self.name} has not {name} within {limit_s:.0f} s:\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.name}: no {name} within {limit_s:.0f} s:\n{self.output()}"
             time.sleep(0.02)
 
     def promised(self) -> Promised:
-        self.tell()
+        self.signal()
         self.await_file("promised")
         return msgspec.json.decode((self.folder / "promised").read_bytes(), type=Promised)
 
     def restart(self) -> None:
-        """Begin anew, once it has ended."""
+        """Start the process again after it has ended."""
         self.close()
-        self._process = self._started()
+        self._process = self._start_process()
 
     def close(self) -> None:
         self._process.kill()
@@ -113,8 +113,8 @@ class Client:
         self._process.stdin.close()
 
 
-def put(file: Path, what: Any) -> None:
-    """Whole, or not at all."""
+def put(file: Path, value: Any) -> None:
+    """Replace a file atomically."""
     new = file.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(what))
+    new.write_bytes(msgspec.json.encode(value))
     new.replace(file)

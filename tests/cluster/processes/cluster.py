@@ -1,4 +1,4 @@
-"""The processes of a cluster: its store, its servers, and who has what."""
+"""Processes of a cluster: its store and servers, and the current owners of its containers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nadi.cluster import membership_view as members
+from nadi.cluster import membership_view
 from nadi.errors import UnavailableError
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
@@ -21,9 +21,9 @@ from tests.cluster.processes.wires import Wire, Wires
 
 
 class Cluster:
-    """`servers` in their places, all running; `close` ends what still runs.
+    """Servers at fixed positions, all running; `close` ends those still running.
 
-    doors: whether there are wires to each server, and `balancer`, at which clients are led to one that nothing befalls.
+    doors: whether clients and servers connect through wires, and `balancer` leads clients to an unharmed server.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Cluster:
 
     def start(self) -> None:
         self.servers[0].begin()
-        self.servers[0].await_ready()  # the first decides how many containers there are
+        self.servers[0].await_ready()  # the first server creates the containers
         for server in self.servers[1:]:
             server.begin()
         for server in self.servers[1:]:
@@ -55,20 +55,20 @@ class Cluster:
 
     @property
     def uri(self) -> str:
-        """Of the balancer."""
+        """Return the balancer's URI."""
         assert self.balancer is not None
         host, port = self.balancer.address
         return f"tcp://{host}:{port}"
 
     def spare(self, *harmed: Server) -> None:
-        """Lead clients of the balancer elsewhere than to these."""
+        """Lead the balancer's clients to a server that isn't one of these."""
         if self.balancer is not None:
-            left = next(server for server in self.servers if server.is_running and server not in harmed)
-            self.balancer.lead_to(("127.0.0.1", left.port))
+            unharmed = next(server for server in self.servers if server.is_running and server not in harmed)
+            self.balancer.lead_to(("127.0.0.1", unharmed.port))
 
     def owners(self) -> dict[int, Server]:
-        """Who has which container now, as the store says, which is asked again where it is slow and loses calls; those
-        that are between two servers are missing."""
+        """Return the current owners by container, from the store; containers between two servers are missing. Retried,
+        because the store may be slow or lose calls."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -81,31 +81,33 @@ class Cluster:
     async def _owners(self) -> dict[int, Server]:
         engine, registry = await open_engines(self.store.url, REAL, **self.store.options(-1))
         try:
-            places = {}
-            for name in await registry.list(members.FOLDER):
+            members_by_id = {}
+            for name in await registry.list(membership_view.FOLDER):
                 entry = await registry.get(name)
-                member = members.decode(entry.value) if entry is not None else None
+                member = membership_view.decode(entry.value) if entry is not None else None
                 if member is not None:
-                    places[member.id] = next(one for one in self.servers if member.controller.endswith(f":{one.port}"))
+                    members_by_id[member.id] = next(
+                        server for server in self.servers if member.controller.endswith(f":{server.port}")
+                    )
             records = ContainerRecords(registry, REAL)
-            found = {number: (await records.read(number)).record for number in range(self.containers)}
+            records_by_number = {number: (await records.read(number)).record for number in range(self.containers)}
             return {
-                number: places[record.owner]
-                for number, record in found.items()
-                if not record.released and record.owner in places
+                number: members_by_id[record.owner]
+                for number, record in records_by_number.items()
+                if not record.released and record.owner in members_by_id
             }
         finally:
             await engine.close()
 
     def owner(self, container: int) -> Server:
-        """Who has it; waits until it is somebody's who runs."""
+        """Wait until the container has a running owner, and return it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            found = self.owners().get(container)
-            if found is not None and found.is_running:
-                return found
+            owner = self.owners().get(container)
+            if owner is not None and owner.is_running:
+                return owner
             time.sleep(0.1)
-        raise AssertionError(f"nobody has container {container}")
+        raise AssertionError(f"container {container} has no running owner")
 
     def close(self) -> None:
         for server in self.servers:
@@ -124,7 +126,7 @@ def running(
         yield cluster
     except BaseException as error:
         for server in cluster.servers:
-            error.add_note(f"server {server.number} said:\n{server.said(3000)}")
+            error.add_note(f"log of server {server.number}:\n{server.log_tail(3000)}")
         raise
     finally:
         cluster.close()

@@ -1,6 +1,6 @@
-"""The way to a server's doors, for clients and for the other servers: wires at the address that it tells them.
+"""Wires in front of a server's ports, at the address that it advertises.
 
-Who connects is known by whose socket it is: that of one of the servers' processes, or another's.
+The kind of a connection is known from its socket's owner: one of the servers' processes, or a client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HERE = "127.0.0.1"
 
 
 class Doors:
-    """Of one server, which listens on loopback at `ports` itself. pids: returns the processes of all servers."""
+    """Wires of one server, which itself listens on loopback at `ports`. pids: returns the processes of all servers."""
 
     def __init__(self, wires: Wires, number: int, ports: Iterable[int], pids: Callable[[], list[int]]) -> None:
         self.host = f"127.0.1.{number + 1}"
@@ -25,7 +25,7 @@ class Doors:
         self.refuse()
 
     def cut(self, kind: str) -> None:
-        """From clients, or from the other servers that ask it."""
+        """Cut off clients, or the other servers."""
         for wire in self._wires:
             wire.cut(kind)
 
@@ -34,7 +34,7 @@ class Doors:
             wire.mend()
 
     def refuse(self) -> None:
-        """Whoever connects, until the server listens."""
+        """Refuse connections until the server listens."""
         for wire in self._wires:
             wire.refuse()
 
@@ -44,11 +44,11 @@ class Doors:
 
 
 def _inode_of(port: int) -> str:
-    """Of the socket at this end of a connection from that port of this machine, "" if it is gone already."""
-    wanted = f":{port:04X}"
+    """Return the inode of the local socket with that port, "" if it is closed already."""
+    suffix = f":{port:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=10)
-        if fields[1].endswith(wanted) and fields[9] != "0":
+        if fields[1].endswith(suffix) and fields[9] != "0":
             return fields[9]
     return ""
 
@@ -57,7 +57,7 @@ def _has(pid: int, inode: str) -> bool:
     try:
         with os.scandir(f"/proc/{pid}/fd") as entries:
             return any(_link(entry.path) == f"socket:[{inode}]" for entry in entries)
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 

@@ -1,7 +1,6 @@
-"""What befalls a cluster of three servers: of these at least one is left alone at any time.
+"""Faults of a cluster of three servers; at least one server is unharmed at any time.
 
-Each is a method of `Faults`, which returns once it is over. What is to be known of those that move containers, it notes
-as a `Moved`.
+Each is a method of `Faults`, which returns once the fault is over. Those that move containers record a `Moved`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _STOP_S = CLUSTER_DRAIN_S + 5.0
 
 @dataclass(frozen=True)
 class Moved:
-    """Containers that a server had, which others took over when it was killed (`is_takeover`), or were handed. began,
+    """Containers of a server that others took over when it was killed (`is_takeover`), or that were handed over. began,
     ended: by the monotonic clock."""
 
     is_takeover: bool
@@ -34,8 +33,8 @@ class Moved:
 
 
 class Faults:
-    """wait: lets the clients go on for so many seconds, and raises AssertionError if one of them has seen what may not
-    be."""
+    """Faults. wait: lets the clients continue for some seconds, and raises AssertionError if one has detected an
+    error."""
 
     def __init__(
         self, cluster: Cluster, chance: random.Random, wait: Callable[[float], None], say: Callable[[str], None]
@@ -45,17 +44,17 @@ class Faults:
         self.moved: list[Moved] = []
 
     def ways(self) -> list[Callable[[], None]]:
-        """All that can happen to this cluster; what is more likely is there more often."""
-        found = [self.kill, self.kill, self.kill_two, self.pause, self.pause, self.stop]
+        """Return all faults possible in this cluster; likelier ones are repeated."""
+        ways = [self.kill, self.kill, self.kill_two, self.pause, self.pause, self.stop]
         if self.cluster.s3 is not None:
-            found += [self.cut, self.cut, self.stop_cut_off, self.without_store, self.slow]
+            ways += [self.cut, self.cut, self.stop_cut_off, self.without_store, self.slow]
         if self.cluster.balancer is not None:
-            found += [self.kill, self.pause, self.cut_from_clients, self.cut_from_servers]
-            found += [self.drain, self.drain, self.rebalance, self.roll, self.roll_drained]
-        return found
+            ways += [self.kill, self.pause, self.cut_from_clients, self.cut_from_servers]
+            ways += [self.drain, self.drain, self.rebalance, self.roll, self.roll_drained]
+        return ways
 
     def _some(self) -> Server:
-        """Often the one with the controller. Clients of the balancer are led elsewhere."""
+        """Return a server, often the one with the controller. Clients of the balancer are led elsewhere."""
         chance = self._random.random()
         server = self.cluster.owner(0) if chance < 0.4 else self._random.choice(self.cluster.servers)
         self.cluster.spare(server)
@@ -81,7 +80,7 @@ class Faults:
         self.moved.append(Moved(True, had, began, time.monotonic()))
 
     def kill_two(self) -> None:
-        """The second while the third takes over from the first."""
+        """Kill a second server while the third takes over from the first."""
         first = self._some()
         second = self._random.choice([server for server in self.cluster.servers if server is not first])
         self.cluster.spare(first, second)
@@ -98,7 +97,7 @@ class Faults:
         server = self._some()
         server.pause()
         self._wait(15.0)
-        server.go_on()
+        server.resume()
 
     # --- stops -------------------------------------------------------------------------------------------------------
 
@@ -110,28 +109,28 @@ class Faults:
         began = time.monotonic()
         took_s = server.stop(2 * CLUSTER_DRAIN_S)
         ended = time.monotonic()
-        assert took_s < _STOP_S, f"server {server.number} took {took_s:.1f} s to stop:\n{server.said()}"
+        assert took_s < _STOP_S, f"server {server.number} took {took_s:.1f} s to stop:\n{server.log_tail()}"
         self.say(f"   server {server.number} stopped in {took_s:.2f} s")
         self._wait_for(1.0)
         self.moved.append(Moved(False, had, began, ended))
         server.start()
 
     def roll(self) -> None:
-        """All servers are stopped and started, one after another, as for an upgrade."""
+        """Stop and start all servers one after another, as for an upgrade."""
         for server in self.cluster.servers:
             self.cluster.spare(server)
             self._stop(server)
             self._wait(4.0)
 
     def roll_drained(self) -> None:
-        """The same, and an operator drains each before it is stopped."""
+        """As `roll`, but drain each server before it is stopped."""
         for server in self.cluster.servers:
             self.cluster.spare(server)
             self._drain(server)
             self._wait(4.0)
 
     def drain(self) -> None:
-        """By an operator; once it has none, it is stopped and started."""
+        """Drain a server, then stop and start it."""
         self._drain(self._some())
 
     def _drain(self, server: Server) -> None:
@@ -139,7 +138,7 @@ class Faults:
         began = time.monotonic()
         server.ask("drain")
         while self._has(server):
-            assert time.monotonic() < began + PATIENCE_S, f"server {server.number} isn't drained:\n{server.said()}"
+            assert time.monotonic() < began + PATIENCE_S, f"server {server.number} isn't drained:\n{server.log_tail()}"
             self._wait_for(0.2)
         self._wait_for(1.0)
         self.moved.append(Moved(False, had, began, time.monotonic()))
@@ -154,9 +153,9 @@ class Faults:
             server.ask("rebalance")
         self._wait_for(8.0)
         after = self.cluster.owners()
-        given = tuple(number for number, owner in before.items() if after.get(number) not in (None, owner))
-        self.moved.append(Moved(False, given, began, time.monotonic()))
-        self.say(f"   {len(given)} containers were moved")
+        moved = tuple(number for number, owner in before.items() if after.get(number) not in (None, owner))
+        self.moved.append(Moved(False, moved, began, time.monotonic()))
+        self.say(f"   {len(moved)} containers were moved")
 
     # --- cuts --------------------------------------------------------------------------------------------------------
 
@@ -166,7 +165,7 @@ class Faults:
         return self.cluster.s3
 
     def cut(self) -> None:
-        """From the store."""
+        """Cut a server off from the store."""
         wire = self._s3.wires[self._some().number]
         wire.cut()
         self._wait(12.0)
@@ -178,7 +177,7 @@ class Faults:
         wire.cut()
         self._wait(2.0)
         took_s = server.stop(2 * CLUSTER_DRAIN_S)
-        assert took_s < _STOP_S, f"server {server.number} took {took_s:.1f} s to stop:\n{server.said()}"
+        assert took_s < _STOP_S, f"server {server.number} took {took_s:.1f} s to stop:\n{server.log_tail()}"
         wire.mend()
         server.start()
 
@@ -186,7 +185,7 @@ class Faults:
         self._cut(CLIENTS)
 
     def cut_from_servers(self) -> None:
-        """It hears nothing of what the others ask it: calls for its controller, and for its segments."""
+        """Cut a server off from the other servers' calls for its controller and its segments."""
         self._cut(SERVERS)
 
     def _cut(self, kind: str) -> None:
@@ -215,4 +214,4 @@ class Faults:
 
 
 WAYS = tuple(name for name in vars(Faults) if not name.startswith("_") and name != "ways")
-"""The names of all, whether they can happen to a given cluster or not."""
+"""Names of all faults, possible in a given cluster or not."""

@@ -1,6 +1,7 @@
-"""Loads in processes of their own, and what must hold of all they were promised, whatever befell the servers:
-acknowledged events are there, nothing is there twice, each key's events are in order, transactions are whole, and the
-counter counts what was acknowledged."""
+"""Loads in separate processes, and checks of the results against their acknowledgements: acknowledged events exist, no
+event is duplicated, each key's events are in order, transactions are complete, and the counter has all acknowledged
+updates.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _SEGMENTS = 6
 
 
 class Loads:
-    """One for each of the servers at `places`, which it alone knows; `finish` ends them and checks all."""
+    """One load for each server at `places`, which it connects to exclusively; `finish` ends them and checks
+    everything."""
 
     def __init__(self, cluster: Cluster, places: tuple[int, ...] = (0, 1), pause_s: float = 0.01) -> None:
         self._cluster = cluster
@@ -40,16 +42,16 @@ class Loads:
         module = "tests.cluster.processes.load"
         return [sys.executable, "-m", module, uri, str(number), str(folder), str(pause_s)]
 
-    # --- while they run --------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """AssertionError if one of them saw what may not be."""
+        """Raise AssertionError if one of them has detected an error."""
         for client in self.clients:
             client.check()
 
     def await_acknowledgements(self, limit_s: float = PATIENCE_S) -> float:
-        """Return how long it is until each load has another event acknowledged; events on all containers, so in each
-        load, keys wait for each container."""
+        """Return the time until each load has another event acknowledged. Its keys are on all containers, so each must
+        respond."""
         began = time.monotonic()
         before = self._acknowledged()
         while any(now <= then for now, then in zip(self._acknowledged(), before, strict=True)):
@@ -67,10 +69,10 @@ class Loads:
             self.check()
             time.sleep(0.05)
 
-    # --- the end ---------------------------------------------------------------------------------------
+    # --- finishing -------------------------------------------------------------------------------------
 
     def finish(self) -> Ledger:
-        """End them, read the stream from its beginning, and check everything; return what was read."""
+        """End the loads, read the stream from its beginning, and check everything; return the events read."""
         self.settle()
         ledger, value = self.read()
         self.await_tails(ledger.events)
@@ -78,29 +80,29 @@ class Loads:
         return ledger
 
     def settle(self) -> None:
-        """Have them write no more, and wait until all they wrote is acknowledged."""
+        """Stop writing, and wait until all writes are acknowledged."""
         for client in self.clients:
-            client.tell()
+            client.signal()
         for client in self.clients:
             client.await_file("settled")
 
     def read(self) -> tuple[Ledger, int]:
-        """All that is in the stream, and the counter."""
+        """Return all events of the stream, and the counter."""
         uri = next(server.uri for server in self._cluster.servers if server.is_running and not server.is_paused)
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with StreamManager(uri) as manager:
                     ledger = read_all(manager, STREAM)
-                    found = manager.table(SCOPE, TABLE).get(b"count")
-                    assert found is not None, "the counter is gone"
-                    return ledger, int(found.value)
+                    entry = manager.table(SCOPE, TABLE).get(b"count")
+                    assert entry is not None, "the counter is missing"
+                    return ledger, int(entry.value)
             except UnavailableError:
                 assert time.monotonic() < deadline, "the stream can't be read"
                 time.sleep(0.2)
 
     def await_tails(self, events: int) -> None:
-        """Each load's own reader has to see all; it says so by its progress."""
+        """Wait until each load's own reader has reported all events."""
         for client in self.clients:
             deadline = time.monotonic() + PATIENCE_S
             while (has := client.progress().get("reads", 0)) < events:
@@ -117,7 +119,7 @@ class Loads:
 
 
 def read_all(manager: StreamManager, stream: str) -> Ledger:
-    """From the stream's beginning to its present end; AssertionError at the first event that can't be."""
+    """Read from the stream's beginning to its current end; AssertionError at the first invalid event."""
     ledger = Ledger()
     for event in manager.read_events(SCOPE, stream, end=manager.stream_info(SCOPE, stream).tail):
         ledger.take(event.data)
@@ -125,32 +127,34 @@ def read_all(manager: StreamManager, stream: str) -> Ledger:
 
 
 def check(ledger: Ledger, count: int, promised: Sequence[Promised]) -> None:
-    """What was read at the end, the counter's value, and what each client was promised."""
+    """Check the events read at the end and the counter's value against the clients' acknowledgements."""
     seen = dict(ledger.next_number)
-    for one in promised:
-        for key, written in one.written.items():
-            acknowledged, found = one.acknowledged[key], seen.get(key, 0)
-            assert acknowledged <= found <= written, f"{key}: {acknowledged} acknowledged, {found} found of {written}"
-        if one.read is not None:
-            assert one.read == seen, "a reader at the tail has seen something else"
-            assert one.read_events == ledger.events, "a reader at the tail has seen transactions' events otherwise"
-        for number, committed in one.committed.items():
-            _check_transactions(ledger, number, committed, one.uncertain[number])
-    known = {key for one in promised for key in one.written}
+    for promise in promised:
+        for key, written in promise.written.items():
+            acknowledged, found_count = promise.acknowledged[key], seen.get(key, 0)
+            assert acknowledged <= found_count <= written, (
+                f"{key}: {acknowledged} acknowledged, {found_count} found of {written}"
+            )
+        if promise.read is not None:
+            assert promise.read == seen, "a tail reader has seen other events"
+            assert promise.read_events == ledger.events, "a tail reader has seen other transactional events"
+        for number, committed in promise.committed.items():
+            _check_transactions(ledger, number, committed, promise.uncertain[number])
+    known = {key for promise in promised for key in promise.written}
     strangers = seen.keys() - known
-    assert not strangers, f"there are events under {sorted(strangers)}, and nobody wrote them"
-    counted, doubtful = sum(one.counted for one in promised), sum(one.doubtful for one in promised)
+    assert not strangers, f"events under {sorted(strangers)} were never written"
+    counted, doubtful = sum(item.counted for item in promised), sum(item.doubtful for item in promised)
     assert counted <= count <= counted + doubtful, f"the counter is {count}: {counted} counted, {doubtful} in doubt"
 
 
 def _check_transactions(
     ledger: Ledger, number: int, committed: dict[int, dict[str, int]], uncertain: dict[int, dict[str, int]]
 ) -> None:
-    found: dict[int, dict[str, int]] = defaultdict(dict)
+    stored: dict[int, dict[str, int]] = defaultdict(dict)
     for (key, txn), count in ledger.transactions[f"t{number}"].items():
-        found[txn][key] = count
+        stored[txn][key] = count
     for txn, events in committed.items():
-        assert found.pop(txn, {}) == events, f"transaction {txn} of {number} was committed and is not whole"
+        assert stored.pop(txn, {}) == events, f"transaction {txn} of {number} was committed and is incomplete"
     for txn, events in uncertain.items():
-        assert found.pop(txn, events) == events, f"transaction {txn} of {number} is there in part"
-    assert not found, f"transactions {sorted(found)} of {number} were never committed"
+        assert stored.pop(txn, events) == events, f"transaction {txn} of {number} is partial"
+    assert not stored, f"transactions {sorted(stored)} of {number} were never committed"

@@ -1,9 +1,9 @@
-"""What runs against a cluster, in a process of its own that nobody kills: writers, transactions, counters and a reader.
+"""Load on a cluster, in a separate process that is never killed: writers, transactions, counters and a reader.
 
     python -m tests.cluster.processes.load URI NUMBER FOLDER PAUSE_S
 
-Every event carries its key and its number under that key, as in `tests.crash.load`, whose workers these are. What it
-writes into its folder, and when, is in `client`. PAUSE_S is between the bunches of events that its writer writes.
+Each event carries its key and its number under that key, as in `tests.crash.load`, which provides the workers. `client`
+describes the files written to FOLDER. PAUSE_S: pause between the writer's batches of events.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from nadi.errors import ConditionFailedError, UnavailableError
 from tests.cluster.processes.client import Promised, put
 from tests.crash.load import SCOPE, TABLE, KeyedWriter, TailReader, TransactionalWriter, Worker
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 class Counter(Worker):
-    """Counts up one key of a table that others count up, too, each time on condition of the version that it saw."""
+    """Worker that increments one key of a table, concurrently with others, by conditional updates of the version it
+    read."""
 
     def __init__(self, uri: str, seed: int) -> None:
         super().__init__("counter", uri, seed)
@@ -30,9 +31,9 @@ class Counter(Worker):
 
     def step(self) -> None:
         try:
-            found = self._table.get(b"count")
-            assert found is not None, "the counter is gone"
-            value, version = int(found.value), found.version
+            entry = self._table.get(b"count")
+            assert entry is not None, "the counter is missing"
+            value, version = int(entry.value), entry.version
             assert value >= self._seen, f"the counter went back from {self._seen} to {value}"
             self._seen = value
         except UnavailableError:
@@ -42,7 +43,7 @@ class Counter(Worker):
             self._table.put(b"count", b"%d" % (value + 1), version=version)
             self.counted += 1
         except ConditionFailedError:
-            pass  # another was faster
+            pass  # another worker was faster
         except UnavailableError:
             self.doubtful += 1
         self.pause(0.02)
@@ -59,21 +60,21 @@ class Load:
         self._number = base
 
     def run(self) -> None:
-        told = [threading.Event(), threading.Event()]
+        signals = [threading.Event(), threading.Event()]
 
         def listen() -> None:
-            for event in told:
+            for event in signals:
                 sys.stdin.readline()
                 event.set()
 
         threading.Thread(target=listen, daemon=True).start()
         for worker in self.workers:
             worker.start()
-        self._tell_until(told[0])
+        self._report_until(signals[0])
         for worker in self.workers[:-1]:
             worker.finish()
         put(self.folder / "settled", True)
-        self._tell_until(told[1])  # the tail may have to be read to its end yet
+        self._report_until(signals[1])  # the reader may not have reached the end yet
         self.tail.finish()
         ledger = self.tail.ledger
         promised = Promised(
@@ -89,8 +90,8 @@ class Load:
         )
         put(self.folder / "promised", promised)
 
-    def _tell_until(self, over: threading.Event) -> None:
-        while not over.wait(_LOOK_S):
+    def _report_until(self, over: threading.Event) -> None:
+        while not over.wait(_POLL_S):
             for worker in self.workers:
                 worker.check()
             progress = {

@@ -1,5 +1,6 @@
-"""A cluster with loads, for all tests of a file: each is a line of the failure table, and begins when the cluster works
-again after the one before. Whatever clients were promised in any of them is checked at the end."""
+"""Cluster with loads shared by all tests of a file: each test covers a line of the failure table, and begins once the
+cluster works again after the previous one. All acknowledgements are checked at the end.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ CONTAINERS = 4
 
 
 class Scene:
-    """Three servers; the loads know the first two."""
+    """Three servers; the loads connect to the first two."""
 
     def __init__(self, cluster: Cluster, loads: Loads) -> None:
         self.cluster, self.loads = cluster, loads
 
     def begin(self) -> dict[int, int]:
-        """Wait until all work; return which server has each container."""
+        """Wait until all servers work; return the owner of each container."""
         for server in self.cluster.servers:
             if not server.is_running:
                 server.start()
@@ -37,7 +38,7 @@ class Scene:
     def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
         began = time.monotonic()
         while not holds():
-            assert time.monotonic() < began + limit_s, f"it doesn't hold after {limit_s:.0f} s"
+            assert time.monotonic() < began + limit_s, f"condition not met within {limit_s:.0f} s"
             time.sleep(0.1)
 
     def until_replaced(self, server: Server) -> None:
@@ -49,10 +50,10 @@ def scene(folder: Path, *, s3: bool) -> Iterator[Scene]:
     with running(folder, 3, s3=s3, containers=CONTAINERS) as cluster:
         loads = Loads(cluster)
         try:
-            found = Scene(cluster, loads)
-            found.begin()
-            yield found
-            found.begin()
+            created = Scene(cluster, loads)
+            created.begin()
+            yield created
+            created.begin()
             loads.finish()
         finally:
             loads.close()

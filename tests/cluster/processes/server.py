@@ -1,4 +1,4 @@
-"""A server of the cluster: a process, and the next one at its place after it."""
+"""A server of the cluster: a process, and its successors at the same addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 
 
 class Server:
-    """It listens at the same addresses each time, so that its clients find it again."""
+    """Server with fixed addresses, so that its clients find it again after a restart."""
 
     def __init__(self, number: int, folder: Path, store: FolderStore | S3Store, containers: int) -> None:
         self.number, self.port, self.store_port, self.rest_port = number, free_port(), free_port(), free_port()
@@ -37,7 +37,7 @@ class Server:
 
     @property
     def host(self) -> str:
-        """By which clients and the other servers know it."""
+        """Return the address known to clients and the other servers."""
         return "127.0.0.1" if self.doors is None else self.doors.host
 
     @property
@@ -45,7 +45,7 @@ class Server:
         return f"tcp://{self.host}:{self.port}"
 
     def begin(self) -> None:
-        """Start a process; `await_ready` says when it serves."""
+        """Start a process, without waiting until it serves: see `await_ready`."""
         assert self.process is None
         config = ServerConfig(
             cache=self._folder,
@@ -71,9 +71,9 @@ class Server:
 
     def await_ready(self) -> None:
         line = _line(self._process.stdout, PATIENCE_S)
-        assert line, f"server {self.number} said nothing within {PATIENCE_S:.0f} s:\n{self.said()}"
+        assert line, f"server {self.number} isn't ready within {PATIENCE_S:.0f} s:\n{self.log_tail()}"
         self.ready = msgspec.json.decode(line, type=Ready)
-        assert not self.ready.error, f"server {self.number} didn't start: {self.ready.error}\n{self.said()}"
+        assert not self.ready.error, f"server {self.number} didn't start: {self.ready.error}\n{self.log_tail()}"
 
     def start(self) -> None:
         self.begin()
@@ -90,13 +90,13 @@ class Server:
 
     def kill(self) -> None:
         self._process.kill()
-        self._ended(PATIENCE_S)
+        self._await_end(PATIENCE_S)
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
         self.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
         self.is_paused = False
 
@@ -104,23 +104,25 @@ class Server:
         self._process.send_signal(signal.SIGTERM)
 
     def stop(self, timeout_s: float = PATIENCE_S) -> float:
-        """A clean stop; return how many seconds it took."""
+        """Stop cleanly; return the duration in seconds."""
         began = time.monotonic()
         self.terminate()
-        self._ended(timeout_s)
+        self._await_end(timeout_s)
         return time.monotonic() - began
 
-    def ask(self, what: str) -> None:
-        """An operator's "drain" or "rebalance", by REST."""
-        url = f"http://127.0.0.1:{self.rest_port}/v1/cluster/{what}"
+    def ask(self, command: str) -> None:
+        """Send the operator's command "drain" or "rebalance" by REST."""
+        url = f"http://127.0.0.1:{self.rest_port}/v1/cluster/{command}"
         urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=PATIENCE_S).close()
 
-    def _ended(self, timeout_s: float) -> None:
+    def _await_end(self, timeout_s: float) -> None:
         process = self._process
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"server {self.number} still runs after {timeout_s:.0f} s:\n{self.said()}") from None
+            raise AssertionError(
+                f"server {self.number} still runs after {timeout_s:.0f} s:\n{self.log_tail()}"
+            ) from None
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -128,18 +130,18 @@ class Server:
         if self.doors is not None:
             self.doors.refuse()
 
-    def said(self, most: int = 6000) -> str:
+    def log_tail(self, most: int = 6000) -> str:
         return self.log.read_text()[-most:] if self.log.exists() else ""
 
-    def last_said(self, what: str) -> str:
-        """The last line of its log with that in it, "" if there is none."""
-        found = [line for line in self.log.read_text().splitlines() if what in line]
-        return found[-1] if found else ""
+    def last_logged(self, text: str) -> str:
+        """Return the last line of its log that contains the text; "" if there is none."""
+        lines = [line for line in self.log.read_text().splitlines() if text in line]
+        return lines[-1] if lines else ""
 
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self._ended(PATIENCE_S)
+            self._await_end(PATIENCE_S)
 
 
 def _line(pipe: IO[bytes] | None, timeout_s: float) -> bytes:

@@ -1,4 +1,4 @@
-"""What the servers of a cluster of processes share: a folder, or a fake S3 that can be away."""
+"""Shared stores of a cluster of processes: a folder, or a fake S3 that can be stopped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from tests.support.ports import free_port
 
 
 class FolderStore:
-    """A folder that all servers use."""
-
     def __init__(self, folder: Path) -> None:
         self.url = f"file://{folder}"
 
@@ -27,7 +25,7 @@ class FolderStore:
 
 
 class S3Store:
-    """A fake S3 in a process of its own, and a wire to it for each server."""
+    """Fake S3 in a separate process, with a wire to it for each server."""
 
     url = "s3://bucket/cluster"
 
@@ -61,7 +59,7 @@ class S3Store:
         urllib.request.urlopen(request, timeout=PATIENCE_S).close()
 
     def kill(self) -> None:
-        """What it has answered is in its folder, for `restart`."""
+        """Kill the process. Its folder keeps all acknowledged objects for `restart`."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None

@@ -1,6 +1,6 @@
-"""What befalls a cluster, in an order that a seed gives, while clients write and read: see `__main__`.
+"""Random faults of a cluster, chosen by a seed, while clients write and read: see `__main__`.
 
-Between two things that happen each load has an event acknowledged, so that each happens to a cluster that works.
+Between two faults each load has an event acknowledged, so that each fault hits a working cluster.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SERVERS = 3
 
 
 class Story:
-    """check: raises AssertionError if a client besides the loads has seen what may not be. only: the names of what may
-    happen; none is whatever can."""
+    """Sequence of faults. check: raises AssertionError if a client besides the loads has detected an error. only: names
+    of allowed faults; empty for all that are possible."""
 
     def __init__(
         self,
@@ -34,24 +34,24 @@ class Story:
     ) -> None:
         self.loads, self.say = loads, say
         self.happened: Counter[str] = Counter()
-        self.waited_s: list[float] = []  # for acknowledgements, after each
+        self.waited_s: list[float] = []  # time until acknowledgements after each fault
         self._random, self._check = random.Random(seed), check
         self.faults = Faults(cluster, self._random, self._wait, say)
         self._ways = [way for way in self.faults.ways() if not only or way.__name__ in only]
-        assert self._ways, f"nothing of {', '.join(only)} can happen to this cluster"
+        assert self._ways, f"none of {', '.join(only)} is possible in this cluster"
 
     def _wait(self, seconds: float) -> None:
         self._check()
         self.loads.run_for(seconds)
 
-    def tell(self, number: int, limit_s: float = math.inf) -> None:
-        """So many things happen, or as many as do within the limit."""
+    def run(self, number: int, limit_s: float = math.inf) -> None:
+        """Cause a number of faults, or as many as fit into the time limit."""
         began = time.monotonic()
-        for place in range(number):
+        for index in range(number):
             if time.monotonic() > began + limit_s:
                 break
             way = self._random.choice(self._ways)
-            self.say(f"{place}: {way.__name__}")
+            self.say(f"{index}: {way.__name__}")
             self.happened[way.__name__] += 1
             way()
             took_s = self.loads.await_acknowledgements()
@@ -60,20 +60,20 @@ class Story:
             self._wait(self._random.uniform(0.0, 3.0))
 
 
-def tell(folder: Path, seed: int, number: int, *, s3: bool, say: Callable[[str], None] = print) -> Story:
-    """Have so many things happen, and check all that was promised; raises AssertionError, which names the seed."""
+def run_story(folder: Path, seed: int, number: int, *, s3: bool, say: Callable[[str], None] = print) -> Story:
+    """Cause a number of faults, and check all acknowledgements. AssertionError: a check failed; names the seed."""
     try:
         with running(folder, SERVERS, s3=s3) as cluster:
             loads = Loads(cluster)
             try:
                 loads.await_acknowledgements()
                 story = Story(cluster, loads, seed, say)
-                story.tell(number)
+                story.run(number)
                 ledger = loads.finish()
-                say(f"{sum(story.happened.values())} things happened, {ledger.events:,} events are as they must be")
+                say(f"{sum(story.happened.values())} faults, {ledger.events:,} events are correct")
                 return story
             finally:
                 loads.close()
     except BaseException as error:
-        error.add_note(f"repeat it with --seed {seed} --kills {number}; what was said is in {folder}")
+        error.add_note(f"repeat it with --seed {seed} --kills {number}; the logs are in {folder}")
         raise

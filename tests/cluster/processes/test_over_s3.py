@@ -1,5 +1,4 @@
-"""The failure table of the cluster's design with real processes: what befalls the store, and the way to it. It is the
-fake S3."""
+"""Failure table of the cluster design with real processes: faults of the store (a fake S3) and of connections to it."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(240)]  # 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with scene(tmp_path_factory.mktemp("s3"), s3=True) as found:
-        yield found
+    with scene(tmp_path_factory.mktemp("s3"), s3=True) as created:
+        yield created
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def s3(there: Scene) -> S3Store:
     return there.cluster.s3
 
 
-def test_one_that_is_cut_off_from_the_store_is_replaced(there: Scene, s3: S3Store) -> None:
+def test_server_cut_off_from_store_is_replaced(there: Scene, s3: S3Store) -> None:
     there.begin()
     server = there.cluster.owner(0)
     s3.wires[server.number].cut()
@@ -37,7 +36,7 @@ def test_one_that_is_cut_off_from_the_store_is_replaced(there: Scene, s3: S3Stor
     assert server.is_running
 
 
-def test_one_that_is_cut_off_from_the_store_stops_in_time(there: Scene, s3: S3Store) -> None:
+def test_server_cut_off_from_store_stops_in_time(there: Scene, s3: S3Store) -> None:
     there.begin()
     server = there.cluster.owner(0)
     s3.wires[server.number].cut()
@@ -46,7 +45,7 @@ def test_one_that_is_cut_off_from_the_store_stops_in_time(there: Scene, s3: S3St
     there.until_replaced(server)
 
 
-def test_nobody_is_taken_for_dead_while_the_store_is_down(there: Scene, s3: S3Store) -> None:
+def test_store_outage_declares_no_server_dead(there: Scene, s3: S3Store) -> None:
     before = there.begin()
     s3.kill()
     time.sleep(2 * CLUSTER_DEAD_S)
@@ -70,8 +69,8 @@ def test_a_slow_store_that_loses_calls_moves_nothing(there: Scene, s3: S3Store) 
     assert there.owned() == before
 
 
-def test_one_that_is_killed_while_it_takes_over_is_followed_too(there: Scene, s3: S3Store) -> None:
-    """It has claimed, and is not open yet."""
+def test_server_killed_during_takeover_is_replaced(there: Scene, s3: S3Store) -> None:
+    """It has claimed the container, but not opened it yet."""
     there.begin()
     first = there.cluster.owner(0)
     s3.faults(latency_ms={"put": (150, 300), "get": (100, 200)})

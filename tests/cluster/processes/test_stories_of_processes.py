@@ -1,4 +1,4 @@
-"""Stories that a seed tells, with real processes: kills, pauses, stops and cuts in any order."""
+"""Random faults with real processes: kills, pauses, stops and cuts in any order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes.story import tell
+from tests.cluster.processes.story import run_story
 
 KILLS = int(os.environ.get("NADI_CLUSTER_KILLS", "30"))
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(120 + 40 * KILLS)]
 
 
 @pytest.mark.parametrize("s3", [False, True], ids=["folder", "s3"])
-def test_whatever_happens_clients_are_told_the_truth(tmp_path: Path, s3: bool) -> None:
+def test_random_faults_break_no_acknowledgement(tmp_path: Path, s3: bool) -> None:
     seed = int(os.environ.get("NADI_CLUSTER_SEED", random.randrange(1 << 32)))
-    tell(tmp_path, seed, KILLS, s3=s3)
+    run_story(tmp_path, seed, KILLS, s3=s3)

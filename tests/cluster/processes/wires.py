@@ -1,8 +1,8 @@
-"""A wire to a server that can be cut: a TCP proxy on loopback, in a thread of the test's process.
+"""TCP proxy on loopback that can be cut, in a thread of the test's process.
 
-Cut, it carries nothing more, and says nothing: what was sent waits, and arrives once it is whole again, as with packets
-that are sent again and again. New connections are taken, and hear nothing either. A wire may tell who connects, and be
-cut for some of them only; and it may be led elsewhere, as the address of a load balancer is.
+A cut wire carries nothing and reports nothing: sent data waits, and arrives once it is mended, as with retransmitted
+packets. New connections are accepted, but get no data either. A wire may be cut only for some kinds of peers, and be
+led to another target, as by a load balancer.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from concurrent.futures import Future
 from typing import Any
 
 _PIECE_BYTES = 256 * 1024
-_LOOK_S = 0.02
+_POLL_S = 0.02
 Address = tuple[str, int]
-ANYBODY = ""
+ANY_PEER = ""
 
 
-def _anybody(source: Address) -> str:
-    return ANYBODY
+def _any_peer(source: Address) -> str:
+    return ANY_PEER
 
 
 class Wires:
-    """The thread that all wires of a test run in; `close` ends them."""
+    """Thread that runs all wires of a test; `close` ends them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -35,9 +35,10 @@ class Wires:
         self._wires: list[Wire] = []
 
     def wire(
-        self, target: Address, host: str = "127.0.0.1", port: int = 0, kind_of: Callable[[Address], str] = _anybody
+        self, target: Address, host: str = "127.0.0.1", port: int = 0, kind_of: Callable[[Address], str] = _any_peer
     ) -> Wire:
-        """A new one, listening at `host` and `port`, or any free port. kind_of: tells from its address who connects."""
+        """Return a new wire, listening at `host` and `port` (0 for any). kind_of: returns the kind of a peer from its
+        address."""
         wire: Wire = self._run(Wire.open(self._loop, target, host, port, kind_of)).result()
         self._wires.append(wire)
         return wire
@@ -75,8 +76,8 @@ class Wire:
     _server: asyncio.Server
 
     def refuse(self) -> None:
-        """New connections until something listens at the target, as the address of a process that has ended does: to be
-        refused isn't the same to clients as to be let in and thrown out. What is open ends with the target."""
+        """Refuse new connections until the target listens, as for a dead process: to clients a refusal differs from an
+        accepted connection that is closed. Open connections end with the target."""
         self._loop.call_soon_threadsafe(self._refuse)
 
     def _refuse(self) -> None:
@@ -90,12 +91,12 @@ class Wire:
                 _, probe = await asyncio.open_connection(*self._target)
                 break
             except OSError:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         probe.transport.abort()
         await self._listen(self.address)
 
-    def cut(self, kind: str = ANYBODY) -> None:
-        """For those of that kind."""
+    def cut(self, kind: str = ANY_PEER) -> None:
+        """Cut the wire for peers of that kind."""
         self._loop.call_soon_threadsafe(lambda: self._whole_for(kind).clear())
 
     def mend(self) -> None:
@@ -106,7 +107,7 @@ class Wire:
             whole.set()
 
     def lead_to(self, target: Address) -> None:
-        """From now on; what is connected elsewhere is broken off."""
+        """Lead connections to another target; existing ones are aborted."""
         self._loop.call_soon_threadsafe(self._lead_to, target)
 
     def _lead_to(self, target: Address) -> None:
@@ -141,7 +142,7 @@ class Wire:
             whole = self._whole_for(self._kind_of(writer.get_extra_info("peername")[:2]))
             await whole.wait()
             there, beyond = await asyncio.open_connection(*self._target, limit=_PIECE_BYTES)
-        except OSError:  # whoever listens there is down
+        except OSError:  # the target is down
             writer.transport.abort()
             return
         except asyncio.CancelledError:

@@ -1,1 +1,1 @@
-"""Reports, draining, figures and garbage: nothing here decides who has a container, and no server needs it to serve."""
+"""Reports, draining, metrics and garbage collection: no server needs them to serve, and they never decide ownership."""

@@ -1,5 +1,7 @@
-"""Reports about a cluster, made of servers' entries and containers' records: as its store shows it to a program that is
-none of its servers (`nadi cluster status`), and as one of its servers sees it (`Operator`, behind `/v1/cluster`).
+"""Cluster reports made from the servers' entries and the containers' records.
+
+`look` reads the store from outside the cluster (`nadi cluster status`); `Operator` reports from inside a server, behind
+`/v1/cluster`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import ContainerRecord, ContainerRecords
 
-_LOOK_S = CLUSTER_BEAT_S / 2
+_POLL_S = CLUSTER_BEAT_S / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,13 @@ class SharedStore:
 
 @asynccontextmanager
 async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
-    """Open the store of the cluster at that URL. StoreError: the store has no cluster, or refuses.
-    InvalidArgumentError, UnavailableError: as `open_engines`."""
+    """Open the store of the cluster at that URL.
+
+    StoreError: the store has no cluster, or refuses access. InvalidArgumentError, UnavailableError: as `open_engines`.
+    """
     folder = folder_of(url, **options)
     if folder is not None and not folder.is_dir():
-        raise StoreError(f"there is no folder {folder}: correct the URL")
+        raise StoreError(f"folder {folder} doesn't exist: correct the URL")
     engine, registry = await open_engines(url, runtime, **options)
     try:
         cluster = await find_cluster(engine, runtime)
@@ -62,14 +66,16 @@ async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> 
 
 @asynccontextmanager
 async def opened_log(shared: SharedStore, url: str, options: dict[str, str]) -> AsyncIterator[OwnEngine]:
-    """The cluster's log, which isn't in its store, at that URL. InvalidArgumentError: its log has another name, or is
-    in the store. StoreError: it isn't the one that the cluster has always had. UnavailableError: it gives no answer for
-    a long while."""
+    """Open the cluster's log that is kept outside its store, at that URL.
+
+    InvalidArgumentError: the log has another name, or is in the store. StoreError: the log at that URL was created for
+    another cluster. UnavailableError: the log doesn't respond for a long time.
+    """
     name, known = log_name(url, **options), shared.cluster.log
     if known is None or known.name != name:
         raise InvalidArgumentError(
             f"the log of this cluster is in {known.name if known is not None else 'its store'}, not in {name}: "
-            + ("give that one with --log" if known is not None else "leave out --log")
+            + ("pass that name to --log" if known is not None else "leave out --log")
         )
     engine = await open_log(url, shared.runtime, make=False, **options)
     try:
@@ -80,13 +86,13 @@ async def opened_log(shared: SharedStore, url: str, options: dict[str, str]) -> 
 
 
 async def look(store: SharedStore) -> ClusterReport:
-    """The report; it takes some seconds to see who lives."""
+    """Read the report. Detecting which servers are alive takes some seconds."""
     members = await _members(store)
     numbers = range(store.cluster.containers)
     records = dict(zip(numbers, await read_records(store), strict=True))
 
     async def bytes_of(number: int) -> int:
-        """The sizes of the frames of a log; its seals aren't counted."""
+        """Return the total size of a log's frames, without its seals."""
         total = 0
         async for page in store.engine.listed(layout.folder_of(number)):
             total += sum(size for size in page.values() if size > layout.HEADER_BYTES)
@@ -99,7 +105,7 @@ async def look(store: SharedStore) -> ClusterReport:
 
 
 async def living(store: SharedStore) -> list[str]:
-    """The ids of the servers that live; it takes some seconds to see."""
+    """Return the ids of the live servers. Detecting them takes some seconds."""
     return [name for name, (_, is_alive) in (await _members(store)).items() if is_alive]
 
 
@@ -113,8 +119,11 @@ async def read_records(store: SharedStore) -> list[ContainerRecord]:
 
 
 async def _members(store: SharedStore) -> dict[str, tuple[ServerMember, bool]]:
-    """What each entry says, and whether it changed while it was watched: for so many looks, as servers may stand still
-    with the machine, and beat once it goes on."""
+    """Return each server's entry, and whether it changed during the watch.
+
+    The watch ends after a number of polls, not a time span: servers may pause together with this machine, and beat once
+    it resumes.
+    """
     runtime = store.runtime
 
     async def versions() -> dict[str, str]:
@@ -122,34 +131,37 @@ async def _members(store: SharedStore) -> dict[str, tuple[ServerMember, bool]]:
 
     first = last = await versions()
     alive: set[str] = set()
-    for _ in range(math.ceil(store.pace.dead_s / _LOOK_S)):
+    for _ in range(math.ceil(store.pace.dead_s / _POLL_S)):
         if len(alive) == len(last):
             break
-        await runtime.sleep(_LOOK_S)
+        await runtime.sleep(_POLL_S)
         last = await versions()
         alive = {name for name, version in last.items() if first.get(name) != version}
-    found: dict[str, tuple[ServerMember, bool]] = {}
+    members: dict[str, tuple[ServerMember, bool]] = {}
     for name in last:
         entry = await patiently("read its servers", partial(store.registry.get, name), runtime)
         member = decode(entry.value) if entry is not None else None
         if member is not None:
-            found[member.id] = (member, name in alive)
-    return found
+            members[member.id] = (member, name in alive)
+    return members
 
 
 async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerRecord) -> float | None:
-    """Since its newest object was stored, by the store's clock and this machine's."""
+    """Return the time since the snapshot's newest object was stored, by the store's clock and this machine's."""
     if record.snapshot is None:
         return None
     names, pages = record.snapshot.names, store.chunks.pages(snapshots.folder_of(number))
-    stored_ms = [one.modified_ms async for page in pages for one in page if one.name in names]
+    stored_ms = [item.modified_ms async for page in pages for item in page if item.name in names]
     return max(0.0, (store.runtime.now_ms() - max(stored_ms)) / 1000) if stored_ms else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What is known of a cluster. members: by server, with whether each is alive. records: of the containers.
-    log_bytes: what their logs hold; snapshot_ages_s: since their snapshots were stored; as far as known."""
+    """Known facts about a cluster.
+
+    members: by server, with whether each is alive. records: of the containers. log_bytes: sizes of the logs.
+    snapshot_ages_s: ages of the snapshots. The last two may be incomplete.
+    """
 
     members: Mapping[str, tuple[ServerMember, bool]]
     records: Mapping[int, ContainerRecord]
@@ -160,12 +172,12 @@ class ClusterView:
         return server in self.members and self.members[server][1]
 
 
-def cluster_report(cluster: str, seen_by: str, seen: ClusterView) -> ClusterReport:
-    """The report: servers in order of their start, containers in order. seen_by: see `ClusterReport`."""
-    containers = [_container(number, seen) for number in sorted(seen.records)]
-    by_start = sorted(seen.members.values(), key=lambda one: (one[0].started_ms, one[0].id))
-    active = seen.records.get(CONTROLLER_CONTAINER, ContainerRecord())
-    has_controller = not active.released and seen.is_alive(active.owner)
+def cluster_report(cluster: str, seen_by: str, view: ClusterView) -> ClusterReport:
+    """Return the report: servers in order of their start, containers in order. seen_by: see `ClusterReport`."""
+    containers = [_container(number, view) for number in sorted(view.records)]
+    by_start = sorted(view.members.values(), key=lambda entry: (entry[0].started_ms, entry[0].id))
+    active = view.records.get(CONTROLLER_CONTAINER, ContainerRecord())
+    has_controller = not active.released and view.is_alive(active.owner)
     return ClusterReport(
         cluster,
         seen_by,
@@ -176,7 +188,11 @@ def cluster_report(cluster: str, seen_by: str, seen: ClusterView) -> ClusterRepo
 
 
 def held(server: str, containers: list[ContainerReport]) -> list[int]:
-    return [one.number for one in containers if one.owner == server and one.state in ("open", "moving", "orphaned")]
+    return [
+        container.number
+        for container in containers
+        if container.owner == server and container.state in ("open", "moving", "orphaned")
+    ]
 
 
 def _server(member: ServerMember, *, is_alive: bool, containers: list[ContainerReport]) -> ServerReport:
@@ -194,26 +210,27 @@ def _server(member: ServerMember, *, is_alive: bool, containers: list[ContainerR
     )
 
 
-def _container(number: int, seen: ClusterView) -> ContainerReport:
-    record = seen.records[number]
+def _container(number: int, view: ClusterView) -> ContainerReport:
+    record = view.records[number]
     start, snapshot = record.start, None
     if record.snapshot is not None:
         size_bytes = 2 * sum(part.size_bytes for part in record.snapshot.parts)
-        deltas, age_s = len(record.snapshot.deltas), seen.snapshot_ages_s.get(number)
+        deltas, age_s = len(record.snapshot.deltas), view.snapshot_ages_s.get(number)
         snapshot = SnapshotReport(record.snapshot.sequence, size_bytes, deltas, age_s)
     state: Literal["open", "moving", "released", "orphaned", "new"] = "moving" if record.target else "open"
     if not record.owner:
         state = "new"
     elif record.released:
         state = "released"
-    elif not seen.is_alive(record.owner):
+    elif not view.is_alive(record.owner):
         state = "orphaned"
-    log = start.epoch, start.number, start.sequence, seen.log_bytes.get(number)
+    log = start.epoch, start.number, start.sequence, view.log_bytes.get(number)
     return ContainerReport(number, state, record.owner, record.epoch, record.target, *log, snapshot)
 
 
 class Operator:
-    """Of the server of the id `me`. What is asked for is begun, not waited for: the report shows how far it is."""
+    """Operator commands of the server `me`. They start an operation without waiting for it: the report shows its
+    progress."""
 
     def __init__(
         self, cluster: Cluster, me: str, membership: Membership, watch: RecordWatch, keeper: Keeper, store: SegmentStore
@@ -222,26 +239,29 @@ class Operator:
         self._membership, self._watch, self._keeper, self._store = membership, watch, keeper, store
 
     def report(self) -> ClusterReport:
-        """The cluster as this server sees it; it knows how much a log holds only of its own containers."""
+        """Return the cluster as this server sees it. Log sizes are known only for its own containers."""
         peers = self._membership.members.values()
         members = {peer.id: (peer.member, peer.is_alive) for peer in peers if peer.member is not None}
         records = {number: self._watch.record(number) for number in range(self._cluster.containers)}
-        log_bytes = {one.number: one.logged_bytes for one in self._store.containers if one.started}
+        log_bytes = {
+            container.number: container.logged_bytes for container in self._store.containers if container.started
+        }
         return cluster_report(self._cluster.cluster, self._me, ClusterView(members, records, log_bytes))
 
     def drain(self) -> DrainReport:
-        """Begin to hand all containers over, for good; ConflictError if no other server takes any."""
+        """Begin to hand over all containers for good. ConflictError: no other server accepts containers."""
         if not self._membership.has_takers():
             raise ConflictError(
-                "no other server of the cluster takes containers: start one first, or stop this one, and whichever "
-                "comes next takes them over"
+                "no other server of the cluster accepts containers: start another server first, or stop this one and "
+                "let the next server take them over"
             )
         self._membership.drain()
         self._keeper.wake()
         return self._progress()
 
     def rebalance(self) -> DrainReport:
-        """Begin to hand over what other servers are to have, without waiting for a quiet time."""
+        """Begin to hand over the containers that placement assigns to other servers, without waiting for a quiet
+        period."""
         self._keeper.rebalance()
         return self._progress()
 

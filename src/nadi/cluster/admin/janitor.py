@@ -1,19 +1,19 @@
 """Removes garbage from a cluster's store.
 
-Objects are listed a page at a time, and the record is read after the page. For chunks, the state of the record's
-snapshot is restored into a folder, and the description of each old chunk that it doesn't know is read. "Old" is by the
-store's own clock: its newest entry of a server or container is taken for now. A log elsewhere tells the ages by itself.
+Objects are listed page by page, and the record is read after the page. For chunks, the state of the record's snapshot
+is restored into a folder, and the description of each old chunk unknown to that state is read. Age is measured by the
+store's own clock: its newest entry of a server or container counts as the present. A separate log reports ages itself.
 
-What is decided holds whatever servers do meanwhile, for it follows from a record read *after* the objects were listed,
-and from names: records only move on, and no name is used twice. What isn't understood stays. What goes:
+Each decision stays valid whatever servers do meanwhile, because it follows from names and from a record read *after*
+the objects were listed: records only advance, and names are never reused. Unrecognised objects are kept. Garbage is:
 
-- A frame of a log, if its epoch is before that of the record's start and has ended before the frame's number (garbage
-  of a deposed owner, behind a seal), or if its sequence is before `held_from`, from which on frames may hold the only
-  copy of bytes. Seals are never deleted; an object no longer than a header may be one.
-- An object of a snapshot, if the record doesn't name it and its own name says an earlier frame than the snapshot that
-  counts: later snapshots consist of what counts now, and of new objects of that frame or later ones.
-- A chunk, if it was planned by a frame that the snapshot's state reflects, and that state neither refers to it nor
-  knows that it is planned, or garbage.
+- A frame of a log if its epoch is before the record's start epoch and ended before the frame's number (written by a
+  deposed owner, behind a seal), or if its sequence is before `held_from`. Frames from `held_from` on may hold the only
+  copy of bytes. Seals are never deleted; an object no longer than a header may be a seal.
+- An object of a snapshot if the record doesn't name it and its own name gives an earlier frame than the current
+  snapshot. Later snapshots consist of the current objects and of new ones from that frame or later.
+- A chunk if it was planned by a frame that the snapshot's state reflects, and that state neither refers to it nor lists
+  it as planned or garbage.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _TAIL_BYTES = 64 * 1024  # holds any chunk's description
 
 
 class Cleaned(msgspec.Struct):
-    """How many objects were removed, or would be, and their bytes. kept_chunks: old ones that the state doesn't know,
-    and of which it isn't certain that nobody will."""
+    """Number and bytes of removed objects, or of those that a dry run would remove. kept_chunks: old chunks unknown to
+    the state that a container may still refer to."""
 
     frames: int = 0
     snapshot_objects: int = 0
@@ -64,8 +64,11 @@ class Cleaned(msgspec.Struct):
 
 
 class Janitor:
-    """Of one cluster. count: of its containers. log: if that isn't in the store. older_s: what is younger stays. dry:
-    nothing is removed. goes_on: asked after each page; the cleaning ends early if it returns False."""
+    """Garbage collector of one cluster.
+
+    count: number of containers. log: the log outside the store, if any. older_s: minimum age of garbage. dry: report
+    only. goes_on: called after each page; cleaning ends early when it returns False.
+    """
 
     def __init__(
         self,
@@ -88,55 +91,55 @@ class Janitor:
         self._records = ContainerRecords(registry, runtime)
 
     async def clean(self) -> Cleaned:
-        """Remove garbage from the whole store. UnavailableError: the store can't answer. What was removed until then
-        was garbage. StoreError: a record is damaged."""
+        """Remove garbage from the whole store. UnavailableError: the store doesn't respond; objects removed so far were
+        garbage. StoreError: a record is damaged."""
         cleaned, log = Cleaned(), self._log
         now_ms = 0
         for folder in (membership_view.FOLDER, records.FOLDER):
             async for page in self._pages(folder):
-                now_ms = max([now_ms, *(one.modified_ms for one in page)])
+                now_ms = max([now_ms, *(item.modified_ms for item in page)])
         self._before_ms = now_ms - round(self._older_s * 1000)
-        # entries of dead servers; a slow one that is alive sets its entry again
-        async for page in self._old(membership_view.FOLDER):
-            cleaned.servers += await self._remove(page, [one.name for one in page], cleaned)
-        async for page in self._old(PROOF):
-            cleaned.proofs += await self._remove(page, [one.name for one in page], cleaned)
+        # entries of dead servers; a slow but live server rewrites its entry
+        async for page in self._old_pages(membership_view.FOLDER):
+            cleaned.servers += await self._remove(page, [item.name for item in page], cleaned)
+        async for page in self._old_pages(PROOF):
+            cleaned.proofs += await self._remove(page, [item.name for item in page], cleaned)
         if log is not None:
-            async for page in self._aged(log, PROOF):
-                cleaned.proofs += await self._remove(page, [one.name for one in page], cleaned, log)
+            async for page in self._old_log_pages(log, PROOF):
+                cleaned.proofs += await self._remove(page, [item.name for item in page], cleaned, log)
         for container in range(self._count):
             folder = folder_of(container)
-            async for page in self._old(folder) if log is None else self._aged(log, folder):
+            async for page in self._old_pages(folder) if log is None else self._old_log_pages(log, folder):
                 names = frames(container, await self._record(container), page)
                 cleaned.frames += await self._remove(page, names, cleaned, log)
-            async for page in self._old(snapshots.folder_of(container)):
+            async for page in self._old_pages(snapshots.folder_of(container)):
                 names = snapshot_objects(container, await self._record(container), page)
                 cleaned.snapshot_objects += await self._remove(page, names, cleaned)
-            await self._of_chunks(container, cleaned)
+            await self._clean_chunks(container, cleaned)
         return cleaned
 
-    async def _of_chunks(self, container: int, cleaned: Cleaned) -> None:
+    async def _clean_chunks(self, container: int, cleaned: Cleaned) -> None:
         record = await self._record(container)
         if record.snapshot is None:
             return
         try:
-            known = await self._known(container, record)
-        except snapshots.SnapshotError as error:  # replaced meanwhile, or damaged: whoever takes it over says so
-            log.info("container %d: its chunks aren't cleaned this time: %s", container, error)
+            known = await self._known_chunks(container, record)
+        except snapshots.SnapshotError as error:  # replaced meanwhile, or damaged: a takeover reports damage
+            log.info("container %d: chunks not cleaned in this run: %s", container, error)
             return
-        async for page in self._old(f"container-{container}"):
+        async for page in self._old_pages(f"container-{container}"):
             names = []
-            for one in page:
-                if one.name in known:
+            for chunk in page:
+                if chunk.name in known:
                     continue
-                if is_lost_chunk(record, known, one.name, await self._planned_by(container, one)):
-                    names.append(one.name)
+                if is_lost_chunk(record, known, chunk.name, await self._planned_by(container, chunk)):
+                    names.append(chunk.name)
                 else:
                     cleaned.kept_chunks += 1
             cleaned.chunks += await self._remove(page, names, cleaned)
 
-    async def _known(self, container: int, record: ContainerRecord) -> set[str]:
-        """All chunks that the state of a snapshot refers to, has planned, or knows as garbage."""
+    async def _known_chunks(self, container: int, record: ContainerRecord) -> set[str]:
+        """Return all chunks that the state of a snapshot refers to, has planned, or lists as garbage."""
         assert record.snapshot is not None
         in_thread = self._runtime.in_thread
         folder = Path(await in_thread(tempfile.mkdtemp, None, "nadi-clean-"))
@@ -151,13 +154,13 @@ class Janitor:
         finally:
             await in_thread(shutil.rmtree, folder, True)
 
-    async def _planned_by(self, container: int, one: ListedObject) -> int:
-        tail_bytes = min(one.size_bytes, _TAIL_BYTES)
+    async def _planned_by(self, container: int, chunk: ListedObject) -> int:
+        tail_bytes = min(chunk.size_bytes, _TAIL_BYTES)
         try:
-            tail = await self._chunks.read(one.name, one.size_bytes - tail_bytes, tail_bytes)
+            tail = await self._chunks.read(chunk.name, chunk.size_bytes - tail_bytes, tail_bytes)
         except NotFoundError:
-            return 0  # its owner has removed it
-        described = ChunkDescription.decode(one.name, tail)
+            return 0  # removed by its owner
+        described = ChunkDescription.decode(chunk.name, tail)
         return described.sequence if described is not None and described.container == container else 0
 
     async def _record(self, container: int) -> ContainerRecord:
@@ -170,18 +173,18 @@ class Janitor:
             yield page
             await self._runtime.sleep(self._pause_s)
 
-    async def _old(self, folder: str) -> AsyncIterator[list[ListedObject]]:
+    async def _old_pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         async for page in self._pages(folder):
-            if aged := [one for one in page if one.modified_ms < self._before_ms]:
+            if aged := [item for item in page if item.modified_ms < self._before_ms]:
                 yield aged
 
-    async def _aged(self, log: OwnEngine, folder: str) -> AsyncIterator[list[ListedObject]]:
-        """Of a log that isn't in the store, what is old enough."""
+    async def _old_log_pages(self, log: OwnEngine, folder: str) -> AsyncIterator[list[ListedObject]]:
+        """Yield pages of old objects from the log outside the store."""
         async with aclosing(log.aged(folder)) as pages:  # type: ignore[type-var]
             async for page in pages:
                 if not self._goes_on():
                     return
-                if aged := [ListedObject(one.name, one.size_bytes, 0) for one in page if one.age_s > self._older_s]:
+                if aged := [ListedObject(item.name, item.size_bytes, 0) for item in page if item.age_s > self._older_s]:
                     yield aged
                 await self._runtime.sleep(self._pause_s)
 
@@ -189,7 +192,7 @@ class Janitor:
         self, page: Sequence[ListedObject], names: Sequence[str], cleaned: Cleaned, log: OwnEngine | None = None
     ) -> int:
         engine = log or self._engine
-        sizes = {one.name: one.size_bytes for one in page}
+        sizes = {item.name: item.size_bytes for item in page}
         if not self._dry:
             for first in range(0, len(names), JANITOR_DELETED_AT_ONCE):
                 await engine.delete(names[first : first + JANITOR_DELETED_AT_ONCE])
@@ -204,10 +207,10 @@ async def clean_daily(janitor: Janitor, runtime: Runtime, is_due: Callable[[], b
             try:
                 cleaned = await janitor.clean()
             except (TimeoutError, NadiError, OSError) as error:
-                log.warning("the store couldn't be cleaned, and will be tomorrow: %s", error)
+                log.warning("cleaning the store failed: %s; the next run is tomorrow", error)
             else:
-                what = "cleaned the store of %d objects that nobody needs, with %d bytes"
-                (log.info if cleaned.objects else log.debug)(what, cleaned.objects, cleaned.removed_bytes)
+                message = "removed %d unused objects with %d bytes from the store"
+                (log.info if cleaned.objects else log.debug)(message, cleaned.objects, cleaned.removed_bytes)
         await runtime.sleep(JANITOR_EACH_S)
 
 
@@ -215,48 +218,49 @@ _OF_SNAPSHOT = re.compile(r"(?:base-([0-9a-f]{16})-[0-9a-f]{32}-\d+|delta-([0-9a
 
 
 def frames(container: int, record: ContainerRecord, listed: Iterable[ListedObject]) -> list[str]:
-    """The names, among objects of a container's log, of frames that nobody needs."""
-    found = []
-    for one in listed:
-        place = place_of(one.name)
-        if place is None or name_of(container, place) != one.name or one.size_bytes <= HEADER_BYTES:
+    """Return the names, among the listed objects of a container's log, of frames that are garbage."""
+    garbage = []
+    for item in listed:
+        position = place_of(item.name)
+        if position is None or name_of(container, position) != item.name or item.size_bytes <= HEADER_BYTES:
             continue
-        if _is_past(record, place):
-            found.append(one.name)
-    return found
+        if _is_past(record, position):
+            garbage.append(item.name)
+    return garbage
 
 
-def _is_past(record: ContainerRecord, place: ChainPosition) -> bool:
+def _is_past(record: ContainerRecord, position: ChainPosition) -> bool:
     start = record.start
     begun = dict(start.begun)
-    if place.epoch > start.epoch or start.epoch not in begun:
+    if position.epoch > start.epoch or start.epoch not in begun:
         return False
-    if place.epoch == start.epoch:
-        return place.number < start.number and begun[place.epoch] + place.number - 1 < start.held_from
-    if place.epoch not in begun:  # it ended before `held_from`, or nothing of it was ever in the chain
+    if position.epoch == start.epoch:
+        return position.number < start.number and begun[position.epoch] + position.number - 1 < start.held_from
+    if position.epoch not in begun:  # it ended before `held_from`, or none of its frames was ever in the chain
         return True
-    sequence = begun[place.epoch] + place.number - 1
-    end = min(first for epoch, first in start.begun if epoch > place.epoch)
+    sequence = begun[position.epoch] + position.number - 1
+    end = min(first for epoch, first in start.begun if epoch > position.epoch)
     return sequence >= end or sequence < start.held_from
 
 
 def snapshot_objects(container: int, record: ContainerRecord, listed: Iterable[ListedObject]) -> list[str]:
-    """The names, among objects of a container's snapshots, of those that no snapshot will have any more."""
+    """Return the names, among the listed objects of a container's snapshots, of those that no later snapshot will
+    contain."""
     if record.snapshot is None:
         return []
     named = record.snapshot.names
     folder = snapshots.folder_of(container) + "/"
-    found = []
-    for one in listed:
-        match = _OF_SNAPSHOT.fullmatch(one.name.removeprefix(folder)) if one.name.startswith(folder) else None
-        if match is None or one.name in named:
+    garbage = []
+    for item in listed:
+        match = _OF_SNAPSHOT.fullmatch(item.name.removeprefix(folder)) if item.name.startswith(folder) else None
+        if match is None or item.name in named:
             continue
         if int(match[1] or match[2], 16) < record.snapshot.sequence:
-            found.append(one.name)
-    return found
+            garbage.append(item.name)
+    return garbage
 
 
 def is_lost_chunk(record: ContainerRecord, known: Collection[str], name: str, planned_by: int) -> bool:
-    """Whether nobody will ever refer to a chunk. known: all that the state of the record's snapshot knows. planned_by:
-    the sequence of the frame that planned it, 0 if that isn't known."""
+    """Return whether no state will ever refer to a chunk. known: all chunks known to the state of the record's
+    snapshot. planned_by: the sequence of the frame that planned the chunk, 0 if unknown."""
     return record.snapshot is not None and name not in known and 0 < planned_by <= record.snapshot.sequence

@@ -1,4 +1,4 @@
-"""A server's own figures of its cluster, for Prometheus: each server tells its own, whichever has the controller."""
+"""Prometheus metrics of a server's view of its cluster. Each server reports its own, wherever the controller is."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 MEANINGS = by_name(
     (
-        Meaning("nadi_cluster_containers", "Containers that this server has."),
-        Meaning("nadi_cluster_all_containers", "Containers that the cluster has, whoever has them."),
-        Meaning("nadi_cluster_servers", "Servers that this one sees, by whether they are alive.", ("state",)),
-        Meaning("nadi_cluster_lease_valid", "1 while this server may answer reads; 0: it doesn't reach the store."),
-        Meaning("nadi_cluster_lease_term", "How often the lease has begun: once, and again after each silence."),
+        Meaning("nadi_cluster_containers", "Containers on this server."),
+        Meaning("nadi_cluster_all_containers", "Containers of the whole cluster."),
+        Meaning("nadi_cluster_servers", "Servers seen by this server, alive or dead.", ("state",)),
+        Meaning("nadi_cluster_lease_valid", "1 while this server may answer reads, 0 if it can't reach the store."),
+        Meaning("nadi_cluster_lease_term", "Number of lease terms: 1, plus 1 for each time the lease expired."),
         Meaning("nadi_cluster_controller", "1 if the active controller is here, else 0."),
-        Meaning("nadi_cluster_takeovers", "Containers taken over from servers that were dead.", (), "counter"),
-        Meaning("nadi_cluster_containers_received", "Containers that other servers have handed over.", (), "counter"),
+        Meaning("nadi_cluster_takeovers", "Containers taken over from dead servers.", (), "counter"),
+        Meaning("nadi_cluster_containers_received", "Containers handed over by other servers.", (), "counter"),
         Meaning("nadi_cluster_containers_handed_over", "Containers handed over to other servers.", (), "counter"),
-        Meaning("nadi_cluster_fenced", "Containers that another server was faster to claim.", (), "counter"),
-        Meaning("nadi_cluster_log_put_seconds", "How long puts of the log's objects took.", (), "histogram"),
-        Meaning("nadi_cluster_log_put_bytes", "Bytes of the log's objects that were stored.", (), "counter"),
-        Meaning("nadi_cluster_log_retries", "Puts of the log's objects that were tried again, or read.", (), "counter"),
-        Meaning("nadi_cluster_log_errors", "Calls for the log's objects that failed.", (), "counter"),
+        Meaning("nadi_cluster_fenced", "Containers that another server claimed first.", (), "counter"),
+        Meaning("nadi_cluster_log_put_seconds", "Duration of puts of log objects.", (), "histogram"),
+        Meaning("nadi_cluster_log_put_bytes", "Bytes of stored log objects.", (), "counter"),
+        Meaning(
+            "nadi_cluster_log_retries", "Puts of log objects that were retried or verified by a read.", (), "counter"
+        ),
+        Meaning("nadi_cluster_log_errors", "Failed calls for log objects.", (), "counter"),
     )
 )
 
 
 class CountedEngine:
-    """A `LogEngine` that counts. `took`: how long puts took that stored something."""
+    """`LogEngine` that counts calls on log objects. `put_s`: durations of the puts that stored an object."""
 
     def __init__(self, engine: LogEngine, runtime: Runtime) -> None:
         self._engine, self._runtime = engine, runtime
-        self.took = Histogram(BUCKETS_S)
+        self.put_s = Histogram(BUCKETS_S)
         self.put_bytes = self.retries = self.errors = 0
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
@@ -53,7 +55,7 @@ class CountedEngine:
             raise
         if place_of(name) is not None:
             if is_stored:
-                self.took.add(self._runtime.monotonic() - began)
+                self.put_s.add(self._runtime.monotonic() - began)
                 self.put_bytes += sum(memoryview(part).nbytes for part in parts)
             else:
                 self.retries += 1
@@ -88,7 +90,7 @@ class CountedEngine:
 def samples(
     containers: int, all_containers: int, membership: Membership, moves: Moves, engine: CountedEngine, *, controls: bool
 ) -> Iterator[Sample]:
-    """As they are now. containers: that this server has. controls: whether the active controller is here."""
+    """Yield the current values. containers: number on this server. controls: whether the active controller is here."""
     servers = Counter("alive" if peer.is_alive else "dead" for peer in membership.members.values())
     for state in ("alive", "dead"):
         yield Sample(MEANINGS["nadi_cluster_servers"], servers[state], (state,))
@@ -102,7 +104,7 @@ def samples(
         "containers_received": moves.received,
         "containers_handed_over": moves.handed_over,
         "fenced": moves.fenced,
-        "log_put_seconds": engine.took.read(),
+        "log_put_seconds": engine.put_s.read(),
         "log_put_bytes": engine.put_bytes,
         "log_retries": engine.retries,
         "log_errors": engine.errors,
@@ -113,8 +115,8 @@ def samples(
 
 @dataclass(slots=True)
 class Moves:
-    """Since the server began. taken_over: from servers that were dead. received, handed_over: by agreement, from and to
-    others. fenced: claims, or containers, that another server was faster to claim."""
+    """Container moves since the server started. taken_over: from dead servers. received, handed_over: by agreement,
+    from and to other servers. fenced: claims or containers lost to another server."""
 
     taken_over: int = 0
     received: int = 0

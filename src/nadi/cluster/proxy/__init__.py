@@ -1,3 +1,3 @@
-"""The doors through which any server answers for all, and the active controller's way to segments in other stores. It
-never sees records, nor who is to have what.
+"""Proxies through which any server answers for the whole cluster, and the active controller's router to segments in
+other stores. They never see records or placement.
 """

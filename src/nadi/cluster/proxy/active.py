@@ -1,8 +1,8 @@
-"""Which controller is the cluster's active one, as far as this server knows: its own, another server's, or none.
+"""Tracks the cluster's active controller, as far as this server knows: its own, another server's, or none.
 
-What is being answered by one that no longer is, ends: a deposed controller's answers aren't to be trusted, and one
-whose server is dead would never answer. Nor is the own one's answer given once others may have taken its server for
-dead, and be active: it answers from memory, and knows nothing of what they have done.
+A call ends when its controller stops being the active one: a deposed controller's answers can't be trusted, and a dead
+server would never answer. The local controller's answer is also withheld once other servers may have declared this one
+dead and activated theirs: it answers from memory, and doesn't know their changes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ActiveAddresses:
-    """Where a server answers, each as "host:port". rest: "" if it has no REST port."""
+    """Addresses of a server, each "host:port". rest: "" if it has no REST port."""
 
     rpc: str
     rest: str = ""
 
 
 class Active:
-    """The current knowledge: `here` counts, otherwise `there`. may_answer: whether `here` still is."""
+    """Last known active controller: `here` if set, otherwise `there`. may_answer: whether `here` is still active."""
 
     def __init__(self, may_answer: Callable[[], bool] = lambda: True) -> None:
         self._may_answer = may_answer
@@ -39,7 +39,7 @@ class Active:
         self._calls: dict[asyncio.Timeout, None] = {}
 
     def set(self, here: Controller | None, there: ActiveAddresses | None) -> bool:
-        """Return whether that is something else than before, for those who call; calls under way end then."""
+        """Set the active controller; if it has changed, end calls under way and return True."""
         before = self.here or self.there
         self.here, self.there = here, there
         if (here or there) == before:
@@ -51,23 +51,24 @@ class Active:
         return True
 
     def check(self) -> None:
-        """Before an answer of `here` is given, after it was made; UnavailableError if it may be an old one."""
+        """Check, after `here` made an answer and before it is sent, that it is still valid. UnavailableError: it may be
+        stale."""
         if not self._may_answer():
-            raise UnavailableError("another server may have the active controller by now: try again")
+            raise UnavailableError("another server may have the active controller by now: try again later")
 
     async def checked(self, answer: Awaitable[T]) -> T:
-        """An answer that `here` makes, or its error, if that is to be trusted: see `check`."""
+        """Return the answer made by `here`, or raise its error, if it is still valid: see `check`."""
         try:
-            made = await answer
+            result = await answer
         except Exception:
             self.check()
             raise
         self.check()
-        return made
+        return result
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator[None]:
-        """Wrap what the active one answers: UnavailableError once another is it, or none is."""
+        """Context of a call to the active controller. UnavailableError: the active controller changed meanwhile."""
         try:
             async with asyncio.timeout(None) as limit:
                 self._calls[limit] = None
@@ -78,32 +79,35 @@ class Active:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise UnavailableError("another server has the active controller now, or will: try again") from error
+            raise UnavailableError("the active controller is moving to another server: try again later") from error
 
 
-FORWARDED = "nadi-forwarded"  # the header of calls and requests that were passed on; its value is a proof
+FORWARDED = "nadi-forwarded"  # header of forwarded calls and requests; its value is a proof
 _HASH = "sha512"
 
 
 class ClusterKey:
-    """What the servers of a cluster sign: delegation tokens, which any store must accept whichever server issued them,
-    and proofs that a call was passed on by one of them. secret: see `identity.signing_key`."""
+    """Key shared by the servers of a cluster. It signs delegation tokens, which every store accepts from every server,
+    and proofs that one of the servers forwarded a call. secret: see `identity.signing_key`."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._forwarding = self._derived(b"nadi calls passed on")
 
     def token_key(self, lifetime_s: int) -> TokenKey:
-        """The key for delegation tokens that are valid for so many seconds; for every server's store and controller."""
+        """Return the key for delegation tokens of that lifetime, for every server's store and controller."""
         return TokenKey(self._derived(b"nadi delegation tokens"), lifetime_s)
 
     def proof(self, peer: str) -> str:
-        """What a server shows that passes on a call of `peer`. Whoever intercepts it can say that calls of its own are
-        that peer's, whose share of the limits they then use; it permits nothing else."""
+        """Return the proof for forwarding a call of `peer`.
+
+        An eavesdropper could use it to make its own calls count against that peer's share of the limits, but for
+        nothing else.
+        """
         return f"{peer} {self._signature(peer)}"
 
     def proven(self, text: str) -> str | None:
-        """The peer that a proof names; None if it isn't one of this cluster.
+        """Return the peer that a proof names; None if the proof isn't from this cluster.
 
         >>> key = ClusterKey(bytes(32))
         >>> key.proven(key.proof("ipv4:10.0.0.7:4711")), key.proven("ipv4:10.0.0.7:4711 0123")

@@ -1,8 +1,8 @@
-"""What every server of a cluster is to clients: the controller, whichever server has the active one.
+"""gRPC front of every server of a cluster: clients see one controller, whichever server has the active one.
 
-A call, or a request over REST, is answered here by the controller of this process if that is the active one; otherwise
-it is passed on as it came to the server that has it, once: there it is answered or refused. Limits hold at either end,
-for whoever made the call. Where segments and servers are, each server says by itself.
+A call, or a REST request, is answered by the controller in this process if that is active. Otherwise it is forwarded
+unchanged, once, to the server that has the active controller, which answers or rejects it. Limits per caller apply on
+both servers. Each server answers by itself where segments and servers are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import grpc
 from nadi.access.fair_shares import Shares
 from nadi.client.control.channel import open_channel
 from nadi.client.control.security import Security
-from nadi.cluster.container_map import Map
+from nadi.cluster.container_map import ContainerMap
 from nadi.cluster.proxy.active import FORWARDED, Active, ActiveAddresses, ClusterKey
 from nadi.cluster.proxy.rest import RestProxy
 from nadi.controller.access import ControllerAccess
@@ -30,14 +30,17 @@ from nadi.wire.rpc.service import WATCHES, path
 
 
 class RequestProxy:
-    """Of one server. `add_to` its gRPC server, put `rest` around its REST application, and say which controller is
-    active whenever that changes. own: what each server answers by itself. key: the cluster's. security: how other
-    servers' doors are reached. access: as for a controller. channels: opens what calls are passed on over. may_answer:
-    whether an active controller that is here may answer."""
+    """Proxy of one server. `add_to` its gRPC server, put `rest` around its REST application, and report changes of the
+    active controller.
+
+    own: answers that every server gives by itself. key: the cluster's. security: for connections to other servers.
+    access: as for a controller. channels: opens channels for forwarded calls. may_answer: whether a local active
+    controller may answer.
+    """
 
     def __init__(
         self,
-        own: Map,
+        own: ContainerMap,
         key: ClusterKey,
         security: Security | None = None,
         access: ControllerAccess | None = None,
@@ -54,26 +57,25 @@ class RequestProxy:
         self._rest: RestProxy | None = None
 
     def add_to(self, server: grpc.aio.Server) -> Shares:
-        """Let `server`, a new one, answer every RPC; return what counts its calls."""
+        """Make `server`, a new one, answer every RPC; return the counter of its calls."""
         return add_answers(server, self._answer, self.peer_of)
 
     def rest(self, api: Api) -> RestProxy:
-        """What a RestServer of `api` is to put around its application, by its `around`."""
+        """Return the proxy that a RestServer of `api` puts around its application, by its `around`."""
         self._rest = RestProxy(api, self._active, self._key, self._security)
         self._rest.changed()
         return self._rest
 
     def active(self, controller: Controller | None) -> None:
-        """The active controller is this one, in this process; or it isn't here (None). Calls under way end."""
+        """Set the local active controller; None if it isn't on this server. Calls under way end."""
         self._changed(controller, self._active.there)
 
     def follow(self, addresses: ActiveAddresses | None) -> None:
-        """The server at these addresses, another one, has the active controller unless it is here; None: it isn't known
-        who has."""
+        """Set the addresses of the server that has the active controller unless it is here; None if unknown."""
         self._changed(self._active.here, addresses)
 
     async def close(self) -> None:
-        """There is no active controller any more; end connections. To be called once the doors are closed."""
+        """Drop the active controller and close connections. Call it once the network servers are closed."""
         self._changed(None, None)
         await asyncio.gather(*self._closing)
 
@@ -98,15 +100,15 @@ class RequestProxy:
             if self._local is not None:
                 return await self._active.checked(self._local.answer(call))
             if _forwarded(call) is not None:
-                raise UnavailableError("the active controller was here and is elsewhere now: try again")
+                raise UnavailableError("the active controller has just left this server: try again later")
             if self._forward is None:
-                raise UnavailableError("no server is known to have the active controller now: try again")
+                raise UnavailableError("no server is known to have the active controller: try again later")
             return await self._forward.answer(call)
 
     def peer_of(self, context: Any) -> str:
-        """Who made a call: whom it was passed on for, if a server of this cluster says so."""
-        told = _forwarded(context)
-        return (self._key.proven(told) if told is not None else None) or str(context.peer())
+        """Return the peer that made a call: the original one if a server of this cluster forwarded it."""
+        proof = _forwarded(context)
+        return (self._key.proven(proof) if proof is not None else None) or str(context.peer())
 
 
 def _forwarded(call: Any) -> str | None:
@@ -114,39 +116,41 @@ def _forwarded(call: Any) -> str | None:
 
 
 _OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share a connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise all channels to an address share one connection
     ("grpc.enable_http_proxy", 0),  # servers of a cluster reach each other directly
     ("grpc.keepalive_time_ms", round(FORWARD_KEEPALIVE_S * 1000)),
     ("grpc.keepalive_timeout_ms", round(FORWARD_KEEPALIVE_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
 ]
-# what gRPC says of a connection that broke, and a controller never does: clients don't try again after these
+# gRPC's codes for a broken connection, which a controller never sends: clients don't retry after them
 _BROKEN = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 
 OpenChannel = Callable[[str, Security, float, list[tuple[str, Any]]], Awaitable[grpc.aio.Channel]]
-"""Opens a channel as `open_channel` does, which is the real one."""
+"""Opens a channel, as `open_channel` does."""
 
 
 class Forward:
-    """Calls passed on to one server, over a connection for every hundred of them. Of a caller's metadata only the
-    authorization is passed on, which is all that a controller reads. address: "host:port" of its gRPC door. security:
-    how that is reached. channels: opens what calls go over."""
+    """Calls forwarded to one server, over one connection per hundred calls.
+
+    Of a caller's metadata, only the authorization is forwarded: controllers read nothing else. address: "host:port" of
+    its gRPC server. security: for connections to it. channels: opens channels to it.
+    """
 
     def __init__(self, address: str, security: Security, key: ClusterKey, channels: OpenChannel = open_channel) -> None:
         self._address, self._security, self._key, self._open = address, security, key, channels
-        self._channels: dict[grpc.aio.Channel, int] = {}  # with how many calls are under way there
+        self._channels: dict[grpc.aio.Channel, int] = {}  # with the number of calls under way
         self._opening = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def answer(self, call: RpcCall) -> bytes | None:
-        """The reply's bytes; None if replies were written. Refusal: the other server's status, or that it can't be
-        reached. UnavailableError: too many calls are on their way there."""
-        channel = await self._free()
+        """Return the reply's bytes; None if replies were streamed. ForwardedStatus: the other server's status, or
+        UNAVAILABLE if it can't be reached. UnavailableError: too many calls are under way."""
+        channel = await self._free_channel()
         self._channels[channel] += 1
         self._idle.clear()
         try:
-            return await self._passed_on(call, channel)
+            return await self._forward_call(call, channel)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
             raise ForwardedStatus(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
@@ -155,13 +159,13 @@ class Forward:
             if not any(self._channels.values()):
                 self._idle.set()
 
-    async def _passed_on(self, call: RpcCall, channel: grpc.aio.Channel) -> bytes | None:
-        told = {key: value for key, value in call.invocation_metadata() or () if key == "authorization"}
-        metadata = (*told.items(), (FORWARDED, self._key.proof(call.peer())))
+    async def _forward_call(self, call: RpcCall, channel: grpc.aio.Channel) -> bytes | None:
+        credentials = {key: value for key, value in call.invocation_metadata() or () if key == "authorization"}
+        metadata = (*credentials.items(), (FORWARDED, self._key.proof(call.peer())))
         request, call.raw = call.raw, b""
         if call.rpc not in WATCHES:
-            asked = channel.unary_unary(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
-            return bytes(await asked)
+            pending = channel.unary_unary(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
+            return bytes(await pending)
         await call.lasts()
         replies = channel.unary_stream(path(call.rpc))(request, timeout=call.time_remaining(), metadata=metadata)
         try:
@@ -171,19 +175,19 @@ class Forward:
             replies.cancel()
         return None
 
-    async def _free(self) -> grpc.aio.Channel:
+    async def _free_channel(self) -> grpc.aio.Channel:
         async with self._opening:
             for channel, calls in self._channels.items():
                 if calls < RPC_STREAMS_MAX:
                     return channel
             if len(self._channels) == FORWARD_CHANNELS:
-                raise UnavailableError("as many calls as may be are on their way to the active controller: try again")
+                raise UnavailableError("too many calls are being forwarded to the active controller: try again later")
             channel = await self._open(self._address, self._security, PEER_CONNECT_S, _OPTIONS)
             self._channels[channel] = 0
             return channel
 
     async def close(self) -> None:
-        """End its connections, once the calls under way have ended; there may be no more calls."""
+        """Close the connections once the calls under way have ended. No calls may follow."""
         await self._idle.wait()
         async with self._opening:
             for channel in self._channels:

@@ -1,6 +1,6 @@
-"""REST in front of whichever server has the active controller: health, metrics, descriptions, the page with the events
-that it shows, the cluster as it is seen from here, and data, are this server's own. Everything else is the
-controller's, and passed on if that is another server's.
+"""REST front of every server of a cluster. Health, metrics, descriptions, the web page and its events, the cluster view
+and data requests are answered by this server. All other requests go to the active controller, forwarded if it is on
+another server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/", f"{PAGE_FILES}/", f"{DATA}/")
 
 
 class RestProxy:
-    """Of one server. Put `around` its application; call `changed` when `active` has."""
+    """REST proxy of one server. Put `around` its application; call `changed` when `active` has changed."""
 
     def __init__(self, api: Api, active: Active, key: ClusterKey, security: Security) -> None:
         self._api, self._active, self._key = api, active, key
@@ -43,18 +43,20 @@ class RestProxy:
         self._api.stands_by = self._active.here is None and self._active.there is not None
 
     def around(self, app: ASGIApp, *, is_shared: bool = False) -> ASGIApp:
-        """The application that answers or passes on; `app` answers here. is_shared: at a port that servers share, where
-        whoever asks again may meet another one: metrics of each in turn would make no sense, so they are always those
-        of the server that has the active controller."""
+        """Return the application that answers or forwards; `app` answers here.
+
+        is_shared: for a port shared by servers, where consecutive requests may meet different servers. Metrics there
+        always come from the server with the active controller, because a mix of servers would make no sense.
+        """
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            told = next((value for name, value in scope["headers"] if name == _HEADER), None)
-            if told is not None:  # as if it came from whom it was passed on for
+            proof = next((value for name, value in scope["headers"] if name == _HEADER), None)
+            if proof is not None:  # restore the original client's address
                 scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != _HEADER]}
-                host, _, port = (self._key.proven(told.decode("latin-1")) or "").rpartition(":")
+                host, _, port = (self._key.proven(proof.decode("latin-1")) or "").rpartition(":")
                 if port.isdecimal():
                     scope["client"] = (host, int(port))
             path = scope["path"]
@@ -62,49 +64,49 @@ class RestProxy:
             if is_own and not (is_shared and path == _METRICS):
                 await app(scope, receive, send)
             else:
-                await self._by_the_active(app, scope, receive, send, was_forwarded=told is not None)
+                await self._answer_actively(app, scope, receive, send, was_forwarded=proof is not None)
 
         return serve
 
-    async def _by_the_active(
+    async def _answer_actively(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, was_forwarded: bool
     ) -> None:
-        begun = False
+        is_started = False
 
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            if not begun and self._active.here is not None:
+        async def send_checked(message: Message) -> None:
+            nonlocal is_started
+            if not is_started and self._active.here is not None:
                 self._active.check()
-            begun = True
+            is_started = True
             await send(message)
 
         try:
             async with self._active.call():
                 if self._active.here is not None:
-                    await app(scope, receive, sending)
+                    await app(scope, receive, send_checked)
                 elif was_forwarded:
-                    raise UnavailableError("the active controller was here and is elsewhere now: try again")
+                    raise UnavailableError("the active controller has just left this server: try again later")
                 elif self._active.there is None:
-                    raise UnavailableError("no server is known to have the active controller now: try again")
+                    raise UnavailableError("no server is known to have the active controller: try again later")
                 else:
-                    await self._pass_on(self._active.there.rest, scope, receive, sending)
+                    await self._forward(self._active.there.rest, scope, receive, send_checked)
         except HTTPException as error:
-            answer = await refused(Request(scope), error)
+            refusal = await refused(Request(scope), error)
         except (InvalidArgumentError, UnavailableError) as error:
-            answer = failure(Request(scope), error)
+            refusal = failure(Request(scope), error)
         else:
             return
-        if not begun:  # otherwise the connection ends with half of an answer, which is no whole one to anybody
-            await answer(scope, receive, send)
+        if not is_started:  # otherwise the connection closes amid the answer, and the client sees that it is incomplete
+            await refusal(scope, receive, send)
 
-    async def _pass_on(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to "host:port", over a connection of its own: there are few; and send its answer.
-        UnavailableError: the server can't be reached, or its answer ended before its end. As `whole_body`."""
+    async def _forward(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request to "host:port" over a new connection, as there are few, and send its answer.
+        UnavailableError: the server can't be reached, or its answer is incomplete. Also raises as `whole_body`."""
         if not address:
-            raise UnavailableError("the server that has the active controller has no REST port: start it with one")
+            raise UnavailableError("the server with the active controller has no REST port: start it with one")
         body = bytes(await whole_body(Request(scope, receive)))
         client = scope.get("client") or ("", 0)
-        headers = _passed_on(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
+        headers = _end_to_end(scope["headers"], without=(b"content-length", *TOLD_BY_BROWSERS))
         headers += [
             (b"host", address.encode()),
             (b"connection", b"close"),
@@ -124,16 +126,16 @@ class RestProxy:
                         await writer.drain()
                     await _answer(parser, reader, send)
             except (OSError, TimeoutError, h11.ProtocolError) as error:
-                silent = f"it said nothing for {limits.FORWARD_REST_SILENCE_S:.0f} s"
+                silent = f"no data for {limits.FORWARD_REST_SILENCE_S:.0f} s"
                 reason = silent if type(error) is TimeoutError and not str(error) else str(error)
                 raise UnavailableError(
-                    f"the server at {address}, which has the active controller, gave no answer ({reason}): try again"
+                    f"the server with the active controller at {address} didn't answer ({reason}): try again later"
                 ) from error
 
 
 Headers = list[tuple[bytes, bytes]]
 _PORTION_BYTES = 64 * limits.KIB
-# RFC 9110, 7.6.1, and what is told anew of each connection or message
+# RFC 9110, 7.6.1, and headers that belong to one connection or message
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade expect host date".split()
@@ -163,20 +165,20 @@ async def _answer(parser: h11.Connection, reader: asyncio.StreamReader, send: Se
                 async with asyncio.timeout(limits.FORWARD_REST_SILENCE_S):
                     parser.receive_data(await reader.read(_PORTION_BYTES))
             case h11.Response(status_code=status, headers=headers):
-                told = _passed_on(headers)
-                await send({"type": "http.response.start", "status": status, "headers": told})
+                forwarded = _end_to_end(headers)
+                await send({"type": "http.response.start", "status": status, "headers": forwarded})
             case h11.Data(data=data):
                 await send({"type": "http.response.body", "body": bytes(data), "more_body": True})
             case h11.EndOfMessage():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             case h11.ConnectionClosed():
-                raise ConnectionError("it closed the connection")
+                raise ConnectionError("connection closed")
 
 
-def _passed_on(headers: Iterable[tuple[bytes, bytes]], without: Iterable[bytes] = ()) -> Headers:
-    """Those that are about the request or the answer itself."""
-    told = [(name.lower(), value) for name, value in headers]
-    named = b",".join(value for name, value in told if name == b"connection").lower()
-    dropped = _HOP_BY_HOP.union(without, (one.strip() for one in named.split(b",")))
-    return [(name, value) for name, value in told if name not in dropped]
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]], without: Iterable[bytes] = ()) -> Headers:
+    """Return the end-to-end headers, without hop-by-hop ones and those in `without`."""
+    lowered = [(name.lower(), value) for name, value in headers]
+    listed = b",".join(value for name, value in lowered if name == b"connection").lower()
+    dropped = _HOP_BY_HOP.union(without, (name_listed.strip() for name_listed in listed.split(b",")))
+    return [(name, value) for name, value in lowered if name not in dropped]

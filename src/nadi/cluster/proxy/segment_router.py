@@ -1,10 +1,11 @@
-"""How the controller of a cluster reaches segments: an `Exchange` over all stores.
+"""Routes the controller's commands to segments: an `Exchange` over all stores.
 
-What lies in the store in this process is asked at its inner door, all else over the wire. The controller's own records
-are asked at the inner door alone: if their container is no longer here, this controller is no longer the active one.
+Segments in the store of this process are accessed directly, all others over the wire. The controller's own records are
+accessed only directly: if their container has left this server, this controller isn't the active one any more.
 
-A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
-where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.
+A conditional append carries only its writer's id; the segment was named when the writer was set up. So the router
+remembers each writer's segment and connection; if the segment has moved or the connection was lost, it sets up the
+writer again first.
 """
 
 from __future__ import annotations
@@ -30,23 +31,24 @@ from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.load_reports import packed_loads, unpacked_loads
 
-_TRIES = 3  # for one command, each at another place
+_TRIES = 3  # for one command, each on another store
 
 
 @dataclass(slots=True, eq=False)
 class _RoutedWriter:
-    """A writer, and where it was set up last: at the store in this process or over a connection to another; None:
-    it has to be set up again."""
+    """Writer, and where it was last set up: the local store, or a connection to another one; None: set it up again."""
 
     setup: wire.SetupAppend
     at: SegmentStore | SegmentStoreConnection | None
 
 
 class SegmentRouter:
-    """Call it with a command. ClosedError once it is closed. store: the one in this process. address: its own,
-    "host:port", as `owner_of` and `stores` tell it. owner_of: returns the address of the store that has a segment's
-    container now; "" if that isn't known. stores: returns the addresses of all stores that have containers. tls: for
-    connections to the others."""
+    """Callable that routes a command. ClosedError: the router is closed.
+
+    store: of this process. address: its "host:port", as returned by `owner_of` and `stores`. owner_of: returns the
+    address of the store that has a segment's container; "" if unknown. stores: returns the addresses of all stores that
+    have containers. tls: for connections to other stores.
+    """
 
     def __init__(
         self,
@@ -58,27 +60,27 @@ class SegmentRouter:
     ) -> None:
         self._store, self._address = store, address
         self._owner_of, self._stores = owner_of, stores
-        self._connections = Connections(PEER_CONNECT_S, tls, "this server is being stopped")
+        self._connections = Connections(PEER_CONNECT_S, tls, "this server is stopping")
         self._writers: LRUCache[bytes, _RoutedWriter] = LRUCache(APPEND_SESSIONS_KEPT)
 
     async def __call__(self, command: Command) -> Command:
-        """Return the reply, which may be an error. NotOwnerError: nobody is known to have the segment; nothing was
-        done. UnavailableError: its store can't be reached or didn't answer; the command may have been carried out."""
+        """Return the reply, which may be an error. NotOwnerError: no store is known to have the segment; nothing was
+        done. UnavailableError: the store can't be reached or didn't answer; the command may have been carried out."""
         match command:
             case wire.ConditionalAppend():
                 if (known := self._writers.get(command.writer_id)) is None:
-                    raise ProtocolError("an append without SetupAppend")
-                return await self._where_it_is(known.setup.segment, partial(self._append_at, known, command))
+                    raise ProtocolError("ConditionalAppend without SetupAppend")
+                return await self._route(known.setup.segment, partial(self._append_at, known, command))
             case wire.GetSegmentLoads():
                 return await self._loads(command)
             case wire.SetupAppend():
                 writer = _RoutedWriter(command, None)
-                reply = await self._where_it_is(command.segment, partial(self._set_up, writer))
+                reply = await self._route(command.segment, partial(self._set_up, writer))
                 if writer.at is not None:
                     self._writers[command.writer_id] = writer
                 return reply
         segment = acts_of(command)[0][0]
-        return await self._where_it_is(segment, partial(self._ask, command))
+        return await self._route(segment, partial(self._query, command))
 
     def place_of(self, command: Command) -> str:
         match command:
@@ -94,25 +96,25 @@ class SegmentRouter:
     def close(self) -> None:
         self._connections.close()
 
-    async def _where_it_is(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
-        """What `ask` returns for the place of the segment: an address, or None for the store in this process. If it is
-        said there that the segment is elsewhere, and the map says something new, that is tried next."""
-        tried: list[str | None] = []
-        while len(tried) < _TRIES:
+    async def _route(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
+        """Return the result of `ask` for the segment's store: an address, or None for the local store. If that store
+        answers that the segment has moved, and the map knows a new address, try there next."""
+        attempts: list[str | None] = []
+        while len(attempts) < _TRIES:
             owner: str | None = None
             if not self._store.has(segment):
                 owner = self._owner_of(segment)
                 if is_record(segment) or owner in ("", self._address):
                     break
-            if tried and tried[-1] == owner:
+            if attempts and attempts[-1] == owner:
                 break
-            tried.append(owner)
+            attempts.append(owner)
             reply = await ask(owner)
             if not isinstance(reply, wire.WrongHost):
                 return reply
         raise NotOwnerError(segment, self._owner_of(segment))
 
-    async def _ask(self, command: Command, address: str | None) -> Command:
+    async def _query(self, command: Command, address: str | None) -> Command:
         return await self._ask_over(await self._at(address), command)
 
     async def _at(self, address: str | None) -> SegmentStore | SegmentStoreConnection:
@@ -125,10 +127,10 @@ class SegmentRouter:
         return replace(reply, request_id=command.request_id)  # type: ignore[attr-defined]
 
     async def _loads(self, command: wire.GetSegmentLoads) -> Command:
-        """Those of all stores or, if one of them can't say, none: a segment without load counts as idle."""
+        """Return the loads of all stores, or the first error: a segment without a load would count as idle."""
         others = sorted(set(self._stores()) - {self._address})
-        asked = (self._ask(command, address) for address in (None, *others))
-        replies = await asyncio.gather(*asked, return_exceptions=True)
+        queries = (self._query(command, address) for address in (None, *others))
+        replies = await asyncio.gather(*queries, return_exceptions=True)
         pages: list[wire.SegmentLoads] = []
         for reply in replies:
             if isinstance(reply, BaseException):
@@ -159,28 +161,30 @@ class SegmentRouter:
 
 
 def endpoint_of(address: str) -> Endpoint:
-    """The endpoint that "host:port" names; InvalidArgumentError if it isn't one.
+    """Parse "host:port". InvalidArgumentError: it isn't one.
 
     >>> endpoint_of("[::1]:12345")
     Endpoint(host='::1', port=12345)
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise InvalidArgumentError(f"{address!r} is not the address of a server: it is to be host:port")
+        raise InvalidArgumentError(f"{address!r} is not a server address: use host:port")
     return Endpoint(host.strip("[]"), int(port))
 
 
 def joined(command: wire.GetSegmentLoads, replies: Sequence[wire.SegmentLoads]) -> wire.SegmentLoads:
-    """One page of the pages of several stores, each in order of names. It ends where the first of them ends that isn't
-    its store's last one: what comes after that isn't known of all. A segment that moved from one to the other meanwhile
-    is in it once."""
+    """Merge the pages of several stores, each in order of names, into one.
+
+    It ends at the earliest end of a page that isn't its store's last: beyond that, loads aren't known for all stores. A
+    segment that moved between stores meanwhile appears once.
+    """
     pages = [(unpacked_loads(reply.loads), reply.is_last) for reply in replies]
     ends = [page[-1].segment for page, is_last in pages if page and not is_last]
-    found: dict[str, SegmentLoad] = {}
+    by_segment: dict[str, SegmentLoad] = {}
     for page, _ in pages:
         for load in page:
             if not ends or load.segment <= min(ends):
-                found.setdefault(load.segment, load)
-    loads = sorted(found.values(), key=attrgetter("segment"))
+                by_segment.setdefault(load.segment, load)
+    loads = sorted(by_segment.values(), key=attrgetter("segment"))
     is_last = not ends and len(loads) <= LOAD_PAGE_SEGMENTS
     return wire.SegmentLoads(command.request_id, command.segment, packed_loads(loads[:LOAD_PAGE_SEGMENTS]), is_last)

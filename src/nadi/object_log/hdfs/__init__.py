@@ -1,1 +1,1 @@
-"""HDFS as a store of chunks, and of the one small value that says whose they are; never of a cluster's log."""
+"""HDFS as a store of chunks and of the small value that names their owner; it can't hold a cluster's log."""

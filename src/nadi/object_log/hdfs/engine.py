@@ -1,15 +1,16 @@
-"""HDFS as `LogEngine` and `Registry`, for a data folder's claim to its store; no log is kept in it.
+"""HDFS as `LogEngine` and `Registry`, for a data folder's claim to its store; it holds no log.
 
-HDFS has no compare-and-set: a value is a folder, its versions are files in it.
+HDFS has no compare-and-set: a value is a folder whose files are its versions.
 
     containers/0/.value-3f9c21aa-0000000001   .value-3f9c21aa-0000000007
 
-The last is the value. A set renames a new file to the next number, which HDFS refuses if another was faster. Numbers
-only grow: so a set that is late finds its number taken, or makes a file below the last, which nobody looks at, and it
-sees that itself as it looks again. The first is never removed while the value is there: its chance digits say which of
-the files are of this value, and which of a late set to one of that name that was deleted. Those between are removed.
+The last version is the value. A set renames a new file to the next number, which HDFS refuses if another set was
+faster. Numbers only grow: a late set finds its number taken, or creates a file below the last version, which is never
+read; the late set notices that when it reads the versions again. The first version stays as long as the value exists:
+its random digits tell this value's files from those of late sets to a deleted value of the same name. Versions in
+between are removed.
 
-The folder with the first file is made elsewhere and renamed into place, which HDFS refuses, too, if there is one.
+The folder with the first version is created elsewhere and renamed into place, which HDFS also refuses if it exists.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class HdfsEngine:
             return None
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
-        told: set[str] = set()  # values are several files
+        seen_values: set[str] = set()  # a value has several files
         async for page in self._files.pages(prefix):
             sizes = {value_of(file.name) or file.name: file.size_bytes for file in page}
-            yield {name: size for name, size in sizes.items() if name not in told}
-            told |= {name for file in page if (name := value_of(file.name)) is not None}
+            yield {name: size for name, size in sizes.items() if name not in seen_values}
+            seen_values |= {name for file in page if (name := value_of(file.name)) is not None}
 
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -58,11 +59,11 @@ class HdfsEngine:
         await asyncio.gather(*(self._files.delete(name) for name in names))
 
     async def close(self) -> None:
-        """The library closes its connections by itself."""
+        """Do nothing: the library closes its connections itself."""
 
 
 def open_hdfs(url: str, runtime: Runtime, **options: str) -> tuple[HdfsEngine, HdfsRegistry]:
-    """Engine and registry of `hdfs://…`; nothing is asked of HDFS yet. Errors: see `where` and `client.connect`."""
+    """Open engine and registry of `hdfs://…`, without contacting HDFS yet. Errors: see `where` and `client.connect`."""
     files = HdfsFiles(where(url, **options), runtime)
     return HdfsEngine(files), HdfsRegistry(files, runtime)
 
@@ -72,13 +73,13 @@ _FIRST = "0000000001"
 
 
 def value_of(name: str) -> str | None:
-    """The name of the value of which a file is a version; None if it is none.
+    """Return the name of the value that has this file as a version; None if it isn't a version.
 
     >>> value_of("proof/x/.value-3f9c21aa-0000000001")
     'proof/x'
     """
-    found = _VALUE.fullmatch(name)
-    return found["name"] if found is not None else None
+    match = _VALUE.fullmatch(name)
+    return match["name"] if match is not None else None
 
 
 class HdfsRegistry:
@@ -93,9 +94,9 @@ class HdfsRegistry:
                 return None
             try:
                 return VersionedValue(await self._files.read(f"{name}/.value-{version}"), version)
-            except FileNotFoundError:  # another has set it since, and removed this one
+            except FileNotFoundError:  # replaced by a newer version meanwhile
                 continue
-        raise UnavailableError(f"HDFS can't read {name}: others set it all the time; it is tried again")
+        raise UnavailableError(f"HDFS can't read {name}: too many concurrent changes; will be retried")
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         check_name(name)
@@ -108,7 +109,7 @@ class HdfsRegistry:
         new = f"{chance}-{int(number) + 1:010d}"
         if not await self._files.put(f"{name}/.value-{new}", [value], makes_folder=False):
             return None
-        if await self._newest(name) != new:  # it came late: another has gone on, or deleted the value
+        if await self._newest(name) != new:  # too late: another set was faster, or the value was deleted
             return None
         await self._clean(name, new)
         return new
@@ -118,21 +119,21 @@ class HdfsRegistry:
             new = await self.compare_and_set(name, value, await self._newest(name))
             if new is not None:
                 return new
-        raise UnavailableError(f"HDFS can't set {name}: others set it all the time; it is tried again")
+        raise UnavailableError(f"HDFS can't set {name}: too many concurrent changes; will be retried")
 
     async def list(self, folder: str) -> dict[str, str]:
-        found: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for match in await self._versions(folder):
-            found.setdefault(match["name"], []).append(match["version"])
-        newest = {name: _newest(versions) for name, versions in found.items()}
+            by_name.setdefault(match["name"], []).append(match["version"])
+        newest = {name: _newest(versions) for name, versions in by_name.items()}
         return {name: version for name, version in newest.items() if version is not None}
 
     async def delete(self, name: str) -> None:
         check_name(name)
-        await self._files.delete(name, whole=True)
+        await self._files.delete(name, recursive=True)
 
     async def _versions(self, folder: str) -> Sequence[re.Match[str]]:
-        """The names of all files that are versions of values, in a folder and below it."""
+        """Return the matched names of all files in and below a folder that are versions of values."""
         names = [file.name async for page in self._files.pages(folder) for file in page]
         return [match for name in names if (match := _VALUE.fullmatch(name)) is not None]
 
@@ -140,7 +141,7 @@ class HdfsRegistry:
         return _newest([match["version"] for match in await self._versions(name) if match["name"] == name])
 
     async def _clean(self, name: str, newest: str) -> None:
-        """Remove what no version needs; what can't be removed now, the next set removes."""
+        """Remove old versions. The next set removes those that can't be removed now."""
         chance, _, number = newest.partition("-")
         try:
             for match in await self._versions(name):
@@ -148,10 +149,10 @@ class HdfsRegistry:
                 if other != chance or _FIRST < older < number:
                     await self._files.delete(match[0])
         except UnavailableError as error:
-            log.debug("versions of %s before the last are left: %s", name, error)
+            log.debug("old versions of %s couldn't be removed: %s", name, error)
 
 
 def _newest(versions: Sequence[str]) -> str | None:
-    """The last one of the value that has a first one."""
+    """Return the last version of the value that has a first version."""
     chance = next((version[:8] for version in versions if version.endswith(_FIRST)), None)
     return max((version for version in versions if version[:8] == chance), default=None)

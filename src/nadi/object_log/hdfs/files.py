@@ -1,15 +1,15 @@
-"""Objects in a folder of HDFS: each a file that comes to be under its name whole, or not at all.
+"""Objects in a folder of HDFS: each a file that appears under its name complete, or not at all.
 
-A file is written under a name of chance in `.unfinished`, synced to the disks of its data nodes (a file that is merely
-closed may be in their memory), and then renamed, which HDFS does in one step and refuses if something has the name. It
-is one block, so that one sync is for all of it, and so that a quota, which is charged by whole blocks while they are
-written, is charged for little more than the file. What a killed writer left in `.unfinished` is removed by a later one,
-once it is old by the name node's clock.
+A file is written under a random name in `.unfinished`, synced to the disks of its data nodes (a merely closed file may
+only be in their memory), and then renamed, which HDFS does atomically and refuses if the name exists. It has a single
+block, so that one sync covers it, and so that a quota, which counts whole blocks while they are written, is charged
+little more than the file's size. Unfinished files of a killed writer are removed by a later one, once they are old by
+the name node's clock.
 
-The client is the asyncio one of `hdfs-native`, as what hangs can be cancelled: a sync may, whose data node has died
-while a block began. It runs in a loop of its own, so that what it checks and copies doesn't hold up a server's, and
-callers without a loop can use it. Its errors are Python's own for files, OSError for the network, and for all else a
-RuntimeError whose text is a variant of its own, such as `RPCError("<Java class>", "<message, stack>")`.
+The client is the asyncio one of `hdfs-native`, because a hanging call can be cancelled: a sync hangs if its data node
+has died while a block began. It runs in a separate loop, so that its checks and copies don't delay a server's loop, and
+so that callers without a loop can use it. It raises Python's own errors for files, OSError for the network, and
+otherwise a RuntimeError whose text is one of its variants, such as `RPCError("<Java class>", "<message, stack>")`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
 T = TypeVar("T")
-Client: TypeAlias = Any  # the one that `connect` makes
+Client: TypeAlias = Any  # made by `connect`
 log = logging.getLogger(__name__)
 UNFINISHED = ".unfinished"
-_WRITTEN_BYTES = 256 << 10  # at a time: the client copies them while it has the interpreter
-_LEAST_BLOCK = 1 << 20  # blocks are multiples of it
+_WRITTEN_BYTES = 256 << 10  # per write: the client copies them while it holds the GIL
+_LEAST_BLOCK = 1 << 20  # block sizes are multiples of it
 _PAGE = 1_000
-_DROP_S = 5.0  # what was given up waits so long for its draft to be deleted
+_DROP_S = 5.0  # time limit for deleting the draft of a failed put
 
 
 class HdfsFile(NamedTuple):
-    """name: below the store's folder. modified_ms: since 1970, by the name node's clock."""
+    """File in the store. name: below the store's folder. modified_ms: since 1970, by the name node's clock."""
 
     name: str
     size_bytes: int
@@ -53,8 +53,8 @@ class HdfsFile(NamedTuple):
 
 
 class HdfsFiles:
-    """Any number of calls may be in flight, from any thread. Names don't begin with a dot. Errors are `failures.told`'s
-    of what HDFS says; and FileNotFoundError where it says so."""
+    """Files of one store. Any number of calls may be in flight, from any thread. Names don't begin with a dot. Raises
+    FileNotFoundError, and the errors of `told` otherwise."""
 
     def __init__(self, where: HdfsLocation, runtime: Runtime) -> None:
         self._where, self._runtime = where, runtime
@@ -65,10 +65,11 @@ class HdfsFiles:
     async def put(
         self, name: str, parts: Sequence[Buffer], *, file: str = "", over: bool = False, makes_folder: bool = True
     ) -> bool:
-        """Store `parts`, end to end; they are durable when this returns. file: in it, and the name is that of a new
-        folder. over: whatever has the name. makes_folder: that it is to be in, if it isn't there. False: something has
-        the name; or there is no such folder. StorageFullError, UnavailableError: it may be there all the same, or come
-        to be there."""
+        """Store `parts`, end to end, durably. Return False if the name exists, or its folder doesn't and isn't created.
+
+        file: store it under this name in a new folder `name`. over: replace an existing file. makes_folder: create a
+        missing parent folder. StorageFullError, UnavailableError: the file may still exist, or appear later.
+        """
         size_bytes = sum(memoryview(part).nbytes for part in parts)
 
         async def put(client: Client) -> bool:
@@ -87,16 +88,16 @@ class HdfsFiles:
 
         try:
             return await self.run(f"store {name}", put, HDFS_PUT_S + size_bytes / HDFS_PUT_BYTES_A_S)
-        except FileNotFoundError as error:  # of what was written before it was renamed
-            raise told(f"store {name}", error) from None
+        except FileNotFoundError as error:  # of the draft, before it was renamed
+            raise error_for(f"store {name}", error) from None
 
     async def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        """Its bytes from there on, fewer if it is shorter. FileNotFoundError: nothing has the name. UnavailableError:
-        it can't be read."""
+        """Return up to `length` bytes from `position`. FileNotFoundError: no such file. UnavailableError: it can't be
+        read."""
         return await self.run(f"read {name}", lambda client: self._read(client, name, position, length))
 
     def is_there(self, name: str) -> bool:
-        """Whether a file or a folder has the name; blocking. UnavailableError: that isn't known."""
+        """Return whether a file or folder exists; blocking. UnavailableError: unknown."""
         try:
             self.run_here(f"read {name}", lambda client: client.get_file_info(self._path(name)))
         except FileNotFoundError:
@@ -104,29 +105,30 @@ class HdfsFiles:
         return True
 
     def listed(self, folder: str) -> list[HdfsFile]:
-        """All files in a folder, and below it; blocking. UnavailableError: the name node can't say."""
-        return self.run_here(f"list {folder or 'what is there'}", lambda client: self._list(client, folder))
+        """Return all files in and below a folder; blocking. UnavailableError: the name node can't answer."""
+        return self.run_here(f"list {folder or 'the files'}", lambda client: self._list(client, folder))
 
     async def pages(self, folder: str) -> AsyncIterator[list[HdfsFile]]:
-        what = f"list {folder or 'what is there'}"
-        found = await self.run(what, lambda client: self._list(client, folder))
-        for first in range(0, len(found), _PAGE):
-            yield found[first : first + _PAGE]
+        what = f"list {folder or 'the files'}"
+        files = await self.run(what, lambda client: self._list(client, folder))
+        for first in range(0, len(files), _PAGE):
+            yield files[first : first + _PAGE]
 
     async def rename(self, name: str, new: str) -> None:
-        """UnavailableError: it may have been done; or nothing has the name, or something has the new one."""
+        """Rename a file. UnavailableError: the old name doesn't exist, the new one does, or the outcome is unknown."""
         try:
             await self.run(f"rename {name}", lambda client: self._rename(client, self._path(name), self._path(new)))
         except (FileNotFoundError, FileExistsError) as error:
-            raise told(f"rename {name}", error) from None
+            raise error_for(f"rename {name}", error) from None
 
-    async def delete(self, name: str, *, whole: bool = False) -> None:
-        """Delete a file if it is there; whole: or a folder, with all that is in it, in one step. UnavailableError: it
-        may still be there."""
-        await self.run(f"delete {name}", lambda client: client.delete(self._path(name), whole))
+    async def delete(self, name: str, *, recursive: bool = False) -> None:
+        """Delete a file if it exists; recursive: or a folder with its contents, atomically. UnavailableError: it may
+        still exist."""
+        await self.run(f"delete {name}", lambda client: client.delete(self._path(name), recursive))
 
     async def run(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float = HDFS_ANSWER_S) -> T:
-        """Do `work` in the client's loop. Raises: FileNotFoundError, FileExistsError, and `told`'s of all else."""
+        """Run `work` in the client's loop. Raises FileNotFoundError, FileExistsError, and the errors of `told`
+        otherwise."""
         return await asyncio.wrap_future(self._begin(what, work, timeout_s))
 
     def run_here(self, what: str, work: Callable[[Client], Awaitable[T]], timeout_s: float = HDFS_ANSWER_S) -> T:
@@ -144,12 +146,12 @@ class HdfsFiles:
                 return await work(client)
         except BaseException as error:
             if is_no_file(error):
-                raise UnavailableError(f"HDFS can't {what}: a folder has that name") from None
+                raise UnavailableError(f"HDFS can't {what}: the name is a folder") from None
             if isinstance(error, (FileNotFoundError, FileExistsError)) or not is_foreign(error):
                 raise
             if isinstance(error, TimeoutError) and self._client is client:
-                self._client = None  # its connection may be to a machine that is gone, and nothing on it would tell
-            raise told(what, error) from None
+                self._client = None  # its connection may be to a dead machine, which never reports an error
+            raise error_for(what, error) from None
 
     def _path(self, name: str) -> str:
         return f"{self._where.root}/{name}" if name else self._where.root
@@ -158,9 +160,9 @@ class HdfsFiles:
         blocks_bytes = max(1, -(-size_bytes // _LEAST_BLOCK)) * _LEAST_BLOCK
         writer = await client.create_file(path, max(blocks_bytes, self._where.block_bytes), self._where.replication)
         for part in parts:
-            rest = memoryview(part).cast("B")
-            for first in range(0, len(rest), _WRITTEN_BYTES):
-                await writer.write(rest[first : first + _WRITTEN_BYTES])
+            data = memoryview(part).cast("B")
+            for first in range(0, len(data), _WRITTEN_BYTES):
+                await writer.write(data[first : first + _WRITTEN_BYTES])
         if size_bytes:
             await writer.hsync()
         await writer.close()
@@ -170,14 +172,14 @@ class HdfsFiles:
     ) -> None:
         try:
             await client.rename(path, new, over)
-        except FileNotFoundError:  # of the folder, or of the file itself
+        except FileNotFoundError:  # the folder, or the file itself
             if not makes_folder:
                 raise
             await client.make_folder(new.rpartition("/")[0])
             await client.rename(path, new, over)
 
     async def _drop(self, client: Client, path: str, error: BaseException) -> None:
-        """What isn't removed now, as nobody answers, `_sweep` removes."""
+        """Delete a draft. If HDFS doesn't respond, `_sweep` deletes it later."""
         if is_away(error):
             return
         try:
@@ -186,36 +188,36 @@ class HdfsFiles:
         except BaseException as undeleted:
             if not is_foreign(undeleted):
                 raise
-            log.debug("%s is left in HDFS: %s", path, told("delete it", undeleted))
+            log.debug("%s remains in HDFS: %s", path, error_for("delete it", undeleted))
 
     async def _sweep(self, client: Client, own: str) -> None:
-        """Once, after a first file. own: which says how late it is."""
+        """Remove old drafts, once, after a first file. own: a new draft, whose time is the present."""
         self._is_swept = True
-        found = [one async for one in client.list_status(self._path(UNFINISHED))]
-        now_ms = max((one.modification_time for one in found if one.path == own), default=0)
-        old = [one.path for one in found if one.modification_time < now_ms - HDFS_UNFINISHED_S * 1000]
+        drafts = [draft async for draft in client.list_status(self._path(UNFINISHED))]
+        now_ms = max((draft.modification_time for draft in drafts if draft.path == own), default=0)
+        old = [draft.path for draft in drafts if draft.modification_time < now_ms - HDFS_UNFINISHED_S * 1000]
         for path in old:
             await client.delete(path, True)
         if old:
-            log.info("%d files that were never finished are removed from HDFS", len(old))
+            log.info("removed %d old unfinished files from HDFS", len(old))
 
     async def _read(self, client: Client, name: str, position: int, length: int | None) -> bytes:
         reader = await client.read(self._path(name))
         end = len(reader) if length is None else min(len(reader), position + length)
-        return await reader.read_range(position, end - position) if position < end else b""  # past its end it panics
+        return await reader.read_range(position, end - position) if position < end else b""  # panics past the end
 
     async def _list(self, client: Client, folder: str) -> list[HdfsFile]:
         path = self._path(folder.rstrip("/"))
         try:
-            found = [one async for one in client.list_status(path, True)]
+            entries = [entry async for entry in client.list_status(path, True)]
         except FileNotFoundError:
             return []
         start = len(self._where.root) + 1
-        files = [HdfsFile(one.path[start:], one.length, one.modification_time) for one in found if not one.isdir]
+        files = [HdfsFile(item.path[start:], item.length, item.modification_time) for item in entries if not item.isdir]
         return [file for file in files if not file.name.startswith(".") and self._path(file.name) != path]
 
 
-FOREIGN = (OSError, RuntimeError, NotImplementedError)  # and panics, see `is_foreign`
+FOREIGN = (OSError, RuntimeError, NotImplementedError)  # besides panics, see `is_foreign`
 _VARIANT = re.compile(r'(\w+)(?:\((?:"([^"]*)", )?"?(.*))?', re.DOTALL)
 _STACK = re.compile(r"(?:\\n|\n)(?:\\t|\t)at .*", re.DOTALL)
 _LONGEST = 300
@@ -224,63 +226,64 @@ _NO_FILE = "Path is not a file"
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether the library raised it: a panic of its Rust is no Exception, and no caller's way to stop either."""
+    """Return whether the library raised the error. Panics of its Rust code aren't Exceptions, and don't mean to stop
+    either."""
     return isinstance(error, FOREIGN) or type(error).__name__ == "PanicException"
 
 
 def is_no_file(error: BaseException) -> bool:
-    """Whether a folder has the name of what was to be a file."""
+    """Return whether the name of a supposed file is a folder's."""
     return isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and _NO_FILE in str(error))
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether no answer came: asking more would take as long again."""
+    """Return whether HDFS sent no response: further queries would take as long."""
     return isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, FileExistsError, IsADirectoryError))
 
 
-def told(what: str, error: BaseException) -> UnavailableError:
-    """The error to raise for one of the library's. what: as in "HDFS can't store container-0/x"."""
+def error_for(what: str, error: BaseException) -> UnavailableError:
+    """Return the error to raise for one of the library's. what: as in "HDFS can't store container-0/x"."""
     text = _STACK.sub("", str(error))
     variant = _VARIANT.fullmatch(text) if isinstance(error, RuntimeError) else None
-    kind, java, said = "", "", text  # the variant's name, the Java class without its package, and the message
+    kind, java, detail = "", "", text  # the variant's name, the Java class without its package, and the message
     if variant is not None:
         kind, java = variant[1], (variant[2] or "").rpartition(".")[2]
-        said = (variant[3] or "").removesuffix('")')
-    found = _kind(error, kind, java, said)
-    message = " ".join(said.replace("\\n", " ").replace('\\"', '"').split())
+        detail = (variant[3] or "").removesuffix('")')
+    known = _kind(error, kind, java, detail)
+    message = " ".join(detail.replace("\\n", " ").replace('\\"', '"').split())
     message = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
-    if found is not None:
-        return found[0](f"HDFS can't {what}: {found[1]}{f' ({message})' if message else ''}")
-    return UnavailableError(f"HDFS can't {what}: {message or type(error).__name__}; it is tried again")
+    if known is not None:
+        return known[0](f"HDFS can't {what}: {known[1]}{f' ({message})' if message else ''}")
+    return UnavailableError(f"HDFS can't {what}: {message or type(error).__name__}; will be retried")
 
 
-def _kind(error: BaseException, kind: str, java: str, said: str) -> tuple[type[UnavailableError], str] | None:
-    if isinstance(error, TimeoutError) and not said:
-        return UnavailableError, "no answer in time; it is tried again"
-    if "afeModeException" in java or "safe mode" in said:
-        return UnavailableError, "its name node is in safe mode, and changes nothing until it leaves it; tried again"
+def _kind(error: BaseException, kind: str, java: str, detail: str) -> tuple[type[UnavailableError], str] | None:
+    if isinstance(error, TimeoutError) and not detail:
+        return UnavailableError, "no answer in time; will be retried"
+    if "afeModeException" in java or "safe mode" in detail:
+        return UnavailableError, "the name node is in safe mode and rejects changes; will be retried"
     if "Quota" in java:
-        return StorageFullError, "a quota of the folder is used up; raise it, or free space there"
-    if "could only be written to 0 of" in said or "not sufficiently replicated yet" in said:
-        return UnavailableError, "no data node takes it: they are away, or full; it is tried again"
-    if java == "ParentNotDirectoryException" or "is not a directory" in said:  # to some calls it is a matter of access
-        return RefusedError, "a part of its path is a file; correct the URL"
+        return StorageFullError, "the folder's quota is exhausted; raise it, or free space"
+    if "could only be written to 0 of" in detail or "not sufficiently replicated yet" in detail:
+        return UnavailableError, "all data nodes are unreachable or full; will be retried"
+    if java == "ParentNotDirectoryException" or "is not a directory" in detail:  # some calls report an access error
+        return RefusedError, "part of the path is a file; correct the URL"
     if java in ("AccessControlException", "AuthorizationException"):
         return RefusedError, (
-            "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME"
+            "permission denied; make this server's HDFS user the owner of the folder, or set HADOOP_USER_NAME"
         )
     if kind in _KERBEROS:
-        return RefusedError, "it wants Kerberos, and there is no ticket here, or none that it takes: see kinit"
-    if "erasure-coded" in said:
-        return RefusedError, "the folder is erasure coded, and such files can't be synced: give it a replicated one"
-    if "configured minimum value" in said:
-        return RefusedError, "its name node takes larger blocks only; set the option dfs.blocksize to what it takes"
+        return RefusedError, "it requires Kerberos, and this machine has no valid ticket; run kinit"
+    if "erasure-coded" in detail:
+        return RefusedError, "files in an erasure-coded folder can't be synced; use a replicated folder"
+    if "configured minimum value" in detail:
+        return RefusedError, "the name node requires larger blocks; set the option dfs.blocksize"
     if java == "StandbyException":
-        return UnavailableError, "none of its name nodes is active; it is tried again"
+        return UnavailableError, "none of its name nodes is active; will be retried"
     if java == "InvalidPathException":
-        return RefusedError, "it takes no such path; correct the URL"
+        return RefusedError, "the path is invalid; correct the URL"
     if is_away(error):
-        return UnavailableError, "it can't be reached, or the connection broke; it is tried again"
+        return UnavailableError, "it is unreachable, or the connection broke; will be retried"
     return None
 
 
@@ -288,7 +291,7 @@ _END_S = 1.0
 
 
 class _Thread:
-    """With the client's loop, one for all stores of a process; a fork begins one of its own."""
+    """Thread with the client's loop, shared by all stores of a process; a forked process starts its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -320,15 +323,15 @@ class _Thread:
 _thread = _Thread()
 
 
-# the client panics where it would pause before it tries a name node again: it tries each once
+# the client panics if it pauses before retrying a name node, so it tries each node once
 _PATIENCE = {"dfs.client.failover.sleep.base.millis": "0", "dfs.client.socket-timeout": "20000"}
-_FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the group of the folder that they are in, which may read
+_FILE, _FOLDER = 0o640, 0o750  # HDFS gives both the parent folder's group, which may read
 _NO_SERVICE = "No NameNode hosts found"
 
 
 def connect(where: HdfsLocation) -> Client:
-    """A client; nothing is asked of HDFS yet. InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's
-    configuration can't be used."""
+    """Create a client without contacting HDFS yet. InvalidArgumentError: `hdfs-native` isn't installed, or Hadoop's
+    configuration is invalid."""
     try:
         import hdfs_native
     except ImportError:
@@ -345,19 +348,19 @@ def connect(where: HdfsLocation) -> Client:
             await self.mkdirs(path, _FOLDER, True)
 
     try:
-        tries = {"dfs.client.failover.max.attempts": str(_others(where.nodes))}
+        tries = {"dfs.client.failover.max.attempts": str(_other_nodes(where.nodes))}
         return Native(where.nodes, {**_PATIENCE, **tries, **where.settings})
     except (RuntimeError, OSError, ElementTree.ParseError) as error:
         if _NO_SERVICE in str(error):
             raise InvalidArgumentError(
-                f"{where.nodes} has no port, and no hdfs-site.xml in HADOOP_CONF_DIR knows a name service of that name"
+                f"{where.nodes} has no port and isn't a name service in HADOOP_CONF_DIR/hdfs-site.xml: correct the URL"
             ) from None
-        said = re.sub(r"\s+", " ", str(error))[:300]
-        raise InvalidArgumentError(f"Hadoop's configuration in HADOOP_CONF_DIR can't be used: {said}") from None
+        reason = re.sub(r"\s+", " ", str(error))[:300]
+        raise InvalidArgumentError(f"Hadoop's configuration in HADOOP_CONF_DIR is invalid: {reason}") from None
 
 
-def _others(nodes: str) -> int:
-    """How many name nodes there are to try after the first. Raises OSError, ElementTree.ParseError."""
+def _other_nodes(nodes: str) -> int:
+    """Return the number of name nodes to try after the first. Raises OSError, ElementTree.ParseError."""
     parts = urlsplit(nodes)
     if parts.port is not None:
         return 0
@@ -365,7 +368,7 @@ def _others(nodes: str) -> int:
     known = ""
     for file in (Path(folder) / "core-site.xml", Path(folder) / "hdfs-site.xml"):
         if file.exists():
-            for found in ElementTree.parse(file).iter("property"):
-                if found.findtext("name") == f"dfs.ha.namenodes.{parts.netloc}":
-                    known = found.findtext("value") or ""
+            for item in ElementTree.parse(file).iter("property"):
+                if item.findtext("name") == f"dfs.ha.namenodes.{parts.netloc}":
+                    known = item.findtext("value") or ""
     return known.count(",")

@@ -1,6 +1,6 @@
-"""Where a store in HDFS is: its URL, and the few settings that aren't Hadoop's configuration.
+"""Location of a store in HDFS: its URL, and the few settings outside Hadoop's configuration.
 
-`hdfs://host:port/folder`, or `hdfs://service/folder` with a name service that `hdfs-site.xml` in HADOOP_CONF_DIR knows.
+`hdfs://host:port/folder`, or `hdfs://service/folder` with a name service from `hdfs-site.xml` in HADOOP_CONF_DIR.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from nadi.errors import InvalidArgumentError
 
 SCHEME = "hdfs"
-_FORM = "HDFS is hdfs://host:port/folder, or hdfs://service/folder with a name service of HADOOP_CONF_DIR"
+_FORM = "use hdfs://host:port/folder, or hdfs://service/folder with a name service from HADOOP_CONF_DIR"
 _REPLICATION, _BLOCK = "dfs.replication", "dfs.blocksize"
 _PASSED_ON = (
     "dfs.client.use.datanode.hostname",
@@ -21,14 +21,14 @@ _PASSED_ON = (
     "dfs.client.block.write.replace-datanode-on-failure.best-effort",
 )
 _OPTIONS = (_REPLICATION, _BLOCK, *_PASSED_ON)
-_MOST_REPLICAS = 512  # as many as a name node takes
-_LEAST_BLOCK, _MOST_BLOCK = 1 << 20, 1 << 40  # a name node refuses smaller ones, unless it is told otherwise
+_MOST_REPLICAS = 512  # the name node's limit
+_LEAST_BLOCK, _MOST_BLOCK = 1 << 20, 1 << 40  # by default, a name node refuses smaller blocks
 
 
 @dataclass(frozen=True, slots=True)
 class HdfsLocation:
-    """nodes: URL of the name node, or of the name service. root: the folder. replication: None is what the name node
-    says. block_bytes: of the smallest block that the name node takes. settings: of the client."""
+    """Location of a store. nodes: URL of the name node or name service. root: the folder. replication: None for the
+    name node's default. block_bytes: the smallest block that the name node accepts. settings: of the client."""
 
     nodes: str
     root: str
@@ -38,7 +38,7 @@ class HdfsLocation:
 
 
 def where(url: str, **options: str) -> HdfsLocation:
-    """What URL and options say. InvalidArgumentError: it isn't such a URL, or such an option.
+    """Parse URL and options. InvalidArgumentError: not such a URL, or an unknown or invalid option.
 
     >>> where("hdfs://name-node:8020/data/nadi", **{"dfs.replication": "2"}).root
     '/data/nadi'
@@ -46,8 +46,8 @@ def where(url: str, **options: str) -> HdfsLocation:
     check_form(url)
     for name in options.keys() - set(_OPTIONS):
         raise InvalidArgumentError(
-            f"{name} isn't an option of HDFS here, which are {', '.join(_OPTIONS)}: all else goes into hdfs-site.xml "
-            "and core-site.xml, in HADOOP_CONF_DIR"
+            f"{name} isn't an option of HDFS: use {', '.join(_OPTIONS)}, and set everything else in hdfs-site.xml "
+            "and core-site.xml in HADOOP_CONF_DIR"
         )
     parts = urlsplit(url)
     replication = _number(options, _REPLICATION, 1, _MOST_REPLICAS)
@@ -62,17 +62,17 @@ def where(url: str, **options: str) -> HdfsLocation:
 
 
 def check_form(url: str) -> None:
-    """InvalidArgumentError unless it names a name node, or a service, and a folder."""
+    """Raise InvalidArgumentError unless the URL has a name node or service, and a folder."""
     parts = urlsplit(url)
     try:
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise InvalidArgumentError(f"{url}: its port is no number: {_FORM}") from None
+        raise InvalidArgumentError(f"{url}: invalid port: {_FORM}") from None
     folders = parts.path.rstrip("/").split("/")[1:]
     if not host or parts.fragment or not folders:
-        raise InvalidArgumentError(f"{url} names no {'folder' if host else 'name node'}: {_FORM}")
+        raise InvalidArgumentError(f"{url}: the {'folder' if host else 'name node'} is missing: {_FORM}")
     if any(not name or name in (".", "..") or ":" in name for name in folders):
-        raise InvalidArgumentError(f"{url}: HDFS takes no folder that is empty, . or .., or has a colon in its name")
+        raise InvalidArgumentError(f"{url}: a folder can't be empty, . or .., or have a colon in its name")
 
 
 def _number(options: dict[str, str], name: str, least: int, most: int) -> int | None:
@@ -80,5 +80,5 @@ def _number(options: dict[str, str], name: str, least: int, most: int) -> int | 
         return None
     value = options[name]
     if not re.fullmatch(r"[0-9]{1,13}", value) or not least <= int(value) <= most:
-        raise InvalidArgumentError(f"{name} is a number from {least:,} to {most:,}, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be from {least:,} to {most:,}, not {value!r}")
     return int(value)

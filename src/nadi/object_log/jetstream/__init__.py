@@ -1,1 +1,1 @@
-"""NATS JetStream as the log of a cluster: a stream with a subject for each object's name, through `nats-py`."""
+"""NATS JetStream as the log of a cluster: a stream with one subject per object name, through `nats-py`."""

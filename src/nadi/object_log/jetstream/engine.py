@@ -1,11 +1,11 @@
-"""A `LogEngine` over a stream of JetStream. An object is a message with a subject of its own, which is published on the
-condition that the subject has none. Messages never change, and nothing but `delete` takes one away.
+"""A `LogEngine` over a JetStream stream. An object is a message with its own subject, published on the condition that
+the subject has no message. Messages never change, and only `delete` removes them.
 
-All is asked of the stream's leader: the others may be behind. Its answers have the message in base64, which costs 2 ms
-a MiB; 32 at a time, as a log is walked, 1,000 frames take a fifth of a second.
+All requests go to the stream's leader, because other servers may lag. Its answers carry messages in base64, which costs
+2 ms per MiB; with 32 reads at a time, as in a walk of the log, 1,000 frames take a fifth of a second.
 
-The stream is made once, and looked at by each server that starts, for a setting may take away what was acknowledged.
-Whether its servers sync what they acknowledge (`sync_interval: always`) none of them tells.
+The stream is created once, and checked by each server that starts, because some settings may discard acknowledged
+messages. Whether its servers sync before they acknowledge (`sync_interval: always`) can't be queried.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from nadi.wire.fields import Buffer
 log = logging.getLogger(__name__)
 
 _CREATE = {"Nats-Expected-Last-Subject-Sequence": "0"}
-_HEADERS_BYTES = 128  # of a message, at most, which count towards its size
+_HEADERS_BYTES = 128  # upper bound per message; headers count towards its size
 _DELETES_AT_ONCE = 32
 _PAGE = 1_000
-_IDLE_NS = 30_000_000_000  # after this, a listing that nobody continues is forgotten
-_IN_THREAD_BYTES = 1 << 20  # an answer as large as this is decoded outside the loop
+_IDLE_NS = 30_000_000_000  # an abandoned listing expires after this
+_IN_THREAD_BYTES = 1 << 20  # larger answers are decoded outside the loop
 
 
 class _PublishAck(msgspec.Struct):
@@ -48,7 +48,7 @@ class _Message(msgspec.Struct):
     data: bytes = b""  # msgspec reads base64
 
 
-class _Got(msgspec.Struct):
+class _StoredMessage(msgspec.Struct):
     message: _Message
 
 
@@ -57,17 +57,19 @@ class _DeleteReply(msgspec.Struct):
 
 
 class _Consumer(msgspec.Struct):
-    """ts: now, by the clock of the stream's leader."""
+    """Consumer of a listing. ts: the present, by the clock of the stream's leader."""
 
     name: str
     num_pending: int
-    ts: datetime = datetime.min.replace(tzinfo=UTC)  # servers before 2.10 don't say: then nothing is old
+    ts: datetime = datetime.min.replace(tzinfo=UTC)  # missing before 2.10: all objects then count as new
 
 
 async def open_jetstream(where: JetStreamLocation, runtime: Runtime, *, make: bool) -> JetStreamEngine:
-    """The engine of that stream. make: make it if it isn't there; not for a cluster that has something in it.
-    InvalidArgumentError: `nats-py` isn't installed. StoreError: NATS refuses, or the stream can't hold a log; the text
-    says what to do. UnavailableError: it gives no answer for a long while."""
+    """Open the engine of that stream. make: create a missing stream; not for a cluster that already has data.
+
+    InvalidArgumentError: `nats-py` isn't installed. StoreError: NATS refuses, or the stream can't hold a log; the
+    message says how to fix it. UnavailableError: it doesn't respond for a long time.
+    """
     largest_bytes = CHAIN_OBJECT_MOST_BYTES + _HEADERS_BYTES
     connection = js.JetStreamConnection(where, largest_bytes)
     try:
@@ -79,14 +81,15 @@ async def open_jetstream(where: JetStreamLocation, runtime: Runtime, *, make: bo
 
 
 class JetStreamEngine:
-    """reading: a connection of its own for what is read, which may be large, and delay acknowledgements."""
+    """Engine of one stream. reading: a separate connection for reads, whose large answers would delay
+    acknowledgements."""
 
     def __init__(
         self, stream: str, connection: js.JetStreamConnection, reading: js.JetStreamConnection, runtime: Runtime
     ) -> None:
         self._stream, self._connection, self._runtime = stream, connection, runtime
         self._reading = reading
-        self._newest = 0  # sequence number in the stream that was acknowledged
+        self._newest = 0  # highest acknowledged sequence number of the stream
         self._has_lost = ""
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
@@ -99,12 +102,12 @@ class JetStreamEngine:
         if isinstance(stored, js.Problem):
             if stored.err_code == js.EXISTS:
                 return False
-            raise js.told(what, stored)
+            raise js.error_for(what, stored)
         if stored.stream != self._stream or stored.seq <= before:
             self._has_lost = (
-                f"the stream {self._stream} has forgotten messages that it acknowledged: it gave {name} number "
-                f"{stored.seq:,}, after {before:,}. Nothing more is stored. Stop all servers of the cluster, and find "
-                "out what became of the stream"
+                f"the stream {self._stream} has lost acknowledged messages: it stored {name} as number "
+                f"{stored.seq:,}, after {before:,}. Writing has stopped. Stop all servers of the cluster, and "
+                "check the stream"
             )
             raise RefusedError(self._has_lost)
         self._newest = max(self._newest, stored.seq)
@@ -115,30 +118,30 @@ class JetStreamEngine:
         request = msgspec.json.encode({"last_by_subj": subject})
         answer = await self._reading.read(what, f"$JS.API.STREAM.MSG.GET.{self._stream}", request)
         if len(answer.data) < _IN_THREAD_BYTES:
-            found = js.decoded(what, answer.data, _Got)
+            response = js.decoded(what, answer.data, _StoredMessage)
         else:
-            found = await self._runtime.in_thread(js.decoded, what, answer.data, _Got)
-        if isinstance(found, js.Problem) and found.err_code == js.NOT_THERE:
+            response = await self._runtime.in_thread(js.decoded, what, answer.data, _StoredMessage)
+        if isinstance(response, js.Problem) and response.err_code == js.NOT_THERE:
             return None
-        data = memoryview(js.good(what, found).message.data)
+        data = memoryview(js.require(what, response).message.data)
         return data[position : None if length is None else position + length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         async with aclosing(self._pages(prefix)) as pages:
             async for page, _ in pages:
-                yield {self._name(one.subject): _size_bytes(one) for one in page}
+                yield {self._name(message.subject): _size_bytes(message) for message in page}
 
     async def aged(self, prefix: str) -> AsyncIterator[list[Aged]]:
         async with aclosing(self._pages(prefix)) as pages:
             async for page, now in pages:
-                ages = [now - one.metadata.timestamp for one in page]
+                ages = [now - message.metadata.timestamp for message in page]
                 yield [
-                    Aged(self._name(one.subject), _size_bytes(one), age.total_seconds())
-                    for one, age in zip(page, ages, strict=True)
+                    Aged(self._name(message.subject), _size_bytes(message), age.total_seconds())
+                    for message, age in zip(page, ages, strict=True)
                 ]
 
     async def _pages(self, prefix: str) -> AsyncGenerator[tuple[list[Msg], datetime], None]:
-        """Messages, and the time at which the listing began. By a consumer of headers, made for this."""
+        """Yield pages of messages, and the time at which the listing began, from a temporary consumer of headers."""
         folder, what = prefix.strip("/"), f"list {prefix}"
         config = {
             "deliver_policy": "all",
@@ -151,23 +154,23 @@ class JetStreamEngine:
             "mem_storage": True,
         }
         request = {"stream_name": self._stream, "config": config}
-        consumer = js.good(
+        consumer = js.require(
             what, await self._connection.call(what, f"CONSUMER.CREATE.{self._stream}", request, _Consumer)
         )
         try:
-            left = consumer.num_pending
-            while left > 0:
+            remaining = consumer.num_pending
+            while remaining > 0:
                 page = await self._page(what, consumer.name)
                 if not page:
-                    break  # what was to come has been deleted
-                left -= len(page)
+                    break  # the remaining messages have been deleted
+                remaining -= len(page)
                 yield page, consumer.ts
         finally:
-            found = await self._connection.call(
+            deletion = await self._connection.call(
                 what, f"CONSUMER.DELETE.{self._stream}.{consumer.name}", {}, _DeleteReply
             )
-            if isinstance(found, js.Problem) and found.err_code != js.CONSUMER_GONE:
-                raise js.told(what, found)
+            if isinstance(deletion, js.Problem) and deletion.err_code != js.CONSUMER_GONE:
+                raise js.error_for(what, deletion)
 
     async def _page(self, what: str, consumer: str) -> list[Msg]:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}"
@@ -183,7 +186,7 @@ class JetStreamEngine:
 
         async def delete(name: str) -> None:
             request, what = {"filter": subjects[name]}, f"delete {name}"
-            js.good(what, await self._connection.call(what, f"STREAM.PURGE.{self._stream}", request, _DeleteReply))
+            js.require(what, await self._connection.call(what, f"STREAM.PURGE.{self._stream}", request, _DeleteReply))
 
         for first in range(0, len(names), _DELETES_AT_ONCE):
             batch = names[first : first + _DELETES_AT_ONCE]
@@ -192,7 +195,7 @@ class JetStreamEngine:
                     raise failed
 
     def _subject(self, name: str) -> str:
-        """Names have no underscores, so no two have one subject."""
+        """Return a name's subject, unique because names have no underscores."""
         check_name(name)
         return f"{self._stream}.{name.replace('.', '_').replace('/', '.')}"
 
@@ -212,7 +215,7 @@ REPLICAS = 3
 
 
 class StreamSettings(msgspec.Struct):
-    """Of a stream: those of its settings that matter here. -1 and 0 are no limit. mirror, sources: of other streams."""
+    """Relevant settings of a stream. -1 and 0 mean no limit. mirror, sources: of other streams."""
 
     name: str
     subjects: list[str] = []
@@ -233,52 +236,52 @@ class StreamSettings(msgspec.Struct):
     persist_mode: str | None = None
 
 
-class Made(msgspec.Struct):
+class StreamInfo(msgspec.Struct):
     config: StreamSettings
 
 
 async def open_stream(
     where: JetStreamLocation, connection: js.JetStreamConnection, largest_bytes: int, *, make: bool
 ) -> None:
-    """See that the stream is there and keeps what it has; make: make it if it isn't. StoreError: it isn't there, or is
-    none that a log can be in. UnavailableError: NATS can't answer, or refuses."""
-    what, name = f"look at the stream {where.stream}", where.stream
-    found = await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
-    if isinstance(found, js.Problem) and found.err_code == js.NO_STREAM:
+    """Check that the stream exists and retains its messages. make: create a missing stream. StoreError: it is missing,
+    or unsuitable for a log. UnavailableError: NATS can't answer, or refuses."""
+    what, name = f"query the stream {where.stream}", where.stream
+    response = await connection.call(what, f"STREAM.INFO.{name}", {}, StreamInfo)
+    if isinstance(response, js.Problem) and response.err_code == js.NO_STREAM:
         if not make:
             raise StoreError(
-                f"the cluster's log was in the stream {name}, and these NATS servers have none of that name: start "
-                "this server with the log that the cluster has, or restore the stream"
+                f"the cluster's log was in the stream {name}, which these NATS servers don't have: start "
+                "this server with the cluster's log, or restore the stream"
             )
-        what = f"make the stream {name}"
-        new = {
+        what = f"create the stream {name}"
+        settings = {
             "name": name,
             "subjects": [f"{name}.>"],
             "retention": "limits",
             "storage": "file",
-            "discard": "new",  # never what is there
+            "discard": "new",  # never stored messages
             "num_replicas": where.replicas or REPLICAS,
         }
-        found = await connection.call(what, f"STREAM.CREATE.{name}", new, Made)
-        if isinstance(found, js.Problem) and found.err_code == js.NOT_CLUSTERED and where.replicas is None:
-            found = await connection.call(what, f"STREAM.CREATE.{name}", {**new, "num_replicas": 1}, Made)
-        if isinstance(found, js.Problem) and found.err_code == js.TAKEN:  # another has just made it
-            found = await connection.call(what, f"STREAM.INFO.{name}", {}, Made)
-    config = js.good(what, found).config
-    wrong = list(_wrong(config, where, largest_bytes))
-    if wrong:
+        response = await connection.call(what, f"STREAM.CREATE.{name}", settings, StreamInfo)
+        if isinstance(response, js.Problem) and response.err_code == js.NOT_CLUSTERED and where.replicas is None:
+            response = await connection.call(what, f"STREAM.CREATE.{name}", {**settings, "num_replicas": 1}, StreamInfo)
+        if isinstance(response, js.Problem) and response.err_code == js.TAKEN:  # just created by another server
+            response = await connection.call(what, f"STREAM.INFO.{name}", {}, StreamInfo)
+    config = js.require(what, response).config
+    problems = list(_problems(config, where, largest_bytes))
+    if problems:
         raise StoreError(
-            f"the stream {name} can't hold a log: {'; '.join(wrong)}. Change that, or give the log a stream of its "
-            "own, which this server makes"
+            f"the stream {name} can't hold a log: {'; '.join(problems)}. Change the settings, or name a new stream, "
+            "which this server creates"
         )
     if config.num_replicas == 1:
         log.warning(
-            "the cluster's log, the NATS stream %s, has one copy: what was acknowledged is lost with its disk", name
+            "the cluster's log, the NATS stream %s, has a single copy: a disk failure loses acknowledged writes", name
         )
 
 
-def _wrong(config: StreamSettings, where: JetStreamLocation, largest_bytes: int) -> list[str]:
-    """What of it may lose something, or refuse it."""
+def _problems(config: StreamSettings, where: JetStreamLocation, largest_bytes: int) -> list[str]:
+    """Return the settings that may discard or reject messages."""
     subject = f"{config.name}.>"
     rules = [
         (config.subjects == [subject], f"its subjects must be {subject}"),
@@ -287,16 +290,16 @@ def _wrong(config: StreamSettings, where: JetStreamLocation, largest_bytes: int)
         (config.discard == "new", "it must discard new messages, not old ones, when it is full"),
         (config.max_age == 0, "it must have no maximum age"),
         (not config.allow_msg_ttl, "its messages must have no TTL"),
-        (config.max_msgs_per_subject <= 0, "it must have no maximum of messages of a subject"),
-        (config.max_msg_size <= 0 or config.max_msg_size >= largest_bytes, "it must have no maximum message size"),
-        (not config.sealed and not config.deny_purge, "it must allow to purge"),
+        (config.max_msgs_per_subject <= 0, "it must not limit the messages per subject"),
+        (config.max_msg_size <= 0 or config.max_msg_size >= largest_bytes, "it must not limit the message size"),
+        (not config.sealed and not config.deny_purge, "it must allow purging"),
         (not config.no_ack, "it must acknowledge"),
         (config.persist_mode in (None, "", "default"), f"it must not persist {config.persist_mode}"),
         (config.mirror is None and not config.sources, "it must have no mirror or sources"),
         (config.subject_transform is None, "it must not transform subjects"),
         (
             where.replicas is None or config.num_replicas >= where.replicas,
-            f"it has {config.num_replicas} replicas, and {where.replicas} are wanted",
+            f"it has {config.num_replicas} replicas instead of {where.replicas}",
         ),
     ]
     return [text for is_right, text in rules if not is_right]

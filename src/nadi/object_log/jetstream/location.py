@@ -1,7 +1,7 @@
-"""Where a log in JetStream is, and how to get in: its URL, its options, and the environment.
+"""Location of a log in JetStream, and its credentials: from its URL, its options, and the environment.
 
-The variables are those of the `nats` command. Secrets come from them, or from files, alone: options may be seen by
-others on the machine, and are written into logs.
+The variables are those of the `nats` command. Secrets are read only from variables or files: options may be visible to
+others on the machine, and are logged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _STREAM = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _PORT = 4222
 _FILES = {"credentials": "NATS_CREDS", "ca": "NATS_CA", "certificate": "NATS_CERT", "key": "NATS_KEY"}
 _MOST_REPLICAS = 5  # JetStream's own limit
-_FORM = "a log is nats://host:4222/STREAM, with several servers as host1:4222,host2:4222, or tls:// instead of nats://"
+_FORM = "use nats://host:4222/STREAM, with several servers as host1:4222,host2:4222, or tls:// instead of nats://"
 
 
 @dataclass(frozen=True, slots=True)
 class JetStreamLocation:
-    """replicas: of a stream that is made; None is 3, or 1 where the server is alone. Files are None if not given."""
+    """Location of a log. replicas: of a new stream; None: 3, or 1 on a single server. Files: None if not given."""
 
     servers: tuple[str, ...]
     stream: str
@@ -40,7 +40,7 @@ class JetStreamLocation:
 
     @property
     def name(self) -> str:
-        """What a cluster remembers of its log: the servers may move."""
+        """Return the name by which a cluster identifies its log, without servers, which may move."""
         return f"nats:{self.stream}"
 
     @property
@@ -48,23 +48,22 @@ class JetStreamLocation:
         return self.servers[0].startswith("tls:") or self.ca is not None or self.certificate is not None
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For servers that speak TLS. InvalidArgumentError: a file can't be read."""
+        """Return the context for servers that speak TLS. InvalidArgumentError: a file can't be read."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
                 context.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # ssl's own are, too
-            raise InvalidArgumentError(f"the certificates for NATS can't be used: {error}") from error
+        except OSError as error:  # includes ssl.SSLError
+            raise InvalidArgumentError(f"the certificates for NATS are invalid or unreadable: {error}") from error
         return context
 
 
 def where(url: str, environment: Mapping[str, str], **options: str) -> JetStreamLocation:
-    """Read a log's URL.
+    """Parse a log's URL.
 
-    options: `replicas`, `user`, and the files `credentials` (.creds), `ca`, `certificate` and `key`; whatever they
-    don't say is taken from the environment's NATS_USER, NATS_CREDS, NATS_CA, NATS_CERT and NATS_KEY; secrets are
-    NATS_PASSWORD and NATS_TOKEN.
-    InvalidArgumentError: it isn't such a URL, or an option is wrong.
+    options: `replicas`, `user`, and the files `credentials` (.creds), `ca`, `certificate` and `key`. Missing options
+    default to the environment's NATS_USER, NATS_CREDS, NATS_CA, NATS_CERT and NATS_KEY; secrets come from NATS_PASSWORD
+    and NATS_TOKEN. InvalidArgumentError: not such a URL, or an invalid option.
 
     >>> where("nats://one,two:4333/ORDERS", {}).servers
     ('nats://one:4222', 'nats://two:4333')
@@ -72,34 +71,34 @@ def where(url: str, environment: Mapping[str, str], **options: str) -> JetStream
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidArgumentError(
-            f"{parts.scheme}://…: a log's URL has no credentials and no query: set NATS_USER and NATS_PASSWORD, "
+            f"{parts.scheme}://…: a log's URL can't have credentials or a query: set NATS_USER and NATS_PASSWORD, "
             "NATS_TOKEN, or NATS_CREDS"
         )
     stream = parts.path.strip("/")
     if parts.scheme not in SCHEMES or not _STREAM.fullmatch(stream):
-        raise InvalidArgumentError(f"{url}: {_FORM}; a stream's name is of letters, digits, - and _")
+        raise InvalidArgumentError(f"{url}: {_FORM}; stream names have letters, digits, - and _")
     unknown = options.keys() - {"replicas", "user", *_FILES}
     if unknown:
-        secret = " Secrets are set in NATS_PASSWORD or NATS_TOKEN." if unknown & {"password", "token"} else ""
+        secret = " Set secrets in NATS_PASSWORD or NATS_TOKEN." if unknown & {"password", "token"} else ""
         known = ", ".join(("replicas", "user", *_FILES))
-        raise InvalidArgumentError(f"a log in NATS has no option {min(unknown)!r}: it has {known}.{secret}")
-    given = options.get("replicas")
-    if given is not None and (not given.isdecimal() or not 1 <= int(given) <= _MOST_REPLICAS):
-        raise InvalidArgumentError(f"replicas={given}: a stream has 1 to {_MOST_REPLICAS}")
+        raise InvalidArgumentError(f"unknown option {min(unknown)!r} of a log in NATS: use {known}.{secret}")
+    replicas = options.get("replicas")
+    if replicas is not None and (not replicas.isdecimal() or not 1 <= int(replicas) <= _MOST_REPLICAS):
+        raise InvalidArgumentError(f"replicas={replicas}: use 1 to {_MOST_REPLICAS}")
     files = {name: options.get(name) or environment.get(variable, "") for name, variable in _FILES.items()}
-    found = JetStreamLocation(
+    location = JetStreamLocation(
         tuple(_server(parts.scheme, server, url) for server in parts.netloc.split(",")),
         stream,
-        None if given is None else int(given),
+        None if replicas is None else int(replicas),
         options.get("user") or environment.get("NATS_USER", ""),
         environment.get("NATS_PASSWORD", ""),
         environment.get("NATS_TOKEN", ""),
         **{name: Path(file) if file else None for name, file in files.items()},
     )
-    for file in (found.credentials, found.ca, found.certificate, found.key):
+    for file in (location.credentials, location.ca, location.certificate, location.key):
         if file is not None and not file.is_file():
-            raise InvalidArgumentError(f"{file}: there is no such file, and the log's options name it")
-    return found
+            raise InvalidArgumentError(f"{file}, named in the log's options, doesn't exist: correct the option")
+    return location
 
 
 def _server(scheme: str, server: str, url: str) -> str:

@@ -1,4 +1,4 @@
-"""The fake S3 as a process of its own keeps what it has answered."""
+"""The fake S3, in a separate process, keeps acknowledged objects across a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def running(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-async def test_what_it_has_stored_survives_a_kill(tmp_path: Path) -> None:
+async def test_stored_objects_survive_a_kill(tmp_path: Path) -> None:
     with running(tmp_path) as (process, endpoint):
         engine, registry = await open_engines("s3://bucket/p", REAL, endpoint=endpoint, **KEYS)
         for number in range(20):
@@ -39,9 +39,9 @@ async def test_what_it_has_stored_survives_a_kill(tmp_path: Path) -> None:
         (tmp_path / "half.tmp").write_bytes(b"x")
     with running(tmp_path) as (_, endpoint):
         engine, registry = await open_engines("s3://bucket/p", REAL, endpoint=endpoint, **KEYS)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         async for page in engine.listed(""):
-            found |= page
-        assert len(found) == 20
+            sizes |= page
+        assert len(sizes) == 20
         assert await engine.get("log/0/17") == memoryview(b"17")
         assert await registry.compare_and_set("servers/a", b"next", version) is not None

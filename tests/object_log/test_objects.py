@@ -1,4 +1,4 @@
-"""An object store as engine and registry, where it differs: faults on the way, and what errors say and never say."""
+"""An object store as engine and registry, where it differs: network faults, and error messages without secrets."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ async def opened(s3: FakeS3, bucket: str = "bucket", **config: str) -> tuple[Log
     return await open_engines(f"s3://{bucket}/p", REAL, **(s3.config() | config))
 
 
-async def test_a_lost_answer_is_not_known_to_be_stored_and_is(s3: FakeS3) -> None:
+async def test_unanswered_put_is_stored_though_unknown(s3: FakeS3) -> None:
     engine, registry = await opened(s3)
     s3.faults.lost_answers = 1.0
-    with pytest.raises(UnavailableError, match="can't store log/0/1/1: the connection broke; it is tried again"):
+    with pytest.raises(UnavailableError, match="log/0/1/1"):
         await engine.create(NAME, [b"x"])
-    with pytest.raises(UnavailableError, match="can't store servers/a"):
+    with pytest.raises(UnavailableError, match="servers/a"):
         await registry.put("servers/a", b"x")
     s3.faults.lost_answers = 0.0
     assert not await engine.create(NAME, [b"x"])
@@ -48,8 +48,8 @@ async def test_a_lost_answer_is_not_known_to_be_stored_and_is(s3: FakeS3) -> Non
     assert await registry.get("servers/a") is not None
 
 
-async def test_nothing_is_tried_again_by_itself(s3: FakeS3) -> None:
-    """A second try would be told that the first one's object is another's."""
+async def test_requests_are_not_retried(s3: FakeS3) -> None:
+    """A second attempt would mistake the first one's object for another caller's."""
     engine, _ = await opened(s3)
     s3.faults.update(lost_answers=1.0)
     with pytest.raises(UnavailableError):
@@ -60,14 +60,14 @@ async def test_nothing_is_tried_again_by_itself(s3: FakeS3) -> None:
     assert s3.counts["put"] == 2
 
 
-async def test_a_conflict_is_somebody_s_though_nothing_is_there(s3: FakeS3) -> None:
+async def test_conflict_without_object_is_not_a_success(s3: FakeS3) -> None:
     engine, registry = await opened(s3)
     version = await registry.put("a", b"1")
     s3.faults.conflict = 1.0
     assert not await engine.create(NAME, [b"x"])
     assert await engine.get(NAME) is None
     assert await registry.compare_and_set("a", b"2", version) is None
-    with pytest.raises(UnavailableError, match="somebody else is changing it"):
+    with pytest.raises(UnavailableError):
         await registry.put("a", b"3")
     s3.faults.conflict = 0.0
     assert await registry.compare_and_set("a", b"2", version) is not None
@@ -75,18 +75,18 @@ async def test_a_conflict_is_somebody_s_though_nothing_is_there(s3: FakeS3) -> N
 
 async def test_a_put_may_be_stored_later(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = await opened(s3)
-    later, go_on = s3._put_later, asyncio.Event()
+    later, released = s3._put_later, asyncio.Event()
 
-    async def held(request: Request) -> Answer:
-        await go_on.wait()
+    async def put_when_released(request: Request) -> Answer:
+        await released.wait()
         return await later(request)
 
-    monkeypatch.setattr(s3, "_put_later", held)
+    monkeypatch.setattr(s3, "_put_later", put_when_released)
     s3.faults.update(late_puts=1.0, late_s=0.2)
     with pytest.raises(UnavailableError):
         await engine.create(NAME, [b"x"])
     assert await engine.get(NAME) is None
-    go_on.set()
+    released.set()
     await until_async(lambda: s3.objects.now)
     assert await engine.get(NAME) == memoryview(b"x")
 
@@ -95,46 +95,46 @@ async def test_a_store_that_is_busy_broken_or_full(s3: FakeS3) -> None:
     engine, registry = await opened(s3)
     s3.faults.slow_down = 1.0
     for work in (engine.create(NAME, [b"x"]), engine.get(NAME), engine.delete([NAME]), registry.list("servers")):
-        with pytest.raises(UnavailableError, match=r"it wants fewer requests.*\(503 SlowDown") as caught:
+        with pytest.raises(UnavailableError, match=r"\(503 SlowDown") as caught:
             await work
         assert not isinstance(caught.value, RefusedError)
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         (
             "status code: 500 Internal Server Error: <Code>InternalError</Code>",
             UnavailableError,
-            "right now|of its own",
+            "concurrent change",
         ),
-        ("status code: 502 Bad Gateway", UnavailableError, "an error of its own"),
-        ("status code: 429 Too Many Requests", UnavailableError, "fewer requests"),
+        ("status code: 502 Bad Gateway", UnavailableError, "internal error"),
+        ("status code: 429 Too Many Requests", UnavailableError, "request rate"),
         ("status code: 507 Insufficient Storage: <Code>XMinioStorageFull</Code>", StorageFullError, "free space"),
-        ("status code: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>", RefusedError, "doesn't know these cred"),
-        ("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>", RefusedError, "the clock here is wrong"),
+        ("status code: 403 Forbidden: <Code>SignatureDoesNotMatch</Code>", RefusedError, "unknown credentials"),
+        ("status code: 403 Forbidden: <Code>RequestTimeTooSkewed</Code>", RefusedError, "clock is wrong"),
         ("status code: 301 Moved: <Code>PermanentRedirect</Code>", RefusedError, "region and endpoint"),
-        ("status code: 501 Not Implemented: <Code>NotImplemented</Code>", RefusedError, "doesn't take this request"),
-        ("GET http://169.254.169.254/latest failed: status code: 403", RefusedError, "there are no credentials here"),
+        ("status code: 501 Not Implemented: <Code>NotImplemented</Code>", RefusedError, "rejected the request"),
+        ("GET http://169.254.169.254/latest failed: status code: 403", RefusedError, "no credentials"),
         ("error decoding response body", UnavailableError, "error decoding response body"),
     ],
 )
-def test_what_a_store_s_errors_mean(text: str, kind: type[Exception], said: str) -> None:
+def test_store_errors_are_mapped(text: str, kind: type[Exception], message: str) -> None:
     error = told("store a", OSError(text), ())
     assert type(error) is kind
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         raise error
 
 
-async def test_nobody_waits_forever(s3: FakeS3) -> None:
+async def test_request_times_out(s3: FakeS3) -> None:
     remote = remote_store("s3://bucket/p", retries=0, timeout_s=1, **s3.config())
     engine = ObjectEngine(remote)
     s3.faults.latency_ms = {"put": (5_000, 5_001)}
-    with pytest.raises(UnavailableError, match="no answer in time"):
+    with pytest.raises(UnavailableError):
         await engine.create(NAME, [b"x"])
 
 
-async def test_a_bucket_that_is_gone_does_not_look_empty(s3: FakeS3) -> None:
+async def test_missing_bucket_is_not_an_empty_store(s3: FakeS3) -> None:
     engine, registry = await opened(s3, "another")
 
     async def listed() -> None:
@@ -150,12 +150,12 @@ async def test_a_bucket_that_is_gone_does_not_look_empty(s3: FakeS3) -> None:
         registry.list("servers"),
         registry.put("a", b"x"),
     ):
-        with pytest.raises(RefusedError, match="there is no such bucket"):
+        with pytest.raises(RefusedError):
             await work
 
 
 @pytest.mark.parametrize("fault", ["expired", "denied", "locked", "lost_requests", "slow_down"])
-async def test_no_credential_is_in_an_error_nor_in_what_a_log_writes_of_it(
+async def test_errors_and_logs_contain_no_credentials(
     s3: FakeS3, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
@@ -213,14 +213,14 @@ def test_texts_without_secrets(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "url", ["s3://AKIA:topsecret@bucket/p", "az://container/p?sig=topsecret", "file://me:topsecret@host/p"]
 )
-def test_a_url_with_credentials_is_refused_without_repeating_it(url: str) -> None:
+def test_url_with_credentials_is_rejected_without_repeating_it(url: str) -> None:
     for work in (folder_of, lambda url: remote_store(url, retries=0, timeout_s=1)):
-        with pytest.raises(InvalidArgumentError, match="has no credentials and no query") as caught:
+        with pytest.raises(InvalidArgumentError) as caught:
             work(url)
         assert "topsecret" not in str(caught.value)
 
 
-def test_a_configuration_s_error_has_no_secret() -> None:
+def test_configuration_error_has_no_secret() -> None:
     account = '{"private_key": "topsecret"'
     with pytest.raises(InvalidArgumentError) as caught:
         remote_store("gs://bucket/p", retries=0, timeout_s=1, service_account_key=account)

@@ -1,4 +1,4 @@
-"""One cluster under a URL, with one number of containers and one key, whoever comes first."""
+"""One cluster per URL, with one number of containers and one key, whichever server is first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def engine() -> LogEngine:
     return (await open_engines("memory:///", REAL))[0]
 
 
-async def test_many_that_start_at_once_are_one_cluster(opener: Opener) -> None:
+async def test_concurrent_starts_create_one_cluster(opener: Opener) -> None:
     engines = [(await opener())[0] for _ in range(4)]
     clusters = await asyncio.gather(*(open_cluster(engine, 5, REAL) for engine in engines * 3))
     assert len(set(clusters)) == 1
@@ -43,10 +43,10 @@ async def test_many_that_start_at_once_are_one_cluster(opener: Opener) -> None:
     assert len(keys[0]) == 32
 
 
-async def test_its_number_of_containers_is_that_of_the_first(engine: LogEngine) -> None:
+async def test_number_of_containers_is_fixed_by_the_first_server(engine: LogEngine) -> None:
     cluster = await open_cluster(engine, None, REAL)
     assert cluster.containers == DEFAULT_CONTAINERS
-    with pytest.raises(InvalidArgumentError, match=f"start it with --containers {DEFAULT_CONTAINERS}, or without"):
+    with pytest.raises(InvalidArgumentError, match=f"--containers {DEFAULT_CONTAINERS}"):
         await open_cluster(engine, DEFAULT_CONTAINERS + 1, REAL)
     assert await open_cluster(engine, DEFAULT_CONTAINERS, REAL) == cluster
     for containers in (0, -1, 1_000_000):
@@ -54,15 +54,15 @@ async def test_its_number_of_containers_is_that_of_the_first(engine: LogEngine) 
             await open_cluster(engine, containers, REAL)
 
 
-async def test_a_prefix_that_holds_something_else(engine: LogEngine) -> None:
+async def test_prefix_with_other_objects_is_rejected(engine: LogEngine) -> None:
     await engine.create("proof/of/another", [b"x"])
     await engine.create("photos/cat.jpg", [b"x"])
-    with pytest.raises(StoreError, match=r"holds photos/cat\.jpg and no cluster\.json.*a URL of its own"):
+    with pytest.raises(StoreError, match=r"photos/cat\.jpg"):
         await open_cluster(engine, None, REAL)
     assert await engine.get("cluster.json") is None
 
 
-async def test_what_consoles_and_file_systems_put_there_is_nobody_s(tmp_path: Path) -> None:
+async def test_objects_of_consoles_and_file_systems_are_ignored(tmp_path: Path) -> None:
     async with FakeS3() as s3:
         await s3.objects.put("p/", b"", absent=False, etag=None, generation=None)
         engine, registry = await open_engines("s3://bucket/p", REAL, **s3.config())
@@ -76,61 +76,58 @@ async def test_what_consoles_and_file_systems_put_there_is_nobody_s(tmp_path: Pa
     await engine.close()
 
 
-async def test_one_whose_cluster_was_made_while_it_looked(engine: LogEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server was first, and has stored things since."""
+async def test_cluster_created_meanwhile_is_opened(engine: LogEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server was first, and has stored objects since."""
     made = await open_cluster(engine, 3, REAL)
     await engine.create("servers/a", [b"x"])
-    get, asked = engine.get, 0
+    get, calls = engine.get, 0
 
     async def get_late(name: str, position: int = 0, length: int | None = None) -> memoryview | None:
-        nonlocal asked
-        asked += 1
-        return None if asked == 1 else await get(name, position, length)
+        nonlocal calls
+        calls += 1
+        return None if calls == 1 else await get(name, position, length)
 
     monkeypatch.setattr(engine, "get", get_late)
     assert await open_cluster(engine, 3, REAL) == made
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "data"),
     [
-        (b"", "isn't one that nadi wrote"),
-        (b"not json", "isn't one that nadi wrote"),
-        (json.dumps({"format": 2, "cluster": "a", "containers": 3, "created_ms": 1}).encode(), "is damaged"),
-        (line_of(b"not json"), "isn't one that nadi wrote"),
-        (line_of(json.dumps({"format": 2, "containers": 3}).encode()), "isn't one that nadi wrote"),
-        (
-            line_of(json.dumps({"format": 2, "cluster": "a", "containers": 0, "created_ms": 1}).encode()),
-            "isn't one that",
-        ),
-        (line_of(json.dumps({"format": 3, "new": "things"}).encode()), "has format 3, and this nadi reads format 2"),
+        (b"", "cluster.json"),
+        (b"not json", "cluster.json"),
+        (json.dumps({"format": 2, "cluster": "a", "containers": 3, "created_ms": 1}).encode(), "cluster.json"),
+        (line_of(b"not json"), "cluster.json"),
+        (line_of(json.dumps({"format": 2, "containers": 3}).encode()), "cluster.json"),
+        (line_of(json.dumps({"format": 2, "cluster": "a", "containers": 0, "created_ms": 1}).encode()), "cluster.json"),
+        (line_of(json.dumps({"format": 3, "new": "things"}).encode()), "format 3.*format 2"),
     ],
 )
-async def test_one_that_is_damaged_or_of_another_version(engine: LogEngine, written: bytes, said: str) -> None:
+async def test_damaged_or_other_version_is_rejected(engine: LogEngine, written: bytes, data: str) -> None:
     await engine.create("cluster.json", [written])
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError, match=data):
         await open_cluster(engine, None, REAL)
 
 
-async def test_a_digit_that_is_another_is_noticed(engine: LogEngine) -> None:
-    """With another number of containers, nothing would be where it was."""
+async def test_flipped_digit_is_detected(engine: LogEngine) -> None:
+    """With another number of containers, all segments would map to other containers."""
     await open_cluster(engine, 3, REAL)
     written = bytes(await engine.get("cluster.json") or b"")
     await engine.delete(["cluster.json"])
     await engine.create("cluster.json", [written.replace(b'"containers":3', b'"containers":7')])
-    with pytest.raises(StoreError, match="is damaged"):
+    with pytest.raises(StoreError):
         await open_cluster(engine, None, REAL)
 
 
-async def test_a_key_that_is_damaged(engine: LogEngine) -> None:
+async def test_damaged_signing_key_is_rejected(engine: LogEngine) -> None:
     await engine.create("keys/tokens", [b"short"])
-    with pytest.raises(StoreError, match="has 5 bytes, not 32"):
+    with pytest.raises(StoreError, match="keys/tokens"):
         await signing_key(engine, REAL)
 
 
-async def test_a_store_that_refuses_ends_it_at_once() -> None:
+async def test_refusing_store_fails_at_once() -> None:
     async with FakeS3() as s3:
         s3.faults.denied = ["get"]
         engine, _ = await open_engines("s3://bucket/p", REAL, **s3.config())
-        with pytest.raises(StoreError, match="permission"):
+        with pytest.raises(StoreError):
             await open_cluster(engine, None, REAL)

@@ -1,4 +1,4 @@
-"""A folder as engine and registry, where it differs from a store: killed and stopped processes, and full disks."""
+"""A folder as engine and registry, where it differs from other stores: killed and stopped processes, and full disks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from nadi.object_log import files as folder
 from nadi.object_log.files import open_files
 from nadi.runtime import REAL
 
-folder._LOCK_WAIT_S = 60.0  # for others on a disk that stands still
+folder._LOCK_WAIT_S = 60.0  # for other processes on a stalled disk
 
 async def main():
     engine, registry = await open_files(Path(sys.argv[1]), REAL)
@@ -75,7 +75,7 @@ def lines_of(writer: subprocess.Popen[str]) -> Iterator[int]:
     return map(int, writer.stdout)
 
 
-async def test_one_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+async def test_killed_writer_leaves_old_or_new_value(tmp_path: Path) -> None:
     acknowledged, first, chance = set(), 0, random.Random(7)
     for _ in range(6):
         writer = start(tmp_path, first)
@@ -89,10 +89,10 @@ async def test_one_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> N
         assert writer.stdout is not None
         writer.stdout.close()
         engine, registry = await open_files(tmp_path, REAL)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         async for page in engine.listed("log"):
-            found |= page
-        numbers_found = {int(name.rpartition("/")[2]) for name in found}
+            sizes |= page
+        numbers_found = {int(name.rpartition("/")[2]) for name in sizes}
         assert acknowledged <= numbers_found
         for number in numbers_found:
             body = await engine.get(f"log/0/{number // 50}/{number}")
@@ -107,7 +107,7 @@ async def test_one_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> N
         await engine.close()
 
 
-async def test_processes_that_count_together_count_right_though_one_is_killed(tmp_path: Path) -> None:
+async def test_concurrent_counters_stay_correct_when_one_is_killed(tmp_path: Path) -> None:
     counters = [start(tmp_path, name, COUNTER) for name in ("a", "b", "killed")]
     killed = lines_of(counters[2])
     seen = [next(killed) for _ in range(15)]
@@ -121,7 +121,7 @@ async def test_processes_that_count_together_count_right_though_one_is_killed(tm
     engine, registry = await open_files(tmp_path, REAL)
     entry = await registry.get("counter")
     assert entry is not None
-    assert len(seen) <= int(entry.value) <= len(seen) + 1  # which was set, and not told
+    assert len(seen) <= int(entry.value) <= len(seen) + 1  # one set may be unreported
     assert max(seen) <= int(entry.value)
     await engine.close()
 
@@ -135,19 +135,17 @@ async def test_unfinished_files_are_removed_once_they_are_old(tmp_path: Path) ->
     an_hour_ago_s = new.stat().st_mtime - folders.UNFINISHED_S
     os.utime(old, (an_hour_ago_s - 60, an_hour_ago_s - 60))
     assert await engine.create("a/b", [b"x"])
-    assert list(folder.iterdir()) == [new], "another process may be writing it"
+    assert list(folder.iterdir()) == [new], "another process may still be writing the new file"
     await engine.close()
 
 
-async def test_a_stopped_process_that_is_setting_a_value_is_not_waited_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lock_of_stopped_process_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_LOCK_WAIT_S", 0.2)
     engine, registry = await open_files(tmp_path, REAL)
     version = await registry.put("servers/a", b"1")
     stopped = folders.Folder(tmp_path, REAL)
     with stopped.setting("servers/a"):
-        with pytest.raises(UnavailableError, match="is it stopped"):
+        with pytest.raises(UnavailableError):
             await registry.compare_and_set("servers/a", b"2", version)
         entry = await registry.get("servers/a")
         assert entry is not None
@@ -156,7 +154,7 @@ async def test_a_stopped_process_that_is_setting_a_value_is_not_waited_for_long(
     await engine.close()
 
 
-async def test_equal_values_have_versions_of_their_own(tmp_path: Path) -> None:
+async def test_equal_values_have_different_versions(tmp_path: Path) -> None:
     engine, registry = await open_files(tmp_path, REAL)
     first = await registry.put("a", b"same")
     second = await registry.put("a", b"same")
@@ -165,16 +163,16 @@ async def test_equal_values_have_versions_of_their_own(tmp_path: Path) -> None:
     await engine.close()
 
 
-async def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_raises_storage_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, registry = await open_files(tmp_path, REAL)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folders, "write_all", full)
-    with pytest.raises(StorageFullError, match="free space"):
+    with pytest.raises(StorageFullError):
         await engine.create("log/1", [b"x"])
-    with pytest.raises(StorageFullError, match="free space"):
+    with pytest.raises(StorageFullError):
         await registry.put("a", b"x")
     monkeypatch.undo()
     assert await engine.get("log/1") is None
@@ -183,7 +181,7 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.M
     await engine.close()
 
 
-async def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = await open_files(tmp_path / "not yet" / "store", REAL)
     assert (tmp_path / "not yet").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "not yet/store").stat().st_mode & 0o777 == 0o700
@@ -192,19 +190,19 @@ async def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, monkeypa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(folders, "write_all", forbidden)
-    with pytest.raises(RefusedError, match=r"doesn't let this server store log/1: .*Permission denied"):
+    with pytest.raises(RefusedError, match=r"log/1.*Permission denied"):
         await engine.create("log/1", [b"x"])
     await engine.close()
 
 
 async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(UnavailableError, match="can't open"):
+    with pytest.raises(UnavailableError):
         await open_files(tmp_path / "store", REAL)
     engine, registry = await open_files(tmp_path / "other", REAL)
     assert await engine.create("a", [b"x"])
     assert await engine.get("a/b") is None
-    with pytest.raises(UnavailableError, match="can't store a/b"):
+    with pytest.raises(UnavailableError, match="a/b"):
         await engine.create("a/b", [b"x"])
     await engine.delete(["a/b"])
     assert await registry.get("a/b") is None

@@ -1,5 +1,6 @@
-"""HDFS as a store, by a stand-in for its client: what a URL may be, errors in words, calls that don't end, and what
-becomes of a put or a set that is interrupted or late. `tests/hdfs` has the real one."""
+"""HDFS as a store, with a fake client: URLs, error messages, hanging calls, and interrupted or late puts and sets.
+`tests/hdfs` uses the real one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from nadi.limits import HDFS_CALLS_AT_ONCE
 from nadi.object_log.failures import RefusedError
 from nadi.object_log.hdfs import files
 from nadi.object_log.hdfs.engine import HdfsRegistry, open_hdfs
-from nadi.object_log.hdfs.files import Client, HdfsFiles, told
+from nadi.object_log.hdfs.files import Client, HdfsFiles, error_for
 from nadi.object_log.hdfs.location import where
 from nadi.object_log.opening import open_engines
 from nadi.runtime import REAL
@@ -46,84 +47,84 @@ def unfinished(hdfs: FakeHdfs) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "said"),
+    ("url", "options", "data"),
     [
-        ("hdfs://name-node:8020", {}, "names no folder: HDFS is hdfs://host:port/folder"),
-        ("hdfs://name-node:8020/", {}, "names no folder"),
-        ("hdfs:///folder", {}, "names no name node"),
-        ("hdfs:folder", {}, "names no name node"),
-        ("hdfs://name-node:many/folder", {}, "its port is no number"),
-        ("hdfs://name-node:8020/a/../b", {}, "takes no folder that is empty, . or .."),
-        ("hdfs://name-node:8020/a//b", {}, "takes no folder that is empty"),
-        ("hdfs://name-node:8020/a:b", {}, "has a colon"),
-        ("hdfs://name-node:8020/a#b", {}, "names no folder|names no name node"),
-        ("hdfs://user:secret@name-node:8020/a", {}, "has no credentials"),
-        (URL, {"endpoint": "x"}, "endpoint isn't an option of HDFS here, which are dfs.replication"),
-        (URL, {"dfs.replication": "none"}, "dfs.replication is a number from 1 to 512, not 'none'"),
-        (URL, {"dfs.blocksize": "1024"}, "dfs.blocksize is a number from 1,048,576"),
+        ("hdfs://name-node:8020", {}, "folder"),
+        ("hdfs://name-node:8020/", {}, "folder"),
+        ("hdfs:///folder", {}, "name node"),
+        ("hdfs:folder", {}, "name node"),
+        ("hdfs://name-node:many/folder", {}, "port"),
+        ("hdfs://name-node:8020/a/../b", {}, "a/../b"),
+        ("hdfs://name-node:8020/a//b", {}, "a//b"),
+        ("hdfs://name-node:8020/a:b", {}, "a:b"),
+        ("hdfs://name-node:8020/a#b", {}, "a#b"),
+        ("hdfs://user:secret@name-node:8020/a", {}, "credentials"),
+        (URL, {"endpoint": "x"}, "endpoint.*dfs.replication"),
+        (URL, {"dfs.replication": "none"}, "dfs.replication.*512.*'none'"),
+        (URL, {"dfs.blocksize": "1024"}, "dfs.blocksize.*1,048,576"),
     ],
 )
-async def test_a_url_that_is_no_store(hdfs: FakeHdfs, url: str, options: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=said) as caught:
+async def test_invalid_url_or_option_is_rejected(hdfs: FakeHdfs, url: str, options: dict[str, str], data: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=data) as caught:
         ChunkStore.from_url(url, **options)
     assert "secret" not in str(caught.value)
 
 
-async def test_a_cluster_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="HDFS keeps the chunks of one server, by --tier2"):
+async def test_cluster_on_hdfs_is_rejected() -> None:
+    with pytest.raises(InvalidArgumentError, match="--tier2"):
         await open_engines(URL, REAL)
 
 
-# --- errors in words -------------------------------------------------------------------------------
+# --- error messages --------------------------------------------------------------------------------
 
 _SERVER = "org.apache.hadoop.hdfs.server.namenode"
 _STACK = r"\n\tat org.apache.hadoop.hdfs.server.namenode.FSNamesystem.f(FSNamesystem.java:1)"
 
 
 class PanicException(BaseException):
-    """As a panic of the library shows itself."""
+    """Panic of the library, as seen by Python."""
 
 
-def _rpc(java: str, said: str) -> RuntimeError:
-    """As the library shows what a name node says."""
-    return RuntimeError(f'RPCError("{java}", "{said}{_STACK}")')
+def _rpc(java: str, message: str) -> RuntimeError:
+    """Return a name node's error, as raised by the library."""
+    return RuntimeError(f'RPCError("{java}", "{message}{_STACK}")')
 
 
 _FORBIDS = (
-    "it forbids that; give the folder to the user that the server is there, or set HADOOP_USER_NAME "
+    "permission denied; make this server's HDFS user the owner of the folder, or set HADOOP_USER_NAME "
     '(user=x, inode="/p")'
 )
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "message"),
     [
         (_rpc(f"{_SERVER}.SafeModeException", "Cannot rename /a."), None, "in safe mode"),
         (_rpc("org.apache.hadoop.ipc.RetriableException", "Name node is in safe mode."), None, "in safe mode"),
         (
             _rpc("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "of /q"),
             StorageFullError,
-            "a quota of the folder is used up; raise it, or free space there (of /q)",
+            "the folder's quota is exhausted; raise it, or free space (of /q)",
         ),
         (_rpc("org.apache.hadoop.security.AccessControlException", 'user=x, inode=\\"/p\\"'), RefusedError, _FORBIDS),
         (_rpc("org.apache.hadoop.ipc.StandbyException", "x"), None, "is active"),
-        (_rpc("java.io.IOException", "File /a could only be written to 0 of the 1 "), None, "no data node takes it"),
+        (_rpc("java.io.IOException", "File /a could only be written to 0 of the 1 "), None, "all data nodes"),
         (RuntimeError('OperationFailed("hsync is not supported for erasure-coded files")'), RefusedError, "replicated"),
-        (RuntimeError("NoSASLMechanism"), RefusedError, "it wants Kerberos"),
-        (ConnectionRefusedError("Connection refused (os error 111)"), None, "it can't be reached"),
+        (RuntimeError("NoSASLMechanism"), RefusedError, "Kerberos"),
+        (ConnectionRefusedError("Connection refused (os error 111)"), None, "unreachable"),
         (TimeoutError(), None, "no answer in time"),
-        (PanicException("there is no reactor"), None, "there is no reactor; it is tried again"),
+        (PanicException("there is no reactor"), None, "there is no reactor; will be retried"),
     ],
 )
-def test_errors_are_told_in_words(error: BaseException, kind: type[UnavailableError] | None, said: str) -> None:
-    problem = told("store x", error)
+def test_errors_are_mapped_to_messages(error: BaseException, kind: type[UnavailableError] | None, message: str) -> None:
+    problem = error_for("store x", error)
     assert type(problem) is (kind or UnavailableError)
     assert str(problem).startswith("HDFS can't store x: ")
-    assert said in str(problem)
+    assert message in str(problem)
     assert "at org.apache" not in str(problem)
 
 
-async def test_each_call_maps_what_it_is_told(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
+async def test_each_call_maps_errors(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     hdfs.error = RuntimeError(f'RPCError("{_SERVER}.SafeModeException", "Name node is in safe mode.")')
 
     async def listed() -> None:
@@ -152,7 +153,7 @@ async def test_a_put_that_fails_leaves_nothing(hdfs: FakeHdfs, stored: HdfsFiles
     assert await stored.put("a/b", [b"x"])
 
 
-async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
+async def test_old_draft_of_killed_writer_is_removed(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     now_ms = time.time_ns() // 1_000_000
     hdfs.make_folder(UNFINISHED)
     hdfs.nodes[f"{UNFINISHED}/old"] = Node(b"x", now_ms - 2 * 3_600_000)
@@ -162,18 +163,16 @@ async def test_what_a_killed_writer_left_is_removed_once_it_is_old(hdfs: FakeHdf
     assert [file.name for file in stored.listed("")] == ["a"]
 
 
-async def test_a_folder_of_that_name_is_no_chunk_that_is_missing(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
+async def test_folder_with_name_of_chunk_is_not_a_missing_chunk(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     hdfs.make_folder("/a/folder/container-0/x")
-    with pytest.raises(UnavailableError, match="a folder has that name"):
+    with pytest.raises(UnavailableError):
         await stored.read("container-0/x")
 
 
-# --- calls that don't end --------------------------------------------------------------------------
+# --- hanging calls ---------------------------------------------------------------------------------
 
 
-async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_connection(
-    hdfs: FakeHdfs, stored: HdfsFiles
-) -> None:
+async def test_unanswered_call_times_out_and_connection_is_replaced(hdfs: FakeHdfs, stored: HdfsFiles) -> None:
     await stored.put("a", [b"x"])
     before = stored._client
     hdfs.is_silent = True
@@ -187,7 +186,7 @@ async def test_a_call_without_an_answer_ends_in_time_and_others_have_another_con
     assert stored._client is not before
 
 
-async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
+async def test_hanging_sync_times_out_and_leaves_no_draft(
     hdfs: FakeHdfs, stored: HdfsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(writer: FakeWriter) -> None:
@@ -203,9 +202,7 @@ async def test_a_sync_that_never_ends_is_given_up_and_leaves_nothing(
     assert await stored.read("a") == b"y"
 
 
-async def test_a_put_of_which_nobody_says_anything_ends_in_time(
-    hdfs: FakeHdfs, stored: HdfsFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unanswered_put_times_out(hdfs: FakeHdfs, stored: HdfsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "HDFS_PUT_S", 0.1)
     monkeypatch.setattr(files, "_DROP_S", 0.1)
     hdfs.is_silent = True
@@ -214,7 +211,7 @@ async def test_a_put_of_which_nobody_says_anything_ends_in_time(
             await stored.put("a", [b"x"])
 
 
-def test_calls_are_bounded_and_give_way(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_calls_are_limited(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "HDFS_CALLS_AT_ONCE", 3)
     pool, release, running, most = HdfsFiles(where(URL), REAL), threading.Event(), [0], [0]
 
@@ -242,8 +239,8 @@ def test_calls_are_bounded_and_give_way(hdfs: FakeHdfs, monkeypatch: pytest.Monk
 # --- values ----------------------------------------------------------------------------------------
 
 
-async def test_a_set_that_is_late_changes_nothing(hdfs: FakeHdfs) -> None:
-    """It has seen a version, and is carried out after others have gone on, or have deleted and set the value anew."""
+async def test_late_set_has_no_effect(hdfs: FakeHdfs) -> None:
+    """It read a version, and takes effect after later sets, or after the value was deleted and recreated."""
     _, registry = open_hdfs(URL, REAL)
     first = await registry.compare_and_set("v", b"1", None)
     assert first is not None
@@ -265,19 +262,19 @@ async def test_a_set_that_is_late_changes_nothing(hdfs: FakeHdfs) -> None:
     assert entry.value == b"new"
     again = await registry.compare_and_set("v", b"newer", entry.version)
     assert again is not None
-    assert len([path for path in hdfs.nodes if "/v/" in path]) == 2, "the first, and the last"
+    assert len([path for path in hdfs.nodes if "/v/" in path]) == 2, "the first and the last version"
 
 
 async def _late(registry: HdfsRegistry, name: str, version: str) -> str | None:
-    """A set that looked at the value while it had that version, and is as late as can be."""
-    newest, looks = registry._newest, [0]
+    """Set a value after having read it while it had that version."""
+    newest, calls = registry._newest, [0]
 
-    async def looked(name: str) -> object:
-        looks[0] += 1
-        if looks[0] == 1:
+    async def newest_when_read(name: str) -> object:
+        calls[0] += 1
+        if calls[0] == 1:
             return version
         return await newest(name)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(registry, "_newest", looked)
+        monkeypatch.setattr(registry, "_newest", newest_when_read)
         return await registry.compare_and_set(name, b"late", version)
