@@ -1,4 +1,4 @@
-"""Standing queries fit the events that tantivy finds with them, whatever anchors they have."""
+"""Standing queries match the same events as tantivy, whatever their anchors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def some_query(chance: random.Random, depth: int = 0) -> str:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_queries_fit_what_is_found(seed: int) -> None:
+def test_matcher_finds_the_same_events_as_tantivy(seed: int) -> None:
     chance = random.Random(seed)
     events = [some_event(chance) for _ in range(300)]
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
@@ -144,7 +144,7 @@ def test_the_rarest_word_is_the_anchor() -> None:
         ("path:/a", "/a\\/b", False),
     ],
 )  # fmt: skip
-def test_values_that_are_easily_mistaken(query: str, value: object, is_found: bool) -> None:
+def test_matcher_distinguishes_similar_values(query: str, value: object, is_found: bool) -> None:
     event = {query.partition(":")[0]: value}
     matcher = Matcher({"q": Query(bind(parse(query).node, ALL))}, "json", ALL)
     assert matcher.matched(matcher.subject(msgspec.json.encode(event))) == ["q"] * is_found
