@@ -177,8 +177,8 @@ class Union(Readable):
 
     @property
     def table_conditions(self) -> list[tuple[int, int]] | None:
-        """The rows of `table_files` before the cut: for each segment listed, those below the offset. None if that
-        doesn't suffice: other engines have deleted rows, the files have other column names than the table, or table and
+        """The rows of `table_files` before the cut: for each segment listed, those below the offset. None if
+        more is needed: other engines have deleted rows, the files have other column names than the table, or table and
         stream don't meet at one cut."""
         if any(task.delete_files or task.file.file_format != "PARQUET" for task in self._files):
             return None

@@ -200,7 +200,7 @@ class Indexer(StreamWorker[ShardManifest]):
             return
         self._batch = batch
         self._adding = asyncio.create_task(self._add(await self._runs(batch), batch))
-        self._adding.add_done_callback(lambda _: self._follower.news.set())
+        self._adding.add_done_callback(lambda _: self._follower.wakeup.set())
 
     async def _finish(self) -> None:
         if self._adding is not None:

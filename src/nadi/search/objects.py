@@ -84,7 +84,7 @@ class Shards:
         return shard
 
     async def _create(self, name: str, parts: Sequence[bytes | memoryview]) -> bool:
-        """Return whether this call may have stored it, or False if it existed."""
+        """Return whether this call may have stored it, or False if the name is taken."""
         backoff = Backoff()
         unsure = False
         while True:
