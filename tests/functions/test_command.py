@@ -31,10 +31,10 @@ from .support import HANDLERS, a_function, read, read_all, running, streams, unt
 NADI = [sys.executable, "-m", "nadi.cli.app"]
 SLOW = """
 import time
-from nadi.functions import Event, function
+from nadi.functions import HandlerEvent, function
 
 @function("{scope}", "in", output="out", name="slow", batch_events=50)
-def slow(event: Event) -> bytes:
+def slow(event: HandlerEvent) -> bytes:
     time.sleep(0.05)
     return event.data
 """
