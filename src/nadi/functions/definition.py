@@ -203,7 +203,7 @@ def function(scope: str, stream: str, **options: Unpack[FunctionOptions]) -> Cal
 
 
 def function_of(reference: str, scope: str | None, stream: str | None, options: FunctionOptions) -> Function:
-    """Return the function that a reference names; these options replace those of a decorated handler.
+    """Return the function that a reference names; these options override a decorated handler's.
 
     InvalidArgumentError if a plain handler lacks a scope or a stream. Errors of the handler's module pass unchanged.
     """

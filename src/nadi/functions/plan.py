@@ -70,7 +70,7 @@ class WorkerPlan:
         *,
         is_starting: bool = False,
     ) -> WorkerChange:
-        """Return the action at `now` seconds, given the segments, this instance's workers and those of others.
+        """Return the action at `now` seconds, given the segments, this instance's and other workers.
         is_starting: some workers have yet to start, so the number stays.
 
         >>> plan = WorkerPlan(0, 3, idle_s=60.0)

@@ -183,7 +183,7 @@ async def settle(
 async def settle_all(
     group: ReaderGroup, writers: TransactionWriters, logger: logging.Logger, *, on_unknown_commit: IfUnknown = "raise"
 ) -> int:
-    """Commit every recorded output: those of dead workers, and again those being committed.
+    """Commit every recorded output: dead workers' outputs, and again those being committed.
 
     on_unknown_commit: how to treat an output whose outcome is unknown: raise UnknownOutcomeError, forget it, or handle
     its events again; return the number of these.

@@ -8,7 +8,7 @@ written to its segment (`history_of`). Otherwise events are routed by a column, 
 Each event has a number that follows from its position, and the snapshot is recorded with the stream: an interrupted
 call is repeated and writes the missing events (`client.idempotent`).
 
-A stream's segments can be recreated if those of epoch 0 are those of a new stream, if each later epoch replaced
+A stream's segments can be recreated if epoch 0 has the segments of a new stream, if each later epoch replaced
 segments by others of the same keys with the next numbers, and if all events of each segment are present from its first:
 their sizes add up to the end of the last.
 

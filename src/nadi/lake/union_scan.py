@@ -148,7 +148,7 @@ class Union(Readable):
     """A lake's table and stream up to one cut; each read gives the rows as they were when this was made.
 
     cut: the end; table_cut: the end of the table, where the stream starts. The table's rows come first; within a file
-    those of a segment are in order. Sort all by `_segment_id` and `_offset`.
+    each segment's rows are in order. Sort all by `_segment_id` and `_offset`.
     """
 
     def __init__(

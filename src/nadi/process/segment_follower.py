@@ -140,7 +140,7 @@ class Followed:
     taken: list[EventBlock] = field(default_factory=list)
 
     @property
-    def given(self) -> int:
+    def position(self) -> int:
         """The end of the data taken."""
         return self.source.given
 
@@ -287,7 +287,7 @@ async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None
 
 
 async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int], remedy: str) -> None:
-    """Raise StreamRecreatedError with `remedy` if the stream isn't that of these segments, or StreamNotFoundError."""
+    """Raise StreamRecreatedError with `remedy` if the stream doesn't have these segments, or StreamNotFoundError."""
     newest = max(segments, default=None)
     error = None if newest is None else await what_became_of(stores, segment_name(scope, stream, newest))
     if isinstance(error, StreamRecreatedError):

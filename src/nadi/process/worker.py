@@ -266,7 +266,7 @@ class StreamWorker(Generic[P]):
         except EpochGoneError:
             await self._find_head()
             return
-        await self._positions.change(lambda newest: newest.completed(segment, followed.given, successors, gaps=gaps))
+        await self._positions.change(lambda newest: newest.completed(segment, followed.position, successors, gaps=gaps))
         self._follower.leave(segment)
 
     async def _pass_gap(self, followed: Followed, error: NadiError) -> None:
@@ -275,12 +275,12 @@ class StreamWorker(Generic[P]):
         except EpochGoneError:
             await self._find_head()
             return
-        self._report_gap(followed.reach.segment_id, followed.given, error)
+        self._report_gap(followed.reach.segment_id, followed.position, error)
         if to is None:
             await self._complete(followed, gaps=1)
             return
         end = to
-        await self._positions.change(lambda newest: newest.passed(followed.reach.segment_id, followed.given, end))
+        await self._positions.change(lambda newest: newest.passed(followed.reach.segment_id, followed.position, end))
         followed.source.pass_gap()
 
     def _report_gap(self, segment: int, at: int, error: NadiError) -> None:

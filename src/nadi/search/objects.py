@@ -100,7 +100,7 @@ class Shards:
         return await self._engine.get(self._prefix + shard)
 
     async def sizes(self) -> dict[str, int]:
-        """Return the sizes in bytes by shard, without objects whose names aren't those of shards."""
+        """Return the sizes in bytes by shard, without objects that aren't named like shards."""
         sizes: dict[str, int] = {}
         async for page in self._engine.listed(self._prefix):
             for name, size in page.items():

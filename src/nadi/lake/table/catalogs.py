@@ -75,7 +75,7 @@ def _cannot_follow(name: str, why: str) -> LakeStoppedError:
 
 
 def case_problem(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> str | None:
-    """Return why SQL engines couldn't distinguish the columns, also from those of the table; None if they can."""
+    """Return why SQL engines couldn't distinguish the columns from each other or the table's; None if they can."""
     pair = alike(fields, before)
     if pair is None:
         return None

@@ -140,7 +140,7 @@ def mapped_errors(what: str, secrets: Collection[str] = ()) -> Iterator[None]:
 
 
 def cause(error: Exception, secrets: Collection[str] = ()) -> Exception | None:
-    """Return the error as a cause, which tracebacks show; None if its text, or that of an earlier error, has a secret
+    """Return the error as a cause, which tracebacks show; None if its text, or an earlier error's, has a secret
     or is too long to check."""
     current: BaseException | None = error
     while current is not None:

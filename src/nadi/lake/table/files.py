@@ -75,7 +75,7 @@ def commit_files(
     summary: Mapping[str, str],
     replaced: Sequence[DataFile] = (),
 ) -> Table:
-    """Commit a snapshot that adds these files, which have the same rows as those of `replaced`; return the table.
+    """Commit a snapshot that adds these files, with the same rows as the files in `replaced`; return the table.
 
     It is tried once: PyIceberg's own retry would build on the newest snapshot of that time. SnapshotConflictError if
     another writer was faster, UnavailableError if the outcome is unknown: `table.snapshot_by_id` of a later load, or

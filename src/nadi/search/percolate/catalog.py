@@ -80,11 +80,11 @@ class StandingQueries:
         """Create the set of a stream's standing queries, matched from a cut on; AlreadyExistsError if it has one.
 
         hits: the stream for hits, `stream` of the same scope or `scope/stream`. fields, format: as in `Indexes.create`;
-        None takes those of the stream's index.
+        None uses the stream's index.
         """
         check_installed()
         if fields is None and format is not None:
-            raise InvalidArgumentError("format needs fields: pass both, or neither to use those of the index")
+            raise InvalidArgumentError("format needs fields: pass both, or neither to use the index's")
         if fields is None:
             try:
                 index = await self._definitions.get(stream)

@@ -153,7 +153,7 @@ def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tu
             if hit.position == (after.segment, after.offset):
                 last = hit.rank
     low = bisect_left(ranked, last[:2])
-    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # an upper limit: those of the same score and order
+    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # an upper limit: hits of the same score and order
     hits_found = [hit for hit in placed(low, min(low + shown + most, len(ranked))) if hit.rank > last]
     return hits_found[:most], result.count
 

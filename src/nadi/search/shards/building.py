@@ -3,7 +3,7 @@
 b"nadi search 2\\n" | length of the list, its checksum, 4 bytes each | the list, as JSON | tantivy's files, concatenated
 
 Each event has an *order*, by which hits are listed newest first: its arrival time in microseconds, with its segment's
-number in the low bits; it is greater than that of the segment's previous event. In a backfilled history orders don't
+number in the low bits; it ascends within a segment. In a backfilled history orders don't
 decrease, and the few events that share one are listed by position. So a page of hits can end after any event.
 
 Tantivy merges segments by its own rule, so `to_merge` groups shards by the same rule; segments that tantivy doesn't
