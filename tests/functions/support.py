@@ -16,7 +16,7 @@ HANDLERS = str(Path(__file__).with_name("handlers.py"))
 KEYS = 16
 
 
-def a_function(scope: str, handler: str, **options: Any) -> Function:
+def quick_function(scope: str, handler: str, **options: Any) -> Function:
     quick: dict[str, Any] = {"retry_first_s": 0.01, "retry_longest_s": 0.05, "idle_s": 0.5, "name": handler}
     quick["name"] = handler.replace("_", "-")
     return Function(scope=scope, stream="in", handler=f"{HANDLERS}:{handler}", **{**quick, **options})
@@ -25,7 +25,7 @@ def a_function(scope: str, handler: str, **options: Any) -> Function:
 def delivered(scope: str, handler: str, delivery: str) -> Function:
     """Return the function that `command.runner` runs."""
     options = {"output": "out", "dead_letters": "dead", "retries": 1, "batch_events": 20, "delivery": delivery}
-    return a_function(scope, handler, **options)
+    return quick_function(scope, handler, **options)
 
 
 def exactly_once(scope: str, handler: str) -> Function:

@@ -26,7 +26,7 @@ from nadi.functions.progress import Counters, FunctionProgressRecord, FunctionRe
 from nadi.testing import RestartableServer
 
 from .command import nadi_command
-from .support import HANDLERS, a_function, read, read_all, running, streams, until_workers, write
+from .support import HANDLERS, quick_function, read, read_all, running, streams, until_workers, write
 
 NADI = [sys.executable, "-m", "nadi.cli.app"]
 SLOW = """
@@ -196,7 +196,7 @@ def test_function_invalid_key_field_fails(path: str) -> None:
         Function(scope="home", stream="meters", handler="m:f", key_field=path)
 
 
-async def test_a_target_without_its_packages_says_what_to_install(
+async def test_target_without_packages_names_the_extra(
     manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await streams(manager, nadi_scope)
@@ -239,7 +239,7 @@ def test_counters_of_instances_that_end_or_die_are_kept() -> None:
 async def test_record_has_final_counts_and_error(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 50)
-    function = a_function(nadi_scope, "echo", output="out")
+    function = quick_function(nadi_scope, "echo", output="out")
     progress = FunctionProgressRecord(manager, nadi_scope, function.name)
     async with running(function, manager):
         await read(manager, nadi_scope, "out", 50)
@@ -256,12 +256,12 @@ async def test_record_has_final_counts_and_error(manager: StreamManager, nadi_sc
     assert "is sealed" in ended.last_error
 
 
-async def test_one_function_of_a_deleted_stream_hides_no_other(
+async def test_function_of_a_deleted_stream_is_listed_with_others(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 50)
-    function = a_function(nadi_scope, "echo", output="out")
+    function = quick_function(nadi_scope, "echo", output="out")
     async with running(function, manager):
         await read(manager, nadi_scope, "out", 50)
     await manager.seal_stream(nadi_scope, "in")

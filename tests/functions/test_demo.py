@@ -126,7 +126,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
     )
 
 
-async def test_from_none_to_many_and_back_with_a_kill(
+async def test_workers_scale_up_and_down_with_a_kill(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
     print(await shown(nadi_server, manager, nadi_scope, 600, 1))
@@ -134,7 +134,7 @@ async def test_from_none_to_many_and_back_with_a_kill(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_from_none_to_many_and_back_with_many_kills(
+async def test_workers_scale_up_and_down_with_many_kills(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
     print(await shown(nadi_server, manager, nadi_scope, 20_000, 30))

@@ -19,7 +19,7 @@ from nadi.functions import serve
 from nadi.testing import RestartableServer
 
 from .command import runner
-from .support import a_function, exactly_once, in_order, read, read_all, running, streams, until_handled, write
+from .support import exactly_once, in_order, quick_function, read, read_all, running, streams, until_handled, write
 
 STEPS = ("begun", "written", "recorded", "committed")
 
@@ -43,7 +43,7 @@ async def test_a_kill_at_each_step_loses_and_repeats_nothing(
     for step in STEPS:
         async with runner(nadi_server.controller_uri, nadi_scope, "double", step, 2) as process:
             assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once")
+    function = quick_function(nadi_scope, "double", output="out", delivery="exactly-once")
     async with running(function, manager):
         await check(manager, nadi_scope, 400)
     group = await manager.reader_group_manager(nadi_scope).get_reader_group("double")
@@ -53,7 +53,7 @@ async def test_a_kill_at_each_step_loses_and_repeats_nothing(
 async def test_with_failures_and_dead_letters_and_kills_of_handlers(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 300, poison=(33, 120))
-    function = a_function(
+    function = quick_function(
         *(nadi_scope, "die_at_poison"),
         output="out",
         dead_letters="dead",
@@ -106,9 +106,7 @@ async def test_removed_reader_records_nothing(manager: StreamManager, nadi_scope
     await third.close()
 
 
-async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_start(
-    manager: StreamManager, nadi_scope: str
-) -> None:
+async def test_undone_output_is_read_again_from_its_start(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
     await write(manager, nadi_scope, 0, 10)
     groups = manager.reader_group_manager(nadi_scope)
@@ -174,12 +172,12 @@ async def test_an_output_that_was_aborted_meanwhile_is_made_again(
             await txn.abort(wait=True)
             aborted += 1
     assert aborted
-    async with running(a_function(nadi_scope, "double", output="out", delivery="exactly-once"), manager):
+    async with running(quick_function(nadi_scope, "double", output="out", delivery="exactly-once"), manager):
         await check(manager, nadi_scope, 200)
     assert "can't commit the recorded output" in caplog.text
 
 
-async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the_output_again(
+async def test_aborted_transaction_repeats_the_output(
     manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await streams(manager, nadi_scope)
@@ -194,7 +192,7 @@ async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the
         await commit(txn, **options)
 
     monkeypatch.setattr(Transaction, "commit", aborted_first)
-    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once", batch_events=20)
+    function = quick_function(nadi_scope, "double", output="out", delivery="exactly-once", batch_events=20)
     async with running(function, manager):
         await check(manager, nadi_scope, 200)
     assert aborted > 5

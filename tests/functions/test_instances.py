@@ -19,7 +19,7 @@ from nadi.process import members
 from nadi.testing import RestartableServer
 
 from .command import nadi_command, runner
-from .support import a_function, delivered, read, read_all, running, streams, until_workers, write
+from .support import delivered, quick_function, read, read_all, running, streams, until_workers, write
 
 CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"delivery": "at-least-once"}]
 
@@ -29,7 +29,7 @@ async def test_instance_with_other_options_fails(
     manager: StreamManager, nadi_scope: str, change: FunctionOptions
 ) -> None:
     await streams(manager, nadi_scope)
-    function = a_function(nadi_scope, "echo", output="out", dead_letters="dead", delivery="exactly-once")
+    function = quick_function(nadi_scope, "echo", output="out", dead_letters="dead", delivery="exactly-once")
     option = next(iter(change)).replace("_", " ")
     async with running(function, manager):
         with pytest.raises(FunctionError, match=option):
@@ -69,8 +69,8 @@ async def test_settle_commits_recorded_outputs(
     settle = ("function", "settle", nadi_scope, "echo")
     assert " 0 " in await nadi_command(nadi_server, *settle, "--redo")
     assert len(await read(manager, nadi_scope, "out", 20)) == 20
-    async with running(a_function(nadi_scope, "echo", output="out", delivery="exactly-once"), manager):
-        await until_workers(manager, a_function(nadi_scope, "echo"), 0, 0)
+    async with running(quick_function(nadi_scope, "echo", output="out", delivery="exactly-once"), manager):
+        await until_workers(manager, quick_function(nadi_scope, "echo"), 0, 0)
     assert len(await read_all(manager, nadi_scope, "out")) == 20
 
 
@@ -79,7 +79,7 @@ async def test_unknown_outcome_needs_settle(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, redo: bool
 ) -> None:
     await streams(manager, nadi_scope, 1)
-    function = a_function(nadi_scope, "echo", output="out", delivery="exactly-once")
+    function = quick_function(nadi_scope, "echo", output="out", delivery="exactly-once")
     async with running(function, manager):
         pass
     await write(manager, nadi_scope, 0, 20)

@@ -54,7 +54,7 @@ def test_record_output_over_uncommitted_or_lost_segment_fails() -> None:
         state.apply(Leave("a"), RecordOutput("a", SEGMENT, SECOND, FIRST))
 
 
-def test_an_output_that_can_not_be_committed_is_undone_by_the_segments_reader_or_if_it_has_none() -> None:
+def test_undo_output_requires_the_segments_reader_if_any() -> None:
     state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
     assert state.apply(UndoOutput(NOBODY, SEGMENT, FIRST)) is state
     for undone in (

@@ -76,7 +76,7 @@ class Made:
         self.known = [max(known, now - late) for known, now, late in zip(self.known, self.handled, lags, strict=True)]
 
 
-def test_plan_steady_rate_starts_what_it_needs_and_ends_nothing() -> None:
+def test_plan_steady_rate_starts_enough_and_ends_nothing() -> None:
     function = Made(3, per_worker=30_000)
     function.run(600, lambda second: 50_000)
     assert function.counts[30:] == [3] * 570, "one of two would get two of the three segments, and not keep up"
@@ -92,7 +92,7 @@ def test_plan_light_steady_rate_keeps_one_worker(segments: int, batch_s: float) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_plan_noisy_rate_starts_what_it_needs_and_ends_nothing(seed: int) -> None:
+def test_plan_noisy_rate_starts_enough_and_ends_nothing(seed: int) -> None:
     chance = random.Random(seed)
     function = Made(3, per_worker=40_000, batch_s=0.3)
     function.run(60, lambda second: chance.expovariate(1 / 50_000))
@@ -143,7 +143,7 @@ def test_plan_lag_that_one_worker_cannot_keep_up_with_is_caught_up() -> None:
     assert sum(function.written) - sum(function.handled) < 12_000 * 5
 
 
-def test_plan_one_hot_segment_starts_no_workers_that_cannot_help() -> None:
+def test_plan_hot_segment_starts_no_useless_workers() -> None:
     function = Made(8, per_worker=10_000)
     function.run(300, lambda second: [20_000, 0, 0, 0, 0, 0, 0, 0])
     assert function.starts == 1
@@ -159,7 +159,7 @@ def test_plan_idle_function_keeps_its_least_number_only(least: int) -> None:
     assert after[-1] == least
 
 
-def test_plan_never_goes_below_what_the_measured_rate_needs() -> None:
+def test_plan_never_goes_below_the_measured_need() -> None:
     """Each smaller number of workers still keeps up."""
     for rate in range(10_000, 100_000, 7_000):
         function = Made(12, per_worker=10_000)

@@ -222,7 +222,7 @@ def test_invalid_json_is_sent_as_bytes(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"null", b"1.50", b"1e999", b'{"a": 1, "a": 2}', b" [1] "])
-def test_json_is_sent_as_it_is_to_the_byte(data: bytes) -> None:
+def test_json_is_sent_byte_by_byte(data: bytes) -> None:
     event = cloud_event(HandlerEvent(data, "s/t/0.#epoch.0", 0), "t", "application/json", datetime.now(UTC))
     assert b'"data": ' + data + b"}" in structured(event).body
     for document in documents_of(data):
@@ -303,11 +303,11 @@ def test_reply_in_each_form_keeps_its_json_to_the_byte(data: bytes, content_type
         (b"", None, b'"data_base64": null'),
     ],
 )
-def test_reply_of_text_and_bytes_is_what_the_body_would_be(data: bytes, content_type: str, member: bytes) -> None:
+def test_reply_data_equals_the_body_in_each_form(data: bytes, content_type: str, member: bytes) -> None:
     assert replies(data, content_type, member) == [[(None, data)]] * 2
 
 
-def test_reply_has_its_partition_key_or_its_subject_as_key_whatever_its_form() -> None:
+def test_reply_key_is_partition_key_or_subject_in_each_form() -> None:
     assert replies(b"1", None, b'"data": 1', partitionkey="", subject="s") == [[("", b"1")]] * 2
     assert replies(b"1", None, b'"data": 1', subject="s") == [[("s", b"1")]] * 2
     quoted = {**IN_HEADERS, "ce-partitionkey": r'"a \"b\" %C3%A4"'}

@@ -46,7 +46,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def a_table(meters: Meters, **options: Any) -> Any:
+def lake_with_events(meters: Meters, **options: Any) -> Any:
     """Return a lake whose table has the events."""
     lake = meters.lake(**{"value_schema": FIELDS, "partition": ""} | options)
     meters.write_events(*EVENTS)
@@ -60,7 +60,7 @@ def rows(found: Any, names: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_union_has_the_rows_that_the_changed_table_has(meters: Meters, change: str) -> None:
-    lake = a_table(meters)
+    lake = lake_with_events(meters)
     before = in_table(lake)
     CHANGES[change](table_of(lake))
     meters.write_events(b'{"a": 4, "f": 2.5, "b": "new", "s": {"x": 4}}')
@@ -87,7 +87,7 @@ def test_a_union_has_the_rows_that_the_changed_table_has(meters: Meters, change:
 
 
 def test_table_without_position_columns_or_with_required_ones_stops_the_lake(meters: Meters) -> None:
-    lake = a_table(meters)
+    lake = lake_with_events(meters)
     table_of(lake).update_schema().rename_column("_offset", "place").commit()
     meters.write_events(b'{"a": 4}')
     for use in (lambda: meters.catch_up(lake), lambda: meters.union(), lambda: meters.rebuild("again")):
@@ -104,7 +104,7 @@ def test_table_without_position_columns_or_with_required_ones_stops_the_lake(met
 
 
 def test_foreign_rows_and_deletes_are_kept(meters: Meters) -> None:
-    lake = a_table(meters, partition="b")
+    lake = lake_with_events(meters, partition="b")
     cut = meters.tail
     table_of(lake).append(pa.table({"a": pa.array([8, 9], pa.int32()), "b": ["theirs", "theirs"]}))
     table_of(lake).delete("a = 2")

@@ -28,7 +28,7 @@ def writer(uri: str, lake: LakeDefinition, step: str = "", number: int = 0) -> s
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_writer_that_ends_at_a_step_leaves_nothing_undone_or_done_twice(meters: Meters, step: str) -> None:
+def test_writer_failing_at_a_step_is_resumed_exactly(meters: Meters, step: str) -> None:
     def kill(done: str) -> None:
         if done == step:
             raise Killed
@@ -44,9 +44,7 @@ def test_a_writer_that_ends_at_a_step_leaves_nothing_undone_or_done_twice(meters
 
 @pytest.mark.crash
 @pytest.mark.parametrize("step", ["written", pytest.param("committed", marks=pytest.mark.slow)])
-def test_a_writer_killed_at_a_step_leaves_nothing_undone_or_done_twice(
-    nadi_server: RestartableServer, meters: Meters, step: str
-) -> None:
+def test_writer_killed_at_a_step_is_resumed_exactly(nadi_server: RestartableServer, meters: Meters, step: str) -> None:
     lake = meters.lake()
     meters.write(0, 100, wrong=7)
     assert writer(nadi_server.controller_uri, lake, step, 1).wait(120) == -signal.SIGKILL

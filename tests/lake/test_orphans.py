@@ -40,7 +40,7 @@ def test_files_of_older_snapshots_go_and_those_of_the_newest_and_of_others_stay(
     assert len(table_of(lake).scan().to_arrow()) == 40
 
 
-def test_a_writer_that_looked_long_ago_removes_nothing_of_one_at_work(meters: Meters) -> None:
+def test_sweep_with_an_old_table_keeps_new_attempts(meters: Meters) -> None:
     lake = meters.filled(0, 20)
     old = table_of(lake)
     meters.write(20, 40)

@@ -39,9 +39,7 @@ def options_of(server: RestartableServer, meters: Meters, **more: Any) -> dict[s
 
 
 @pytest.mark.timeout(400)  # a dozen Spark jobs
-def test_a_question_has_one_answer_while_the_stream_is_written_split_and_truncated(
-    nadi_server: RestartableServer, meters: Meters, spark: Any
-) -> None:
+def test_queries_agree_while_the_stream_changes(nadi_server: RestartableServer, meters: Meters, spark: Any) -> None:
     def frame(**more: Any) -> Any:
         return spark.read.format("nadi").options(**options_of(nadi_server, meters), **more).load()
 

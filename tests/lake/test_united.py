@@ -22,7 +22,7 @@ from nadi.lake import LakeStoppedError
 from .world import Meters, places, table_of
 
 
-def test_at_every_cut_it_has_what_the_stream_had_across_splits_merges_and_truncation(meters: Meters) -> None:
+def test_union_at_any_cut_equals_the_stream(meters: Meters) -> None:
     lake = meters.lake()
     cuts = meters.manager.cuts(meters.scope, "meters")
     places_at = {}
@@ -54,7 +54,7 @@ def test_at_every_cut_it_has_what_the_stream_had_across_splits_merges_and_trunca
         assert places(meters.union(at=cut)) == expected
 
 
-def test_cuts_of_one_segment_far_ahead_of_another_are_read_as_they_are(meters: Meters) -> None:
+def test_union_at_uneven_cuts_equals_the_stream(meters: Meters) -> None:
     lake = meters.lake()
     meters.write(0, 70)
     early = meters.tail

@@ -84,7 +84,7 @@ def test_invalid_event_without_dead_letters_stops_the_lake(meters: Meters) -> No
     assert places(in_table(lake)) == meters.in_stream()[0]
 
 
-def test_the_table_grows_with_the_schema_and_stops_where_it_cannot(meters: Meters) -> None:
+def test_table_follows_compatible_schema_changes_only(meters: Meters) -> None:
     lake = meters.filled(0, 20)
     lake = meters.lake(value_schema="note string, wh double, meter string, at timestamp, more struct<a: int>")
     meters.write(20, 40)
@@ -172,7 +172,7 @@ def test_concurrent_writers_write_each_event_once(nadi_server: RestartableServer
 
 
 @pytest.mark.parametrize("meters", [1], indirect=True)
-def test_retention_waits_for_the_table_and_the_union_has_what_it_took(meters: Meters) -> None:
+def test_retention_waits_for_the_table_and_union_has_truncated_events(meters: Meters) -> None:
     lake = meters.lake()
     meters.write(1, 101)
     meters.manager.update_stream(meters.scope, "meters", retention=RetentionPolicy.by_size(1))

@@ -154,7 +154,7 @@ async def test_failed_event_without_dead_letters_stops_until_fixed(manager: Stre
     assert sorted(await read(manager, scope, "out")) == [b"bad", b"one", b"two"]
 
 
-async def test_what_came_before_an_event_that_stops_it_is_recorded(manager: StreamManager, scope: str) -> None:
+async def test_events_before_a_failed_one_are_recorded(manager: StreamManager, scope: str) -> None:
     def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
         return [("k", b"%d" % (10 // int(event.data)))]
 
@@ -176,7 +176,7 @@ async def test_deleted_processor_repeats_all_outputs(manager: StreamManager, sco
     assert await read(manager, scope, "out") == [b"b", b"d", b"a", b"b", b"c", b"d"]
 
 
-async def test_a_slow_handler_is_recorded_each_second_and_as_it_ends(manager: StreamManager, scope: str) -> None:
+async def test_slow_handler_is_recorded_each_second_and_at_the_end(manager: StreamManager, scope: str) -> None:
     def slow(event: StreamEvent) -> list[tuple[str, bytes]]:
         time.sleep(0.02)  # like a database call
         return [("k", event.data)]
@@ -210,7 +210,7 @@ async def test_invalid_output_becomes_a_dead_letter(manager: StreamManager, scop
     assert await read(manager, scope, "out") == []
 
 
-async def test_a_pair_alone_is_an_output(manager: StreamManager, scope: str) -> None:
+async def test_single_pair_is_an_output(manager: StreamManager, scope: str) -> None:
     await write(manager, scope, [b"a"])
     await manager.seal_stream(scope, "in")
     await serve(Processor(scope, "in", "pair", lambda event: ("k", event.data), output="out"), manager)
@@ -239,7 +239,7 @@ def test_hanging_handler_does_not_block_exit(server: EmbeddedServer) -> None:
         process.communicate()
 
 
-async def test_stop_ends_all_workers_and_run_goes_on(
+async def test_stop_ends_all_workers_and_run_resumes(
     server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     processor = Processor(scope, "in", "stopped", echo, output="out")

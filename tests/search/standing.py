@@ -71,7 +71,7 @@ class Standing:
                 return False  # its position is truncated: it continues at the head
             return order.is_at_or_after and not status.catching_up
 
-        await until_so(is_matched)
+        await until_true(is_matched)
 
     async def until_hits(self, least: int) -> None:
         async with asyncio.timeout(60):
@@ -113,7 +113,7 @@ async def write(logs: Indexed, first: int, last: int) -> None:
     await logs.write(map(event, numbers), [f"k{number % 16}" for number in numbers])
 
 
-async def until_so(condition: Callable[[], Awaitable[object]]) -> None:
+async def until_true(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(60):
         is_so = False
         while not is_so:

@@ -112,7 +112,7 @@ async def test_pages(logs: Indexed) -> None:
         assert len(elsewhere.hits) == 18
 
 
-async def test_pages_end_anywhere_among_events_of_one_order(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_split_events_of_equal_order(logs: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.search.indexing.orders", lambda came, before: np.arange(len(came)) // 7 + 5)
     names = (f"{number:013d}-{'0' * 32}" for number in range(10**9, 0, -1))  # the newest shard is searched first
     monkeypatch.setattr("nadi.search.indexing.new_name", lambda: next(names))

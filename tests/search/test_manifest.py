@@ -99,7 +99,7 @@ def test_letters_of_a_span_returns_the_recorded_origin() -> None:
     assert later.advanced([IndexedRange(0, 40, 60, 1)], None).lettering == []
 
 
-def test_which_shards_are_merged() -> None:
+def test_to_merge_groups_shards_of_similar_size() -> None:
     small = [shard(str(number), docs=number) for number in range(1, 9)]
     assert [len(group) for group in to_merge(small, 8, 64, 10**6)] == [8]
     assert to_merge(small[:7], 8, 64, 10**6) == []
@@ -162,7 +162,7 @@ def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
 START = MatcherProgress.started([A, B])
 
 
-def test_a_batch_is_begun_and_done_once() -> None:
+def test_stepped_batch_is_begun_and_done_once() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)])
     assert (one.begun, one.positions()) == ({0: BegunBatch(0, 0)}, {0: 10, 1: 0})
     wrong: list[tuple[list[SegmentSpan], list[SegmentSpan]]] = [

@@ -23,7 +23,7 @@ from nadi.process.members import Members
 from nadi.search.percolate import matcher, query_index
 from nadi.search.percolate import records as adding
 from nadi.search.percolate.records import MatcherRecords, StandingQuery
-from tests.search.standing import Standing, check, until_so, write
+from tests.search.standing import Standing, check, until_true, write
 from tests.support.waiting import until_async
 
 pytest.importorskip("tantivy", reason="search needs tantivy")
@@ -80,7 +80,7 @@ async def test_events_during_catch_up_are_matched_too(
         turns += 1
         if turns == 1:
             await write(logs, 50, 100)
-            await until_so(lambda: _are_matched(watched, 50))
+            await until_true(lambda: _are_matched(watched, 50))
         return await near(self, newest)
 
     monkeypatch.setattr(matcher.PastMatcher, "_is_near", live_goes_on)
@@ -177,7 +177,7 @@ async def test_removed_name_is_reusable_while_a_batch_needs_it(
     async with watched.running():
         await write(watched.logs, 50, 70)
         await watched.matched()
-        await until_so(lambda: _is_stored_alone(watched, "one"))
+        await until_true(lambda: _is_stored_alone(watched, "one"))
     hits = await watched.hits()
     early = [hit for hit in hits if hit["offset"] < ends.get(hit["segment"], 0)]
     assert {hit["event"]["ms"] % 10 for hit in early} == {3}
@@ -213,7 +213,7 @@ async def test_add_killed_before_the_change_adds_nothing(watched: Standing, monk
     async with watched.running():
         await write(watched.logs, 0, 20)
         await watched.matched()
-        await until_so(lambda: _is_stored_alone(watched, "qNone"))
+        await until_true(lambda: _is_stored_alone(watched, "qNone"))
     check(await watched.found("qNone"), list(range(20)))
     assert await watched.found("qhead") == []
     assert (await watched.progress()).removed == {}
