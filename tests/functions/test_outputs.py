@@ -91,9 +91,7 @@ def test_readers_that_make_no_outputs_keep_those_of_others() -> None:
 
 
 def test_old_nadi_rejects_states_with_outputs() -> None:
-    before = msgspec.defstruct(
-        "Before", [("segments", dict[str, SegmentState]), ("layout", int, 1)]
-    )  # and other fields
+    before = msgspec.defstruct("Before", [("segments", dict[str, SegmentState]), ("layout", int, 1)])
     encoder = msgspec.msgpack.Encoder()
     state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
     with pytest.raises(msgspec.ValidationError, match="layout"):

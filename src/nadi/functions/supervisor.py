@@ -119,9 +119,7 @@ class Supervisor:
         self._progress = FunctionProgressRecord(manager, function.scope, function.name)
         self._members = self._progress.members()
         self._workers: dict[asyncio.Task[None], FunctionWorker] = {}
-        self._starting = asyncio.Semaphore(
-            os.cpu_count() or 1
-        )  # limits parallel starts, so that the first workers start soon
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # limits parallel starts: the first start sooner
         self._reported: object = None
         self._stop = asyncio.Event()
 

@@ -110,13 +110,7 @@ def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> t
 
 
 CATALOG, STORAGE = "the catalog", "the table's storage"
-_PERMANENT = {
-    "ArgumentError",
-    "NoSuchModuleError",
-    "DatabaseError",
-    "ProgrammingError",
-    "DataError",
-}  # SQLAlchemy's errors
+_PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # SQLAlchemy's
 _READ_BYTES = 8 << 20
 _TEXT_CHARS = 5_000  # maximum length of an error that is searched for secrets
 

@@ -225,10 +225,7 @@ def translated(bound: Bound, fields: tuple[Field, ...]) -> Query:
                 return Query.exists_query(name_of(number))
             case Between(number, low, high, with_low, with_high):
                 kind = FieldType.Float if fields[number].kind == "double" else FieldType.Integer
-                borders = (
-                    with_low or low is None,
-                    with_high or high is None,
-                )  # tantivy requires a missing bound to be inclusive
+                borders = (with_low or low is None, with_high or high is None)  # tantivy: missing bounds are inclusive
                 return Query.range_query(schema, name_of(number), kind, low, high, *borders)
             case Has(number, value):
                 meant = facet_of(str(value)) if fields[number].kind == "facet" else value

@@ -145,9 +145,7 @@ class Search(Closing):
         self._local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
         self._scope, self._stream = definitions.scope, definition.stream
         self._cuts = definitions.manager.cuts(self._scope, self._stream)
-        self._opened: LRUCache[int, OpenShards] = LRUCache(
-            SEARCH_KEPT
-        )  # for further pages in the order `best`, by generation
+        self._opened: LRUCache[int, OpenShards] = LRUCache(SEARCH_KEPT)  # by generation, for further pages by `best`
 
     async def query(
         self,
