@@ -1,4 +1,4 @@
-"""The command, and instances of functions, as processes of their own."""
+"""The command, and instances of functions, as separate processes."""
 
 from __future__ import annotations
 

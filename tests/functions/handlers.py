@@ -1,4 +1,4 @@
-"""Handlers of the tests' functions: each runs in a process of its own."""
+"""Handlers of the tests' functions, which run in separate processes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def starts_and_waits(event: HandlerEvent) -> None:
 
 
 def note(event: HandlerEvent) -> bytes:
-    """Append the event to the file `NOTES`, before it fails where it is poisoned."""
+    """Append the event to the file `NOTES`, before failing if it is poisoned."""
     _append(event)
     return raise_at_poison(event)
 

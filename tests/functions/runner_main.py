@@ -1,5 +1,5 @@
-"""`python -m tests.functions.runner_main URI SCOPE HANDLER DELIVERY STEP NUMBER`: a function in a process that
-kills itself when the step has been reached for the NUMBERth time (0: never)."""
+"""`python -m tests.functions.runner_main URI SCOPE HANDLER DELIVERY STEP NUMBER`: runs a function, and kills itself
+when the step has been reached for the NUMBERth time (0: never)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that gets CloudEvents, over real HTTP: it keeps what it got, and answers as the test says."""
+"""A service that gets CloudEvents over real HTTP, records them, and answers as the test says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass
 class Service:
-    """answer: called with the events of a request, and how many requests there were before."""
+    """answer: called with a request's events and the number of earlier requests."""
 
     answer: Callable[[list[BaseCloudEvent], int], Answer] = lambda events, count: Answer()
     ids: set[str] = field(default_factory=set)
@@ -42,7 +42,7 @@ class Service:
         return [event for request in self.requests for event in request]
 
     def data(self) -> list[bytes]:
-        """The data of all events, as bytes."""
+        """Return the data of all events as bytes."""
         return [as_bytes(event) for event in self.events]
 
 

@@ -1,4 +1,4 @@
-"""Functions run in the test's own loop, their handlers in processes of their own, and streams to look at afterwards."""
+"""Functions run in the test's loop, with handlers in separate processes, and streams for their results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ HANDLERS = str(Path(__file__).with_name("handlers.py"))
 KEYS = 16
 
 
-def a_function(scope: str, handler: str, **options: Any) -> Function:
+def quick_function(scope: str, handler: str, **options: Any) -> Function:
     quick: dict[str, Any] = {"retry_first_s": 0.01, "retry_longest_s": 0.05, "idle_s": 0.5, "name": handler}
     quick["name"] = handler.replace("_", "-")
     return Function(scope=scope, stream="in", handler=f"{HANDLERS}:{handler}", **{**quick, **options})
 
 
 def delivered(scope: str, handler: str, delivery: str) -> Function:
-    """What a `command.runner` runs."""
+    """Return the function that `command.runner` runs."""
     options = {"output": "out", "dead_letters": "dead", "retries": 1, "batch_events": 20, "delivery": delivery}
-    return a_function(scope, handler, **options)
+    return quick_function(scope, handler, **options)
 
 
 def exactly_once(scope: str, handler: str) -> Function:
@@ -39,7 +39,7 @@ async def streams(manager: StreamManager, scope: str, segments: int = 2) -> None
 
 
 async def write(manager: StreamManager, scope: str, first: int, last: int, *, poison: tuple[int, ...] = ()) -> None:
-    """Events `key number`, `key number poison`: each key's numbers grow."""
+    """Write events `key number`, `key number poison`: each key's numbers grow."""
     writer = await manager.create_writer(scope, "in")
     keys = [f"k{number % KEYS}" for number in range(first, last)]
     texts = [f"{key} {number}" for key, number in zip(keys, range(first, last), strict=True)]
@@ -51,7 +51,7 @@ async def write(manager: StreamManager, scope: str, first: int, last: int, *, po
 
 @asynccontextmanager
 async def running(function: Function, manager: StreamManager) -> AsyncIterator[asyncio.Task[None]]:
-    """The function, until the end of the block: then it is stopped as by SIGTERM, and its error is raised."""
+    """Run the function until the end of the block; then stop it as by SIGTERM and raise its error."""
     stop = asyncio.Event()
     task = asyncio.create_task(serve(function, manager, stop=stop))
     progress = FunctionProgressRecord(manager, function.scope, function.name)
@@ -67,7 +67,7 @@ async def running(function: Function, manager: StreamManager) -> AsyncIterator[a
 
 
 async def read(manager: StreamManager, scope: str, stream: str, count: int, timeout_s: float = 60.0) -> list[bytes]:
-    """The first `count` events."""
+    """Return the first `count` events."""
     found: list[bytes] = []
     async with asyncio.timeout(timeout_s):
         async for event in manager.read_events(scope, stream):
@@ -78,7 +78,7 @@ async def read(manager: StreamManager, scope: str, stream: str, count: int, time
 
 
 async def read_all(manager: StreamManager, scope: str, stream: str) -> list[bytes]:
-    """All that is there now."""
+    """Return all events present."""
     tail = (await manager.stream_info(scope, stream)).tail
     return [event.data async for event in manager.read_events(scope, stream, end=tail)]
 
@@ -86,7 +86,7 @@ async def read_all(manager: StreamManager, scope: str, stream: str) -> list[byte
 async def until_handled(
     manager: StreamManager, function: Function, count: int, timeout_s: float = 60.0
 ) -> FunctionRecord:
-    """What others see once so many events were handled or set aside."""
+    """Return the stored status once that many events are handled or dead letters."""
     progress = FunctionProgressRecord(manager, function.scope, function.name)
     async with asyncio.timeout(timeout_s):
         while True:
@@ -99,7 +99,7 @@ async def until_handled(
 async def until_workers(
     manager: StreamManager, function: Function, least: int, most: int, timeout_s: float = 60.0
 ) -> int:
-    """How many readers the function's group has, once they are so many."""
+    """Wait until the function's group has that many readers, and return the number."""
     async with asyncio.timeout(timeout_s):
         while True:
             group = await manager.reader_group_manager(function.scope).get_reader_group(function.name)
@@ -110,7 +110,7 @@ async def until_workers(
 
 
 def in_order(events: list[bytes]) -> bool:
-    """Whether each key's numbers grow."""
+    """Return whether each key's numbers grow."""
     last: dict[str, int] = {}
     for event in events:
         key, number = event.decode().split()[:2]

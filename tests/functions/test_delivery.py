@@ -1,5 +1,5 @@
-"""A batch on its way through the handler: each event is handled or given up, in order, the others are not repeated
-much, and a worker that is to stop does so after the event in hand."""
+"""Delivery of a batch to a handler: each event is handled or fails for good, in order, with few repeats, and a stopping
+worker ends after the current event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURE = Failure(kind="raised", error="ValueError", message="no")
 
 
 class Refusing:
-    """A handler that fails at each event, or at all of a batch together."""
+    """A handler that fails at each event, or at a whole batch."""
 
     def __init__(self, together: bool) -> None:
         self.together, self.calls = together, 0
@@ -49,7 +49,7 @@ class Written:
 
 
 @pytest.mark.parametrize(("together", "calls", "letters"), [(False, 3, 3), (True, 3, 1)])
-async def test_it_stops_between_events_that_are_given_up(together: bool, calls: int, letters: int) -> None:
+async def test_delivery_stops_between_failed_events(together: bool, calls: int, letters: int) -> None:
     function = Function(scope="s", stream="in", handler="m:f", retries=0, dead_letters="dead")
     handler, written = Refusing(together), Written()
 
@@ -66,7 +66,7 @@ async def test_it_stops_between_events_that_are_given_up(together: bool, calls: 
 
 
 class Taking:
-    """A handler that takes nothing for an event, and a store that takes a second for whatever it gets."""
+    """A handler that takes no time per event, and a store that takes a second per call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -101,13 +101,13 @@ async def test_workers_busy_with_small_batches_are_known_to_handle_full_ones(eve
     assert work.size_bytes / work.busy_s == pytest.approx(full_per_s, rel=0.1)
 
 
-# --- which of its events are tried again --------------------------------------------------------------
+# --- retries --------------------------------------------------------------
 
 
 def handle(
     count: int, poison: set[int], *, by_list: bool, retries: int, lost: bool
 ) -> tuple[list[int], list[int], int]:
-    """What was done and given up, in order, and how many calls that took."""
+    """Return the handled and failed events, in order, and the number of calls."""
     pieces, calls = Pieces(count, retries), 0
     done: list[int] = []
     given_up: list[int] = []
@@ -133,7 +133,7 @@ def handle(
 
 
 @given(st.integers(0, 40), st.sets(st.integers(0, 39)), st.booleans(), st.booleans(), st.integers(0, 3))
-def test_every_event_is_done_or_given_up_once_in_order(
+def test_pieces_handle_or_fail_each_event_once_in_order(
     count: int, poison: set[int], by_list: bool, lost: bool, retries: int
 ) -> None:
     poison = {i for i in poison if i < count}
@@ -161,7 +161,7 @@ def test_a_failed_event_is_tried_again_with_its_attempt_counted() -> None:
     assert (pieces.current.first, pieces.current.attempt) == (2, 1)
 
 
-def test_what_is_final_is_given_up_at_once_and_what_is_busy_never() -> None:
+def test_final_failure_is_not_retried_and_busy_is_without_limit() -> None:
     final = Failure(kind="refused", error="HTTP 422", message="", is_final=True)
     busy = Failure(kind="unavailable", error="HTTP 503", message="", is_busy=True)
     pieces = Pieces(4, retries=1)

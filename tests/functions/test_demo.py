@@ -1,5 +1,5 @@
-"""From none to one worker to many and back, with a real service as target, while instances are killed: what the guide
-promises, counted. The short form has one kill; the long one, `-m slow -s`, prints what it saw."""
+"""From zero workers to many and back, with a real service as target, while instances are killed: the guide's claims,
+counted. The short form has one kill; the long one, `-m slow -s`, prints its measurements."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def demo(server: RestartableServer, scope: str, service: Service) -> Async
 
 
 async def until_received(service: Service, count: int, timeout_s: float = 300.0) -> None:
-    """Wait until so many different events have come."""
+    """Wait until that many distinct events have arrived."""
     async with asyncio.timeout(timeout_s):
         while True:
             if len(service.ids) >= count:
@@ -68,7 +68,7 @@ async def until_received(service: Service, count: int, timeout_s: float = 300.0)
 
 
 async def sample(manager: StreamManager, function: Function, counts: dict[int, float]) -> None:
-    """Note how many workers there are, and after how many seconds first so many, until cancelled."""
+    """Record the number of workers, and when each number was first reached, until cancelled."""
     began = time.monotonic()
     group = await manager.reader_group_manager(function.scope).get_reader_group(function.name)
     while True:
@@ -118,7 +118,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
         assert len(seen) == 1 + events
         assert max(counts) > 1
         again = len(service.events) - len(seen)
-        most = min(max(counts), 8)  # killed ones are counted until they are found to be dead
+        most = min(max(counts), 8)  # killed workers count until they are found dead
         to_many_s = min(after_s for count, after_s in counts.items() if count >= most)
     return (
         f"{events:,} events, {kills} kills: the first after {from_zero_s:.2f} s; {most} workers after "
@@ -126,7 +126,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
     )
 
 
-async def test_from_none_to_many_and_back_with_a_kill(
+async def test_workers_scale_up_and_down_with_a_kill(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
     print(await shown(nadi_server, manager, nadi_scope, 600, 1))
@@ -134,7 +134,7 @@ async def test_from_none_to_many_and_back_with_a_kill(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_from_none_to_many_and_back_with_many_kills(
+async def test_workers_scale_up_and_down_with_many_kills(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
     print(await shown(nadi_server, manager, nadi_scope, 20_000, 30))

@@ -1,4 +1,4 @@
-"""The guide's examples do what it says."""
+"""The guide's examples work as described."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each event's output is there exactly once, wherever the function's process, its handler, its reader or the server is
-killed, and each key's outputs are in order."""
+"""Each event's output is stored exactly once, in order per key, when the function's process, its handler, its reader or
+the server is killed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from nadi.functions import serve
 from nadi.testing import RestartableServer
 
 from .command import runner
-from .support import a_function, exactly_once, in_order, read, read_all, running, streams, until_handled, write
+from .support import exactly_once, in_order, quick_function, read, read_all, running, streams, until_handled, write
 
 STEPS = ("begun", "written", "recorded", "committed")
 
 
 async def check(manager: StreamManager, scope: str, count: int) -> None:
-    """Each number once, and each "again" once."""
+    """Check that each number is present once, and each "again" once."""
     out = await read(manager, scope, "out", 2 * count)
-    await asyncio.sleep(0.3)  # what would come twice may come now
+    await asyncio.sleep(0.3)  # duplicates would arrive now
     out = await read_all(manager, scope, "out")
     expected = Counter(f"k{i % 16} {i}{again}".encode() for i in range(count) for again in ("", " again"))
     assert Counter(out) == expected
@@ -43,7 +43,7 @@ async def test_a_kill_at_each_step_loses_and_repeats_nothing(
     for step in STEPS:
         async with runner(nadi_server.controller_uri, nadi_scope, "double", step, 2) as process:
             assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once")
+    function = quick_function(nadi_scope, "double", output="out", delivery="exactly-once")
     async with running(function, manager):
         await check(manager, nadi_scope, 400)
     group = await manager.reader_group_manager(nadi_scope).get_reader_group("double")
@@ -53,7 +53,7 @@ async def test_a_kill_at_each_step_loses_and_repeats_nothing(
 async def test_with_failures_and_dead_letters_and_kills_of_handlers(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope)
     await write(manager, nadi_scope, 0, 300, poison=(33, 120))
-    function = a_function(
+    function = quick_function(
         *(nadi_scope, "die_at_poison"),
         output="out",
         dead_letters="dead",
@@ -69,7 +69,7 @@ async def test_with_failures_and_dead_letters_and_kills_of_handlers(manager: Str
     assert len(await read_all(manager, nadi_scope, "dead")) == 2
 
 
-async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, nadi_scope: str) -> None:
+async def test_removed_reader_records_nothing(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
     await write(manager, nadi_scope, 0, 10)
     groups = manager.reader_group_manager(nadi_scope)
@@ -106,15 +106,13 @@ async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, n
     await third.close()
 
 
-async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_start(
-    manager: StreamManager, nadi_scope: str
-) -> None:
+async def test_undone_output_is_read_again_from_its_start(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
     await write(manager, nadi_scope, 0, 10)
     groups = manager.reader_group_manager(nadi_scope)
     await groups.create_reader_group("g", "in", refresh_ms=50)
     group = await groups.get_reader_group("g")
-    for number in range(3):  # by the reader that recorded it, and by one that found it
+    for number in range(3):  # by the reader that recorded it, and by a later one
         reader = await open_output_reader(group, f"first {number}")
         held = await reader.next_batch(4, timeout=60)
         assert not isinstance(held, Unsettled)
@@ -133,7 +131,7 @@ async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_st
         assert await recorded_outputs(group) == []
 
 
-async def test_what_is_in_hand_when_the_group_is_reset_is_not_recorded(manager: StreamManager, nadi_scope: str) -> None:
+async def test_group_reset_discards_current_batch(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
     await write(manager, nadi_scope, 0, 10)
     groups = manager.reader_group_manager(nadi_scope)
@@ -174,12 +172,12 @@ async def test_an_output_that_was_aborted_meanwhile_is_made_again(
             await txn.abort(wait=True)
             aborted += 1
     assert aborted
-    async with running(a_function(nadi_scope, "double", output="out", delivery="exactly-once"), manager):
+    async with running(quick_function(nadi_scope, "double", output="out", delivery="exactly-once"), manager):
         await check(manager, nadi_scope, 200)
-    assert "was recorded but can't be committed" in caplog.text
+    assert "can't commit the recorded output" in caplog.text
 
 
-async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the_output_again(
+async def test_aborted_transaction_repeats_the_output(
     manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await streams(manager, nadi_scope)
@@ -194,18 +192,18 @@ async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the
         await commit(txn, **options)
 
     monkeypatch.setattr(Transaction, "commit", aborted_first)
-    function = a_function(nadi_scope, "double", output="out", delivery="exactly-once", batch_events=20)
+    function = quick_function(nadi_scope, "double", output="out", delivery="exactly-once", batch_events=20)
     async with running(function, manager):
         await check(manager, nadi_scope, 200)
     assert aborted > 5
 
 
 async def kills(server: RestartableServer, manager: StreamManager, scope: str, events: int, times: int) -> None:
-    """A function whose process is killed at random, with another beside it, while events are written."""
+    """Run a function whose process is killed at random, next to a second instance, while events are written."""
     await streams(manager, scope, 3)
     chance = random.Random(times)
     other = asyncio.Event()
-    beside = asyncio.create_task(serve(exactly_once(scope, "double"), manager, stop=other))
+    second = asyncio.create_task(serve(exactly_once(scope, "double"), manager, stop=other))
     for number in range(times):
         first, last = events * number // times, events * (number + 1) // times
         async with runner(
@@ -215,14 +213,14 @@ async def kills(server: RestartableServer, manager: StreamManager, scope: str, e
             try:
                 await asyncio.wait_for(process.wait(), 1 + 3 * chance.random())
             except TimeoutError:
-                if process.returncode is None:  # else it has just been killed at its step
+                if process.returncode is None:  # unless it was just killed at its step
                     os.kill(process.pid, signal.SIGKILL)
             assert await process.wait() == -signal.SIGKILL
         if number == times // 2:
             other.set()
-            await beside
+            await second
     other.set()
-    await beside
+    await second
     async with running(exactly_once(scope, "double"), manager):
         await check(manager, scope, events)
 

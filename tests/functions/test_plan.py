@@ -1,6 +1,5 @@
-"""How many workers: more soon when the function is behind, fewer after a while, and no change without a reason.
-
-Rates are made up, second by second; each worker handles what it can of the segments that it has, round robin.
+"""Number of workers: more soon after falling behind, fewer after a while, and no change without a reason. Simulated
+second by second; each worker handles its segments round robin.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ IDLE_S = 60.0
 
 @dataclass
 class Made:
-    """A function in made-up time: how many workers there were at each second, and how often one started or ended."""
+    """A function in simulated time: the workers at each second, and counts of starts and stops."""
 
     segments: int
     per_worker: float
     plans: Sequence[WorkerPlan] = field(default_factory=lambda: [WorkerPlan(0, 16, IDLE_S)])
-    batch_s: float = 0.0  # a worker is busy for so long at least, however little there is
-    recorded_late: float = 1.2  # seconds after which the group knows what was handled
+    batch_s: float = 0.0  # minimum busy time of a batch
+    recorded_late: float = 1.2  # delay in seconds until the group has the position
     counts: list[int] = field(default_factory=list)
     starts: int = 0
     ends: int = 0
@@ -38,7 +37,7 @@ class Made:
         self.at = 0
 
     def run(self, seconds: int, rate: Callable[[int], Sequence[float] | float]) -> list[int]:
-        """The number of workers at each of so many seconds, in which each segment gets `rate` bytes."""
+        """Return the number of workers at each second, if each segment gets `rate` bytes per second."""
         begins = len(self.counts)
         for second in range(seconds):
             came = rate(second)
@@ -77,7 +76,7 @@ class Made:
         self.known = [max(known, now - late) for known, now, late in zip(self.known, self.handled, lags, strict=True)]
 
 
-def test_plan_steady_rate_starts_what_it_needs_and_ends_nothing() -> None:
+def test_plan_steady_rate_starts_enough_and_ends_nothing() -> None:
     function = Made(3, per_worker=30_000)
     function.run(600, lambda second: 50_000)
     assert function.counts[30:] == [3] * 570, "one of two would get two of the three segments, and not keep up"
@@ -93,7 +92,7 @@ def test_plan_light_steady_rate_keeps_one_worker(segments: int, batch_s: float) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_plan_noisy_rate_starts_what_it_needs_and_ends_nothing(seed: int) -> None:
+def test_plan_noisy_rate_starts_enough_and_ends_nothing(seed: int) -> None:
     chance = random.Random(seed)
     function = Made(3, per_worker=40_000, batch_s=0.3)
     function.run(60, lambda second: chance.expovariate(1 / 50_000))
@@ -102,8 +101,8 @@ def test_plan_noisy_rate_starts_what_it_needs_and_ends_nothing(seed: int) -> Non
     assert function.ends == 0
 
 
-def test_plan_segments_that_are_empty_at_most_looks_start_and_end_nothing() -> None:
-    """A burst of ten events every 100 ms leaves one, two or no segments unread at a look."""
+def test_plan_mostly_empty_segments_start_and_end_nothing() -> None:
+    """A burst of ten events every 100 ms leaves one, two or no segments unread at a poll."""
     chance = random.Random(7)
     function = Made(3, per_worker=200_000, recorded_late=0.1)
     function.run(600, lambda second: [chance.choice([0, 0, 25_000, 50_000]) for _ in range(3)])
@@ -144,7 +143,7 @@ def test_plan_lag_that_one_worker_cannot_keep_up_with_is_caught_up() -> None:
     assert sum(function.written) - sum(function.handled) < 12_000 * 5
 
 
-def test_plan_one_hot_segment_starts_no_workers_that_cannot_help() -> None:
+def test_plan_hot_segment_starts_no_useless_workers() -> None:
     function = Made(8, per_worker=10_000)
     function.run(300, lambda second: [20_000, 0, 0, 0, 0, 0, 0, 0])
     assert function.starts == 1
@@ -160,8 +159,8 @@ def test_plan_idle_function_keeps_its_least_number_only(least: int) -> None:
     assert after[-1] == least
 
 
-def test_plan_never_goes_below_what_the_measured_rate_needs() -> None:
-    """Every number of workers that it goes down to keeps up."""
+def test_plan_never_goes_below_the_measured_need() -> None:
+    """Each smaller number of workers still keeps up."""
     for rate in range(10_000, 100_000, 7_000):
         function = Made(12, per_worker=10_000)
         function.run(90, lambda second: 110_000)
@@ -172,7 +171,7 @@ def test_plan_never_goes_below_what_the_measured_rate_needs() -> None:
         assert function.counts[-1] * 10_000 * 0.75 >= min(rate, 75_000), rate
 
 
-def test_plan_slow_start_of_a_worker_is_waited_for() -> None:
+def test_plan_waits_for_slowly_starting_workers() -> None:
     plan = WorkerPlan(0, 8, IDLE_S)
     waiting = {str(i): Ends(0, 1_000_000) for i in range(8)}
     for second in range(30):

@@ -1,4 +1,4 @@
-"""A handler's process, without a server: whatever the handler does there is an outcome, and leaves nothing behind."""
+"""A handler's process, without a server: everything the handler does is an outcome, and no processes remain."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def call(process: HandlerProcess, *data: str) -> Outcome:
         ("GeneratorExit", "GeneratorExit: "),
         ("KeyboardInterrupt", "KeyboardInterrupt: "),
         ("SystemExit", "SystemExit: 3"),
-        ("without a text", "Mute: without a text (ValueError)"),
+        ("without a text", "Mute: "),
         ("half a character", r"ValueError: \udcff"),
         ("half a key", "UnicodeEncodeError: "),
-        ("too much", "raised: OutputTooLargeError: 72,000,000 bytes of one call, over"),
+        ("too much", "OutputTooLargeError: "),
     ],
 )
-async def test_whatever_a_handler_raises_is_told_and_costs_no_process(what: str, error: str) -> None:
+async def test_handler_exception_is_reported_and_keeps_the_process(what: str, error: str) -> None:
     async with handler_process("raises") as process:
         pid = process.pid
         outcome = await call(process, "good", what, "good")
@@ -67,7 +67,7 @@ async def test_a_closed_standard_output_is_no_failure_of_the_events() -> None:
         assert (outcome.done, outcome.failure) == (2, None)
 
 
-async def test_what_single_events_give_is_taken_before_it_is_too_much() -> None:
+async def test_large_results_are_returned_early() -> None:
     async with handler_process("megabytes") as process:
         count, rest = 0, ["7"] * 20
         while rest:
@@ -78,18 +78,18 @@ async def test_what_single_events_give_is_taken_before_it_is_too_much() -> None:
         assert count == 20
 
 
-async def test_a_process_that_died_is_noticed_though_what_it_started_lives(tmp_path: Path) -> None:
+async def test_dead_process_is_noticed_despite_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     async with handler_process("forks_and_dies") as process:
         began = time.monotonic()
         outcome = await call(process, str(child))
         assert outcome.failure is not None
-        assert "was killed with SIGKILL" in outcome.failure.message
-        assert time.monotonic() - began < 30  # not its timeout
+        assert "SIGKILL" in outcome.failure.message
+        assert time.monotonic() - began < 30  # not the timeout
         await until_gone(child)
 
 
-async def test_what_a_hanging_handler_started_ends_with_it(tmp_path: Path) -> None:
+async def test_hanging_handler_is_killed_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     async with handler_process("starts_and_waits", timeout_s=5.0) as process:
         outcome = await call(process, str(child))
@@ -112,11 +112,11 @@ async def until_gone(child: Path) -> None:
     """Wait until the process whose number is in the file has ended."""
     pid = int(await asyncio.to_thread(child.read_text))
     async with asyncio.timeout(30):
-        while is_there(pid):  # noqa: ASYNC110 - another process
+        while is_running(pid):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -32,5 +32,5 @@ def scope(manager: nadi.StreamManager) -> str:
 
 @pytest.fixture
 def meters(request: pytest.FixtureRequest, manager: nadi.StreamManager, scope: str, tmp_path: Path) -> Meters:
-    """Of two segments, or as many as the test says."""
+    """The stream `meters`, of two segments or as many as the test says."""
     return Meters(manager, scope, tmp_path, getattr(request, "param", 2))

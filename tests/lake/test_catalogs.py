@@ -1,4 +1,4 @@
-"""Lakes of a REST catalog, and of tables in an object store: the same, whatever becomes of requests on the way."""
+"""Lakes in a REST catalog, and tables in an object store: same results, also when requests are lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.seaweed import seaweed_endpoint
 from .world import Meters, in_table, places, table_of
 
 
-def test_a_rest_catalog_is_one_like_any_other(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lake_works_with_a_rest_catalog(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_TOKEN", "sesame")
     with IcebergRest(meters.folder / "rest", token="sesame") as rest:
         catalog = {"type": "rest", "uri": rest.uri, "token": "${LAKE_TOKEN}"}
@@ -25,11 +25,11 @@ def test_a_rest_catalog_is_one_like_any_other(meters: Meters, monkeypatch: pytes
         meters.catch_up(lake)
         assert (places(in_table(lake)), meters.letter_places()) == (good, wrong)
         monkeypatch.setenv("LAKE_TOKEN", "wrong")
-        with pytest.raises(LakeStoppedError, match="the catalog refuses it"):
+        with pytest.raises(LakeStoppedError):
             LakeWriter(meters.manager, lake)
 
 
-def test_commits_whose_answers_are_lost_or_that_are_refused_are_stored_once(meters: Meters) -> None:
+def test_lost_or_rejected_commits_are_stored_once(meters: Meters) -> None:
     with IcebergRest(meters.folder / "rest") as rest:
         lake = meters.filled(0, 50, wrong=9, catalog={"type": "rest", "uri": rest.uri})
         for number, fault in enumerate([LOST, REFUSED, LOST, LOST, REFUSED], 1):
@@ -43,11 +43,11 @@ def test_commits_whose_answers_are_lost_or_that_are_refused_are_stored_once(mete
                     pass
         meters.catch_up(lake)
         meters.check(lake)
-        assert len(table_of(lake).snapshots()) == 5, "what was refused came with the next"
+        assert len(table_of(lake).snapshots()) == 5, "a rejected commit is repeated with the next"
 
 
-def test_tables_lie_in_an_object_store(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # unsigned ones SeaweedFS takes for data
+def test_lake_writes_to_an_object_store(meters: Meters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # SeaweedFS takes unsigned ones for data
     endpoint = seaweed_endpoint()
     catalog = {
         "type": "sql",

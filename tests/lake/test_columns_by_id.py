@@ -1,4 +1,4 @@
-"""Another engine changes the columns of a lake's table, or writes to it: all readers go by the ids of columns."""
+"""Another engine changes the columns of a lake's table, or writes to it: all readers find columns by id."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def a_table(meters: Meters, **options: Any) -> Any:
-    """A lake whose table has the events."""
+def lake_with_events(meters: Meters, **options: Any) -> Any:
+    """Return a lake whose table has the events."""
     lake = meters.lake(**{"value_schema": FIELDS, "partition": ""} | options)
     meters.write_events(*EVENTS)
     meters.catch_up(lake)
@@ -60,12 +60,12 @@ def rows(found: Any, names: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_union_has_the_rows_that_the_changed_table_has(meters: Meters, change: str) -> None:
-    lake = a_table(meters)
+    lake = lake_with_events(meters)
     before = in_table(lake)
     CHANGES[change](table_of(lake))
     meters.write_events(b'{"a": 4, "f": 2.5, "b": "new", "s": {"x": 4}}')
     united = meters.union()
-    meters.catch_up(lake)  # which adds the events' own fields where the table has none of their names
+    meters.catch_up(lake)  # adds the events' fields that the table lacks
     now = in_table(lake)
     found = pa.table(united)
     names = [name for name in now.column_names if not name.startswith("_")]
@@ -79,19 +79,19 @@ def test_a_union_has_the_rows_that_the_changed_table_has(meters: Meters, change:
     parts = [batch for split in united.splits(3) for batch in split.batches()]
     assert rows(pa.Table.from_batches(parts), names) == rows(found, names)
     assert polars.DataFrame(united).height == duckdb.table("united").aggregate("count(*)").fetchall()[0][0] == 4
-    is_there = found["l"].is_valid().to_pylist()
-    assert sorted(zip(found["a"].to_pylist(), is_there, strict=True)) == [(1, True), (2, True), (3, False), (4, False)]
+    is_live = found["l"].is_valid().to_pylist()
+    assert sorted(zip(found["a"].to_pylist(), is_live, strict=True)) == [(1, True), (2, True), (3, False), (4, False)]
     texts = {row["a"]: row.get("b") for row in found.to_pylist()}
     assert texts[4] == "new"
     assert texts[1] == ("old" if "b" in before.column_names and change not in ("renamed", "dropped", "again") else None)
 
 
-def test_a_table_without_the_columns_that_say_where_rows_lie_or_with_needed_ones_is_refused(meters: Meters) -> None:
-    lake = a_table(meters)
+def test_table_without_position_columns_or_with_required_ones_stops_the_lake(meters: Meters) -> None:
+    lake = lake_with_events(meters)
     table_of(lake).update_schema().rename_column("_offset", "place").commit()
     meters.write_events(b'{"a": 4}')
     for use in (lambda: meters.catch_up(lake), lambda: meters.union(), lambda: meters.rebuild("again")):
-        with pytest.raises(LakeStoppedError, match="no column '_offset' any more"):
+        with pytest.raises(LakeStoppedError, match="'_offset'"):
             use()
     table_of(lake).update_schema().rename_column("place", "_offset").commit()
     meters.catch_up(lake)
@@ -99,12 +99,12 @@ def test_a_table_without_the_columns_that_say_where_rows_lie_or_with_needed_ones
     changed = table_of(lake).update_schema(allow_incompatible_changes=True)
     changed.update_column("b", required=True).add_column("more", LongType(), required=True).commit()
     meters.write_events(b'{"a": 5}')
-    with pytest.raises(LakeStoppedError, match=r"'more' of table .* must not be null"):
+    with pytest.raises(LakeStoppedError, match="'more'"):
         meters.catch_up(lake)
 
 
-def test_rows_that_another_engine_appends_and_deletes_stay_beside_those_of_the_stream(meters: Meters) -> None:
-    lake = a_table(meters, partition="b")
+def test_foreign_rows_and_deletes_are_kept(meters: Meters) -> None:
+    lake = lake_with_events(meters, partition="b")
     cut = meters.tail
     table_of(lake).append(pa.table({"a": pa.array([8, 9], pa.int32()), "b": ["theirs", "theirs"]}))
     table_of(lake).delete("a = 2")
@@ -113,5 +113,5 @@ def test_rows_that_another_engine_appends_and_deletes_stay_beside_those_of_the_s
     meters.catch_up(lake)
     for at, expected in ((None, [1, 3, 4, 7, 9]), (cut, [1, 3, 7, 9])):
         assert sorted(pa.table(meters.union(at=at))["a"].to_pylist()) == expected
-    with pytest.raises(LakeStoppedError, match="have no place in a stream"):
+    with pytest.raises(LakeStoppedError):
         meters.rebuild("again")

@@ -1,4 +1,4 @@
-"""`nadi lake`: started, looked at, stopped and forgotten from the shell."""
+"""`nadi lake` from the command line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def command(uri: str, *words: str) -> Result:
     return nadi_command(uri, "lake", *words)
 
 
-def test_a_lake_from_its_start_to_its_end(nadi_server: RestartableServer, meters: Meters) -> None:
+def test_lake_commands_manage_a_lake(nadi_server: RestartableServer, meters: Meters) -> None:
     uri = nadi_server.controller_uri
     meters.write(1, 21, wrong=10)
     properties = [word for key, value in catalog_in(meters.folder).items() for word in ("--catalog", f"{key}={value}")]
     options = ["--table", "home.meters", "--format", "json", "--schema", "wh long", "--dead-letter", "dead"]
     done = command(uri, "run", meters.scope, "meters", *options, *properties, "--every", "0.1", "--once")
-    assert (done.exit_code, "18 rows, 2 dead letters" in done.stdout) == (0, True), done.stderr
+    assert (done.exit_code, "18" in done.stdout) == (0, True), done.stderr
     again = subprocess.Popen(
         [sys.executable, "-m", "nadi.cli.app", "lake", "run", meters.scope, "meters"],
         env={**os.environ, "NADI_CONTROLLER": uri},
@@ -42,7 +42,7 @@ def test_a_lake_from_its_start_to_its_end(nadi_server: RestartableServer, meters
         meters.write(21, 26)
         until(lambda: meters.status().rows == 23)
         refused = command(uri, "delete", meters.scope, "meters-lake", "--yes")
-        assert (refused.exit_code, "stop it first" in refused.stderr) == (1, True)
+        assert (refused.exit_code, str(again.pid) in refused.stderr) == (1, True)
         assert command(uri, "stop", meters.scope, "meters-lake").exit_code == 0
         assert again.wait(60) == 0
     finally:
@@ -52,20 +52,20 @@ def test_a_lake_from_its_start_to_its_end(nadi_server: RestartableServer, meters
     (row,) = json.loads(command(uri, "list", meters.scope, "--json").stdout)
     assert (row["lake"], row["wanted"], row["writers"]) == ("meters-lake", "no", 0)
     assert command(uri, "delete", meters.scope, "meters-lake", "--yes").exit_code == 0
-    assert "has no lakes" in command(uri, "list", meters.scope).stdout
+    assert json.loads(command(uri, "list", meters.scope, "--json").stdout) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        (["run", "home", "meters", "--catalog", "a=1", "--catalog", "a=2"], "twice"),
-        (["run", "home", "meters", "--once", "--define-only"], "exclude each other"),
-        (["status", "home", "none"], "no lake"),
+        ["run", "home", "meters", "--catalog", "a=1", "--catalog", "a=2"],
+        ["run", "home", "meters", "--once", "--define-only"],
+        ["status", "home", "none"],
     ],
 )
-def test_what_cannot_be_meant_is_said(nadi_server: RestartableServer, words: list[str], said: str) -> None:
+def test_lake_command_with_invalid_options_fails(nadi_server: RestartableServer, words: list[str]) -> None:
     done = command(nadi_server.controller_uri, *words)
-    assert (done.exit_code, said in done.stderr.replace("\n", " ")) == (1, True), done.stderr
+    assert (done.exit_code, "Traceback" in done.output) == (1, False), done.output
 
 
 def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
@@ -76,14 +76,14 @@ def test_queries_read_table_and_stream_and_deleting_the_stream_names_its_lake(
     meters.manager.bookmarks(meters.scope).create("monday", meters.tail)
     meters.write(11, 21)
     total = "select sum(wh)::long as wh from"
-    for stretch, expected in {
+    for tables, expected in {
         f"{meters.scope}.meters for lake": 210,
         f"{meters.scope}.meters for lake as of 'monday' where wh > 1": 54,
         f"{meters.scope}.meters for lake m join {meters.scope}.meters for lake as of 'monday' o using (wh)": 55,
     }.items():
-        done = nadi_command(uri, "sql", f"{total} {stretch}", "--json")
+        done = nadi_command(uri, "sql", f"{total} {tables}", "--json")
         assert (done.exit_code, json.loads(done.stdout)) == (0, [{"wh": expected}]), done.output
     meters.manager.seal_stream(meters.scope, "meters")
     asked = nadi_command(uri, "stream", "delete", meters.scope, "meters", given="n\n")
-    assert (asked.exit_code, f"table {lake.table} of lake meters-lake" in asked.output) == (1, True)
+    assert (asked.exit_code, lake.table in asked.output) == (1, True)
     assert "nadi lake rebuild" in nadi_command(uri, "stream", "delete", meters.scope, "meters", "--yes").output

@@ -1,12 +1,12 @@
-"""Small files are joined in snapshots that keep rows and cut; old snapshots go, and with them files that none is left
-to name."""
+"""Small files are merged in snapshots that keep rows and cut; old snapshots are expired, and unreferenced files
+deleted."""
 
 from __future__ import annotations
 
 import pytest
 
 from nadi.lake import LakeDefinition, LakeWriter
-from nadi.lake.rows import newest_mark, segments_told
+from nadi.lake.rows import newest_mark, recorded_segments
 from nadi.lake.table.files import commit_files
 from nadi.testing import RestartableServer
 
@@ -31,9 +31,9 @@ def test_joined_files_have_the_same_rows_and_the_snapshot_the_same_cut(meters: M
     assert len(files_named(lake)) == 2
     assert after.current_snapshot().summary.operation.value == "replace"
     assert int(after.current_snapshot().summary["total-records"]) == 108
-    assert (newest_mark(after, meters.scope, "meters").cut, segments_told(after)) == (  # type: ignore[union-attr]
+    assert (newest_mark(after, meters.scope, "meters").cut, recorded_segments(after)) == (  # type: ignore[union-attr]
         newest_mark(before, meters.scope, "meters").cut,  # type: ignore[union-attr]
-        segments_told(before),
+        recorded_segments(before),
     )
     good, wrong = meters.in_stream()
     assert (places(in_table(lake)), places(united), meters.letter_places()) == (good, good, wrong)
@@ -44,7 +44,7 @@ def test_joined_files_have_the_same_rows_and_the_snapshot_the_same_cut(meters: M
     assert places(meters.union(at=meters.status().cut)) == meters.in_stream()[0]
 
 
-def test_old_snapshots_go_and_what_only_they_named(meters: Meters) -> None:
+def test_old_snapshots_and_their_files_are_deleted(meters: Meters) -> None:
     lake = small(meters, keep_snapshots_s=0)
     middle = meters.after(60)
     expected = meters.in_stream(middle)[0]
@@ -67,8 +67,8 @@ def test_an_earlier_cut_can_be_read_once_the_snapshots_of_its_segments_are_gone(
         assert LakeWriter(meters.manager, lake).compact() == 0
         (left,) = table_of(lake).snapshots()
         summaries.append(left.summary.additional_properties)
-        assert segments_told(table_of(lake)) == segments_told(table)
-    assert summaries[0] == summaries[1], "what is told is told once"
+        assert recorded_segments(table_of(lake)) == recorded_segments(table)
+    assert summaries[0] == summaries[1], "each segment is recorded once"
     meters.manager.truncate_stream(meters.tail)
     assert places(meters.union(at=cut)) == expected
 
@@ -106,7 +106,7 @@ def test_a_commit_meanwhile_wins_and_a_kill_leaves_nothing(meters: Meters, monke
     meters.check(lake)
 
 
-def test_a_running_lake_joins_them_by_itself(nadi_server: RestartableServer, meters: Meters) -> None:
+def test_running_lake_merges_small_files(nadi_server: RestartableServer, meters: Meters) -> None:
     lake = small(meters)
     meters.run(lake)
     assert len(files_named(lake)) == 2

@@ -1,5 +1,5 @@
-"""Whatever step a lake's writer is killed at, the table has each event once, each letter is there once, and no file is
-left."""
+"""A lake's writer is killed at each step: the table has each event once, each dead letter is stored once, and no file
+is orphaned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def writer(uri: str, lake: LakeDefinition, step: str = "", number: int = 0) -> s
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_writer_that_ends_at_a_step_leaves_nothing_undone_or_done_twice(meters: Meters, step: str) -> None:
+def test_writer_failing_at_a_step_is_resumed_exactly(meters: Meters, step: str) -> None:
     def kill(done: str) -> None:
         if done == step:
             raise Killed
@@ -44,9 +44,7 @@ def test_a_writer_that_ends_at_a_step_leaves_nothing_undone_or_done_twice(meters
 
 @pytest.mark.crash
 @pytest.mark.parametrize("step", ["written", pytest.param("committed", marks=pytest.mark.slow)])
-def test_a_writer_killed_at_a_step_leaves_nothing_undone_or_done_twice(
-    nadi_server: RestartableServer, meters: Meters, step: str
-) -> None:
+def test_writer_killed_at_a_step_is_resumed_exactly(nadi_server: RestartableServer, meters: Meters, step: str) -> None:
     lake = meters.lake()
     meters.write(0, 100, wrong=7)
     assert writer(nadi_server.controller_uri, lake, step, 1).wait(120) == -signal.SIGKILL
@@ -58,7 +56,7 @@ def test_a_writer_killed_at_a_step_leaves_nothing_undone_or_done_twice(
 def _check(meters: Meters, lake: LakeDefinition) -> None:
     meters.check(lake)
     meters.write(1_000, 1_001)
-    meters.catch_up(lake)  # a new writer, which sweeps behind its first commit
+    meters.catch_up(lake)  # a new writer sweeps after its first commit
     assert meters.files() == files_of_snapshots(lake)
 
 
@@ -68,7 +66,7 @@ def _check(meters: Meters, lake: LakeDefinition) -> None:
 def test_after_fifty_kills_counts_and_sums_are_the_streams_at_the_cut_of_the_snapshot(
     nadi_server: RestartableServer, meters: Meters
 ) -> None:
-    """Killed at steps and at any moment, two at a time, while the stream is written, split, merged and truncated."""
+    """Two writers are killed at steps and at random, while the stream is written, split, merged and truncated."""
     lake = meters.lake(commit_bytes=1 << 20)
     chance, stopping, written = random.Random(31), threading.Event(), [0]
 
@@ -118,7 +116,7 @@ def _note(meters: Meters, seen: dict[tuple[int, int], bool]) -> None:
 
 
 def _change(meters: Meters, lake: LakeDefinition, number: int, chance: random.Random) -> None:
-    """Split, merge, or truncate behind the table."""
+    """Split, merge, or truncate before the table's cut."""
     tail = list(meters.tail.positions)
     if number % 7 == 1:
         middle = chance.uniform(0.3, 0.7)
@@ -127,9 +125,9 @@ def _change(meters: Meters, lake: LakeDefinition, number: int, chance: random.Ra
         meters.scale(tail, [(0.0, 0.5), (0.5, 1.0)])
     elif number % 7 == 6:
         from nadi.lake.rows import newest_mark
-        from nadi.lake.writer import write_letters  # what was truncated can't be a letter any more
+        from nadi.lake.writer import write_dead_letters
 
         mark = newest_mark(table_of(lake), meters.scope, "meters")
         if mark is not None:
-            write_letters(meters.manager, lake, table_of(lake).metadata.table_uuid, mark)
+            write_dead_letters(meters.manager, lake, table_of(lake).metadata.table_uuid, mark)
             meters.manager.truncate_stream(mark.end_cut)

@@ -1,4 +1,4 @@
-"""Partitions of rows are those that PyIceberg's own transforms make, value by value."""
+"""Partitions of rows equal those of PyIceberg's transforms, value by value."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ def test_column_with_a_dot_in_a_name_on_its_way_has_partitions(name: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["week(at)", "bucket(key)", "bucket(0, key)", "day(2, at)", "day(at", "a,,b", "day()"])
-def test_what_is_no_partition_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no partition"):
+def test_partition_fields_invalid_text_fails(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
         partition_fields(text)

@@ -1,4 +1,4 @@
-"""Pieces of a table's files: whoever reads which, each row is read once."""
+"""Pieces of a table's files: each row is read once, whichever reader reads which piece."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 from nadi.lake import LakeDefinition
 from nadi.lake.table import files
 from nadi.lake.table import reading as pieces
-from nadi.lake.table.reading import FilePiece, TableFiles, dealt, files_of, pieces_of
+from nadi.lake.table.reading import FilePiece, TableFiles, distribute, files_of, pieces_of
 from nadi.limits import LAKE_FILE_PIECES, MIB
 
 from .world import Meters, Place, places, table_of
 
 OF_FOUR = pytest.mark.parametrize("meters", [4], indirect=True)
-GROUPS = 3  # one for each segment that has rows: seven keys are in three of four
+GROUPS = 3  # one for each segment with rows: seven keys fall into three of four segments
 
 
 @pytest.fixture
 def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files have a group of rows for each segment, or more, and each group can be a piece."""
+    """Write files with at least a row group per segment; each group can be a piece."""
     monkeypatch.setattr(files, "LAKE_ROW_GROUP_BYTES", 1)
     monkeypatch.setattr(pieces, "_LEAST_BYTES", 100)
 
@@ -126,7 +126,7 @@ def test_a_file_with_deletes_is_one_piece_without_them(meters: Meters) -> None:
 
 
 def described(size: int, **more: Any) -> Any:
-    """A file that isn't there, as a manifest tells of it."""
+    """Return a file that doesn't exist, as described by a manifest."""
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.table import FileScanTask
     from pyiceberg.typedef import Record
@@ -163,7 +163,7 @@ def test_pieces_have_a_mib_or_more_and_a_file_has_few() -> None:
 def test_pieces_are_dealt_out_evenly_and_read_in_their_order() -> None:
     file = described(11 * MIB)
     some = [FilePiece(file, low * MIB, high * MIB) for low, high in pairwise([0, 3, 5, 8, 10, 11])]
-    assert [[one.size_bytes // MIB for one in mine] for mine in dealt(some, 2)] == [[3, 2, 1], [3, 2]]
-    assert len(dealt(some, 50)) == 5
-    assert dealt(some[4:], 50) == [(some[4],)]
-    assert dealt([], 3) == []
+    assert [[one.size_bytes // MIB for one in mine] for mine in distribute(some, 2)] == [[3, 2, 1], [3, 2]]
+    assert len(distribute(some, 50)) == 5
+    assert distribute(some[4:], 50) == [(some[4],)]
+    assert distribute([], 3) == []

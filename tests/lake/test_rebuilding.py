@@ -1,4 +1,4 @@
-"""A stream made anew from its table: each event once, keys in order, and positions where all of the bytes are there."""
+"""A stream recreated from its table: each event once, keys in order, and positions if all bytes are present."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def events(meters: Meters, stream: str) -> list[tuple[int, int, bytes]]:
 
 
 def scaled(meters: Meters) -> None:
-    """Written through a split and a merge."""
+    """Write events through a split and a merge."""
     meters.write(0, 200)
     meters.scale([0], [(0.0, 0.2), (0.2, 0.5)])
     meters.write(200, 400)
@@ -31,7 +31,7 @@ def scaled(meters: Meters) -> None:
     meters.write(400, 600)
 
 
-def test_with_all_bytes_every_event_lies_where_it_lay_and_cuts_still_hold(meters: Meters) -> None:
+def test_rebuild_with_all_bytes_keeps_positions(meters: Meters) -> None:
     scaled(meters)
     lake = meters.lake(keep_events=True)
     meters.catch_up(lake)
@@ -57,7 +57,7 @@ def test_under_the_name_of_a_deleted_stream_segments_have_other_numbers(meters: 
     assert sorted(data for _, _, data in events(meters, "meters")) == sorted(data for _, _, data in before)
 
 
-def test_a_kill_is_gone_on_from(meters: Meters) -> None:
+def test_rebuild_continues_after_a_kill(meters: Meters) -> None:
     scaled(meters)
     lake = nadi.lake.define(meters.manager, meters.scope, "meters", table="raw.m", catalog=catalog_in(meters.folder))
     meters.catch_up(lake)
@@ -69,7 +69,7 @@ def test_a_kill_is_gone_on_from(meters: Meters) -> None:
     with pytest.raises(Killed):
         meters.rebuild("again", on_progress=kill)
     meters.write(600, 610)
-    meters.catch_up(lake)  # another snapshot: the stream is made of the one that it was begun with
+    meters.catch_up(lake)  # another snapshot, but the stream is made of the first
     done = meters.rebuild("again")
     assert (done.events, done.keeps_positions) == (600, True)
     assert len(events(meters, "again")) == 600
@@ -99,15 +99,15 @@ def test_a_table_that_begins_late_or_lost_rows_keeps_no_positions(meters: Meters
     assert (done.events, done.keeps_positions) == (45, False)
 
 
-def test_what_cannot_be_made_is_said(meters: Meters) -> None:
+def test_rebuild_invalid_arguments_fail(meters: Meters) -> None:
     lake = meters.lake()
-    with pytest.raises(LakeStoppedError, match="nothing to make a stream of"):
+    with pytest.raises(LakeStoppedError):
         meters.rebuild("again")
     meters.write(0, 10)
     meters.catch_up(lake)
     with pytest.raises(AlreadyExistsError):
         meters.rebuild("meters")
-    with pytest.raises(InvalidArgumentError, match="no column"):
+    with pytest.raises(InvalidArgumentError, match="'none'"):
         meters.rebuild("again", key="none")
-    with pytest.raises(InvalidArgumentError, match=r"'_append_time' is timestamp.*a routing key is a string"):
+    with pytest.raises(InvalidArgumentError, match="'_append_time'"):
         meters.rebuild("again", key="_append_time")

@@ -1,4 +1,4 @@
-"""Values that an engine behind a lake can't take are dead letters; all others survive, also a rebuilding from JSON."""
+"""Values that engines can't store become dead letters; all others survive, also a rebuild from JSON."""
 
 from __future__ import annotations
 
@@ -66,53 +66,53 @@ def test_a_stream_rebuilt_from_columns_has_the_same_values(meters: Meters, kind:
     assert found[1].to_pylist() == found[0].to_pylist()
 
 
-def test_a_number_of_others_that_json_has_not_ends_a_rebuilding_by_its_name(meters: Meters) -> None:
+def test_rebuild_nan_as_json_fails(meters: Meters) -> None:
     lake = lake_of(meters, "g double, l array<double>", b'{"g": 1.5}')
     theirs = pa.table({"l": [[1.0, math.nan]], "_segment_id": [0], "_offset": [9_999]})
     table_of(lake).append(theirs)
-    with pytest.raises(LakeStoppedError, match=r"offset 9,999 can't be written as JSON: l: it is NaN"):
+    with pytest.raises(LakeStoppedError, match="9,999"):
         meters.rebuild("again")
 
 
-WRONG = {  # fields, the partition, events that are rows, and others with what their letters say
-    "milliseconds": ("at timestamp", "day(at)", [b'{"at": 1790000000}'], {b'{"at": 1790000000123}': "timestamp_ms if"}),
+WRONG = {  # fields, partition, valid events, and invalid ones with the field that their letters name
+    "milliseconds": ("at timestamp", "day(at)", [b'{"at": 1790000000}'], {b'{"at": 1790000000123}': "at"}),
     "nanoseconds": (
         "at timestamp_ms", "hour(at)", [b'{"at": 1790000000123}'],
-        {b'{"at": "1790000000123456789"}': "at: .*timestamp_ns if"},
+        {b'{"at": "1790000000123456789"}': "at"},
     ),
     "years": (
         "s struct<at:timestamp>", "month(s.at)",
         [b'{"s": {"at": "0001-01-01T00:00:00Z"}}', b'{"s": {"at": 253402300799}}'],
         {
-            b'{"s": {"at": 253402300800}}': "s: at: 253402300800",
-            b'{"s": {"at": "9999-12-31T23:30:00-01:00"}}': "s: at: .* outside the years 1 to 9999",
-            b'{"s": {"at": "0001-01-01T00:00:00+01:00"}}': "s: at: .* outside the years 1 to 9999",
+            b'{"s": {"at": 253402300800}}': "at",
+            b'{"s": {"at": "9999-12-31T23:30:00-01:00"}}': "at",
+            b'{"s": {"at": "0001-01-01T00:00:00+01:00"}}': "at",
         },
     ),
     "least numbers": (
         "n long, d decimal(5,2)", "truncate(10, n), truncate(1000, d)",
         [b'{"n": 9223372036854775807, "d": "-989.99"}', b'{"n": -9223372036854775800}'],
         {
-            b'{"n": -9223372036854775808}': "n: truncate.* has no partition",
-            b'{"n": 1, "d": "-999.99"}': "d: truncate.* has no partition",
+            b'{"n": -9223372036854775808}': "n",
+            b'{"n": 1, "d": "-999.99"}': "d",
         },
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_value_that_the_table_can_not_take_is_a_letter_and_the_lake_goes_on(meters: Meters, kind: str) -> None:
+def test_value_out_of_range_becomes_a_dead_letter(meters: Meters, kind: str) -> None:
     fields, partition, good, wrong = WRONG[kind]
     lake = lake_of(meters, fields, *good[:1], *wrong, *good[1:], partition=partition)
     assert len(in_table(lake).to_pylist()) == len(good)
     assert len(pa.table(meters.union())) == len(good)
     found = {letter.data: letter.reason for letter in meters.letters()}
     assert found.keys() == wrong.keys()
-    for event, reason in wrong.items():
-        assert pytest.raises(ValueError, match=reason).matches(ValueError(found[event])), (event, found[event])
+    for event, field in wrong.items():
+        assert f"{field}: " in found[event], (event, found[event])
 
 
-def test_numbers_that_are_none_and_the_ends_of_types_have_partitions(meters: Meters) -> None:
+def test_nan_and_extreme_numbers_have_partitions(meters: Meters) -> None:
     values = [math.nan, math.inf, -math.inf, -0.0, 0.0, math.nan, None]
     events = [msgspec.msgpack.encode({"g": value, "n": -(2**63)}) for value in values]
     partition = "g, bucket(3, n)"
@@ -129,11 +129,11 @@ OPTIONS: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_an_option_that_means_nothing_is_refused_by_its_name(meters: Meters) -> None:
+def test_define_invalid_option_names_it(meters: Meters) -> None:
     meters.manager.create_stream(meters.scope, "s")
     good: dict[str, Any] = {"table": f"{meters.scope}.s", "catalog": catalog_in(meters.folder), "value_format": "json"}
     good |= {"value_schema": "wh long, g double", "partition": None}
     for option, value in OPTIONS:
-        with pytest.raises(InvalidArgumentError, match=f"{option}|starts at the head"):
+        with pytest.raises(InvalidArgumentError, match=option):
             nadi.lake.define(meters.manager, meters.scope, "s", **good | {option: value})
     assert nadi.lake.define(meters.manager, meters.scope, "s", **good).partition == ""

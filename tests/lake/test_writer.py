@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from .world import NO_JSON, Meters, catalog_in, files_named, in_table, places, table_of
 
 
-def test_the_table_has_each_event_once_and_the_others_are_letters(meters: Meters) -> None:
+def test_table_has_each_event_once_and_invalid_ones_are_letters(meters: Meters) -> None:
     lake = meters.lake()
     assert meters.catch_up(lake) == 0
     for first in (0, 300):
@@ -35,7 +35,7 @@ def test_the_table_has_each_event_once_and_the_others_are_letters(meters: Meters
     letter = meters.letters()[0]
     assert letter.data is not None
     assert (letter.data.startswith(NO_JSON), letter.by) == (True, "lake meters-lake")
-    assert "malformed" in letter.reason or "UTF-8" in letter.reason
+    assert letter.reason
     cut = meters.tail
     assert table_of(lake).current_snapshot().summary.additional_properties[CUT] == cut.as_text()
     state = meters.status()
@@ -45,7 +45,7 @@ def test_the_table_has_each_event_once_and_the_others_are_letters(meters: Meters
 def test_each_partition_has_its_rows_wherever_others_look_for_them(meters: Meters) -> None:
     lake = meters.filled(0, 210)
     table = table_of(lake)
-    for meter in range(7):  # which PyIceberg answers by buckets, so they must be those that it means
+    for meter in range(7):  # PyIceberg filters by bucket, so buckets must be computed alike
         found = table.scan(row_filter=f"meter == 'm{meter}'").to_arrow()
         assert sorted(found["wh"].to_pylist()) == list(range(meter, 210, 7))
     days = table.scan(row_filter="at < '2026-11-02T00:00:00+00:00'")
@@ -69,26 +69,26 @@ def test_commits_end_at_legal_cuts_when_there_is_much_across_splits_and_merges(m
         meters.manager.cuts(meters.scope, "meters").check(cut)
 
 
-def test_without_a_stream_for_letters_the_lake_stops_at_its_cut(meters: Meters) -> None:
+def test_invalid_event_without_dead_letters_stops_the_lake(meters: Meters) -> None:
     lake = meters.filled(1, 10, dead_letters=None)
     cut = meters.status().cut
     meters.write(10, 30, wrong=20)
-    with pytest.raises(LakeStoppedError, match=r"--dead-letter STREAM"):
+    with pytest.raises(LakeStoppedError):
         meters.run(lake)
     state = meters.status()
     assert (state.cut, state.rows) == (cut, 9)
-    assert "can't be read as json" in state.trouble
+    assert "json" in state.trouble
     assert meters.files() == files_named(lake)
-    lake = meters.lake()  # now with one
+    lake = meters.lake()  # now with a dead-letter stream
     meters.run(lake)
     assert places(in_table(lake)) == meters.in_stream()[0]
 
 
-def test_the_table_grows_with_the_schema_and_stops_where_it_cannot(meters: Meters) -> None:
+def test_table_follows_compatible_schema_changes_only(meters: Meters) -> None:
     lake = meters.filled(0, 20)
     lake = meters.lake(value_schema="note string, wh double, meter string, at timestamp, more struct<a: int>")
     meters.write(20, 40)
-    with pytest.raises(LakeStoppedError, match="start another lake"):
+    with pytest.raises(LakeStoppedError):
         meters.run(lake)
     lake = meters.lake(value_schema="note string, wh long, meter string, more struct<a: int, b: array<string>>")
     with meters.manager.create_writer(meters.scope, "meters") as writer:
@@ -118,7 +118,7 @@ def test_a_schema_of_the_store_is_followed_by_its_versions(meters: Meters) -> No
     assert rows == [(1, None), (2, 230.5)]
 
 
-def test_of_two_writers_one_loses_and_goes_on_from_the_others_cut(meters: Meters) -> None:
+def test_overtaken_writer_continues_from_the_new_cut(meters: Meters) -> None:
     lake = meters.lake()
     meters.write(0, 100, wrong=10)
     others: list[int] = []
@@ -140,7 +140,7 @@ def test_of_two_writers_one_loses_and_goes_on_from_the_others_cut(meters: Meters
     assert meters.files() == files_named(lake)
 
 
-def test_many_writers_at_once_are_one(nadi_server: RestartableServer, meters: Meters) -> None:
+def test_concurrent_writers_write_each_event_once(nadi_server: RestartableServer, meters: Meters) -> None:
     lake = meters.lake(partition="")
     stopping, failures = threading.Event(), list[BaseException]()
 
@@ -167,12 +167,12 @@ def test_many_writers_at_once_are_one(nadi_server: RestartableServer, meters: Me
     meters.catch_up(lake)
     meters.check(lake)
     meters.write(500, 501)
-    meters.catch_up(lake)  # it sweeps behind its first commit
+    meters.catch_up(lake)  # it sweeps after its first commit
     assert meters.files() == files_named(lake)
 
 
 @pytest.mark.parametrize("meters", [1], indirect=True)
-def test_retention_waits_for_the_table_and_the_union_has_what_it_took(meters: Meters) -> None:
+def test_retention_waits_for_the_table_and_union_has_truncated_events(meters: Meters) -> None:
     lake = meters.lake()
     meters.write(1, 101)
     meters.manager.update_stream(meters.scope, "meters", retention=RetentionPolicy.by_size(1))
@@ -185,34 +185,34 @@ def test_retention_waits_for_the_table_and_the_union_has_what_it_took(meters: Me
     assert sorted(pa.table(meters.union())["wh"].to_pylist()) == list(range(1, 151))
 
 
-def test_a_stream_that_was_truncated_behind_the_table_stops_no_writer_that_begins_then(meters: Meters) -> None:
+def test_new_writer_ignores_truncation_before_the_table_cut(meters: Meters) -> None:
     lake = meters.filled(0, 50, wrong=5)
     wrong = meters.in_stream()[1]
     meters.manager.truncate_stream(meters.tail)
     ranges = [(0.0, 0.3), (0.3, 1.0)]
-    meters.manager.scale_stream(meters.scope, "dead", [0, 1], ranges)  # with what is known of the letters
+    meters.manager.scale_stream(meters.scope, "dead", [0, 1], ranges)  # with the letters' writer state
     meters.write(50, 100)
     meters.catch_up(lake)
     assert (len(in_table(lake)), meters.letter_places()) == (90, wrong)
 
 
-def test_what_was_truncated_before_it_was_in_the_table_stops_the_lake_unless_it_may_be_skipped(meters: Meters) -> None:
+def test_truncated_unwritten_events_stop_the_lake_unless_skipped(meters: Meters) -> None:
     lake = meters.filled(0, 50)
     meters.write(50, 100)
     meters.manager.truncate_stream(meters.tail)
     meters.write(100, 150)
-    with pytest.raises(LakeStoppedError, match="--skip-truncated"):
+    with pytest.raises(LakeStoppedError):
         meters.run(lake)
     lake = meters.lake(skip_truncated=True)
     meters.run(lake)
     assert sorted(in_table(lake)["wh"].to_pylist()) == [*range(50), *range(100, 150)]
 
 
-def test_a_catalog_that_is_away_is_waited_for(meters: Meters) -> None:
+def test_unavailable_catalog_is_retried(meters: Meters) -> None:
     lake = meters.filled(0, 50)
     catalog, away = meters.folder / "catalog.db", meters.folder / "away"
     catalog.rename(away)
-    catalog.symlink_to(meters.folder)  # a folder, so that nobody makes a new one
+    catalog.symlink_to(meters.folder)  # a folder, so that no writer creates a new one
     meters.write(50, 80)
     stopping = threading.Event()
     thread = threading.Thread(target=nadi.lake.run, args=(meters.manager, lake), kwargs={"stopping": stopping})
@@ -220,7 +220,7 @@ def test_a_catalog_that_is_away_is_waited_for(meters: Meters) -> None:
     try:
         until(lambda: [one.state for one in meters.status().writers] == ["waiting"])
         assert "catalog" in meters.status().trouble
-        away.replace(catalog)  # at once: between two steps the writer would make a new one
+        away.replace(catalog)  # atomically: between two steps the writer would create a new one
         until(lambda: meters.status().behind_bytes == 0)
         nadi.lake.stop(meters.manager, meters.scope, lake.name)
         thread.join(60)
@@ -231,15 +231,15 @@ def test_a_catalog_that_is_away_is_waited_for(meters: Meters) -> None:
     assert places(in_table(lake)) == meters.in_stream()[0]
 
 
-def test_a_table_of_others_and_one_that_is_gone_are_refused(meters: Meters) -> None:
+def test_foreign_or_missing_table_stops_the_lake(meters: Meters) -> None:
     meters.manager.create_stream(meters.scope, "other", 1)
     lake = meters.filled(0, 10)
     other = nadi.lake.define(meters.manager, meters.scope, "other", table=lake.table, catalog=lake.catalog)
-    with pytest.raises(LakeStoppedError, match="a table of its own"):
+    with pytest.raises(LakeStoppedError):
         meters.run(other)
     table_of(lake).catalog.drop_table(lake.table)
     meters.write(10, 20)
-    with pytest.raises(LakeStoppedError, match="isn't in the catalog any more"):
+    with pytest.raises(LakeStoppedError):
         meters.run(lake)
     nadi.lake.delete(meters.manager, meters.scope, lake.name)
     lake = meters.lake()
@@ -247,7 +247,7 @@ def test_a_table_of_others_and_one_that_is_gone_are_refused(meters: Meters) -> N
     assert len(in_table(lake)) == 20
 
 
-def test_a_foreign_snapshot_between_ours_changes_nothing(meters: Meters) -> None:
+def test_foreign_snapshot_keeps_the_cut(meters: Meters) -> None:
     lake = meters.filled(0, 30, partition="")
     table_of(lake).delete("wh < 10")
     mark = newest_mark(table_of(lake), meters.scope, "meters")
@@ -257,7 +257,7 @@ def test_a_foreign_snapshot_between_ours_changes_nothing(meters: Meters) -> None
     assert sorted(in_table(lake)["wh"].to_pylist()) == list(range(10, 40))
 
 
-def test_bytes_are_rows_where_nothing_is_said_of_values(meters: Meters) -> None:
+def test_lake_without_format_stores_bytes(meters: Meters) -> None:
     meters.write(0, 20, wrong=3)
     lake = nadi.lake.define(
         meters.manager, meters.scope, "meters", name="raw", table="raw.meters", catalog=catalog_in(meters.folder)
@@ -268,35 +268,35 @@ def test_bytes_are_rows_where_nothing_is_said_of_values(meters: Meters) -> None:
     assert in_table(lake)["event"].null_count == 0
 
 
-def test_what_cannot_be_meant_is_refused(meters: Meters) -> None:
-    refused: dict[str, dict[str, Any]] = {
-        "say its catalog": {"catalog": {}},
-        "name a variable": {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}},
-        "with its namespace": {"table": "meters"},
-        "with its namespace, as home.meters, not 'home..meters'": {"table": "home..meters"},
-        "is no partition": {"partition": "week(at)"},
-        "the lake's own": {"dead_letters": "meters"},
-        "no effect without": {"value_format": None, "value_schema": "wh long"},
-        "every_s is from 0.05 to": {"every_s": 0},
-    }
-    for match, options in refused.items():
-        with pytest.raises(InvalidArgumentError, match=match):
+def test_define_invalid_options_fails(meters: Meters) -> None:
+    invalid: list[dict[str, Any]] = [
+        {"catalog": {}},
+        {"catalog": {"type": "rest", "uri": "http://x", "token": "abc"}},
+        {"table": "meters"},
+        {"table": "home..meters"},
+        {"partition": "week(at)"},
+        {"dead_letters": "meters"},
+        {"value_format": None, "value_schema": "wh long"},
+        {"every_s": 0},
+    ]
+    for options in invalid:
+        with pytest.raises(InvalidArgumentError):
             meters.lake(**options)
     with pytest.raises(StreamNotFoundError):
         nadi.lake.define(meters.manager, meters.scope, "none", table="a.b", catalog=catalog_in(meters.folder))
-    with pytest.raises(NotFoundError, match="nadi lake list"):
+    with pytest.raises(NotFoundError):
         nadi.lake.status(meters.manager, meters.scope, "none")
     lake = meters.lake()
     meters.catch_up(lake)
-    with pytest.raises(InvalidArgumentError, match="another lake"):
+    with pytest.raises(InvalidArgumentError):
         meters.lake(partition="meter")
-    with pytest.raises(InvalidArgumentError, match="one of stream meters, not of dead"):
+    with pytest.raises(InvalidArgumentError):
         nadi.lake.define(meters.manager, meters.scope, "dead", name=lake.name)
-    with pytest.raises(ConflictError, match="retention"):
+    with pytest.raises(ConflictError):
         meters.lake(holds_back=False)
-    with pytest.raises(InvalidArgumentError, match="column 'meter' is string, and day doesn't take that"):
+    with pytest.raises(InvalidArgumentError, match="'meter'"):
         meters.lake(name="by-day", table="by.day", partition="day(meter)")
-    with pytest.raises(InvalidArgumentError, match="isn't set"):
+    with pytest.raises(InvalidArgumentError):
         LakeWriter(meters.manager, meters.lake(catalog={**lake.catalog, "s3.secret-access-key": "${NOT_SET}"}))
     missing = catalog_in(meters.folder) | {"uri": f"sqlite:///{meters.folder}/no/such/folder.db"}
     with pytest.raises(UnavailableError):

@@ -1,4 +1,4 @@
-"""The stream `meters`, and lakes of it; what both have, as plain Python sees it."""
+"""The stream `meters` and its lakes, and their content in plain Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Place = tuple[int, int]
 
 
 class Killed(BaseException):
-    """What no part of a writer expects, as a kill is."""
+    """An error that the writer doesn't expect, like a kill."""
 
 
 def catalog_in(folder: Path) -> dict[str, str]:
@@ -31,10 +31,10 @@ def catalog_in(folder: Path) -> dict[str, str]:
 
 
 class Meters:
-    """In a scope, with dead letters in `dead`; catalog and tables in a folder."""
+    """A stream `meters` in a scope, with dead letters in `dead`; catalog and tables in a folder."""
 
     def __init__(self, manager: nadi.StreamManager, scope: str, folder: Path, segments: int | None = 2) -> None:
-        """segments: None if the streams are there already."""
+        """segments: None if the streams exist already."""
         self.manager, self.scope, self.folder = manager, scope, folder
         if segments is not None:
             manager.create_stream(scope, "meters", segments)
@@ -56,7 +56,7 @@ class Meters:
         return nadi.lake.define(self.manager, self.scope, "meters", **(usual | options))
 
     def write(self, first: int, last: int, *, wrong: int = 0) -> None:
-        """Readings with their numbers as watt-hours; of so many one isn't JSON."""
+        """Write readings with their numbers as watt-hours; every `wrong`th isn't JSON."""
         numbers = range(first, last)
         events = [
             NO_JSON + b" %d" % number
@@ -71,14 +71,14 @@ class Meters:
             writer.write_batch(list(events), keys or ["m"] * len(events))
 
     def catch_up(self, lake: LakeDefinition) -> int:
-        """Until the table is level; how many snapshots that took."""
+        """Commit until the table is up to date; return the number of snapshots."""
         writer, commits = LakeWriter(self.manager, lake), 0
         while writer.commit() is not None:
             commits += 1
         return commits
 
     def filled(self, first: int, last: int, *, wrong: int = 0, **options: Any) -> LakeDefinition:
-        """A lake that is level with these readings."""
+        """Return a lake that is up to date with these readings."""
         lake = self.lake(**options)
         self.write(first, last, wrong=wrong)
         self.catch_up(lake)
@@ -101,13 +101,13 @@ class Meters:
         return self.manager.stream_info(self.scope, "meters").tail
 
     def after(self, events: int) -> nadi.StreamCut:
-        """The cut behind so many events."""
+        """Return the cut after that many events."""
         return self.manager.cuts(self.scope, "meters").after(
             self.manager.stream_info(self.scope, "meters").head, events
         )
 
     def in_stream(self, end: Any = None, stream: str = "meters") -> tuple[list[Place], list[Place]]:
-        """Of readings, and of what isn't one, up to a cut."""
+        """Return the positions of valid and invalid readings, up to a cut."""
         columns = ["segment_id", "offset", "event"]
         found = pa.table(nadi.scan(self.manager, self.scope, stream, end=end, columns=columns)).to_pylist()
         kinds: tuple[list[Place], list[Place]] = [], []
@@ -120,14 +120,14 @@ class Meters:
         return [DeadLetter.decode(event.data) for event in self.manager.read_events(self.scope, "dead", end=tail)]
 
     def letter_places(self) -> list[Place]:
-        return sorted((parse_segment_name(one.segment)[2], one.offset) for one in self.letters())
+        return sorted((parse_segment_name(letter.segment)[2], letter.offset) for letter in self.letters())
 
     def files(self) -> set[str]:
-        """The names of data files that are there."""
+        """Return the names of all data files."""
         return {path.name for path in (self.folder / "lake").rglob("*.parquet")}
 
     def check(self, lake: LakeDefinition) -> None:
-        """Each reading is in the table once, and what isn't one in the stream of letters."""
+        """Check that each valid reading is in the table once, and each invalid one a dead letter."""
         assert (places(in_table(lake)), self.letter_places()) == self.in_stream()
 
 
@@ -138,7 +138,7 @@ def table_of(lake: LakeDefinition) -> Any:
 
 
 def places(rows: Any) -> list[Place]:
-    """Where each row lies in its stream; in order, so that equal ones can be told."""
+    """Return the sorted positions of rows in their stream."""
     found = pa.table(rows)
     return sorted(zip(found["_segment_id"].to_pylist(), found["_offset"].to_pylist(), strict=True))
 
@@ -148,12 +148,12 @@ def in_table(lake: LakeDefinition) -> Any:
 
 
 def files_of_snapshots(lake: LakeDefinition) -> set[str]:
-    """Those that a snapshot names: the newest, or an older one that isn't expired."""
+    """Return the files that a snapshot references, including older ones that aren't expired."""
     table = table_of(lake)
     scans = [table.scan(snapshot_id=snapshot.snapshot_id) for snapshot in table.snapshots()]
     return {Path(task.file.file_path).name for scan in scans for task in scan.plan_files()}
 
 
 def files_named(lake: LakeDefinition) -> set[str]:
-    """Those that the newest snapshot names."""
+    """Return the files that the newest snapshot references."""
     return {Path(task.file.file_path).name for task in table_of(lake).scan().plan_files()}

@@ -1,5 +1,5 @@
-"""`python -m tests.lake.writer_main URI SCOPE NAME STEP NUMBER`: the writer of a lake, level with its stream once, in
-a process that kills itself when the step has been reached for the NUMBERth time (0: never)."""
+"""`python -m tests.lake.writer_main URI SCOPE NAME STEP NUMBER`: runs the writer of a lake until it is up to date, and
+kills itself when the step has been reached for the NUMBERth time (0: never)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors: each output once under kills and splits, order, retries, dead letters, and what ends a worker."""
+"""Processors: each output once despite kills and splits, order, retries, dead letters, and stopping."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def until(is_so: object, limit_s: float = 60.0) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_an_event_that_fails_is_tried_again_and_then_set_aside(manager: StreamManager, scope: str) -> None:
+async def test_failed_event_is_retried_then_dead_letter(manager: StreamManager, scope: str) -> None:
     tries: Counter[bytes] = Counter()
 
     def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
@@ -136,25 +136,25 @@ async def test_an_event_that_fails_is_tried_again_and_then_set_aside(manager: St
     assert (tries[b"one"], tries[b"bad"]) == (1, 3)
 
 
-async def test_without_dead_letters_it_stops_there_and_goes_on_there(manager: StreamManager, scope: str) -> None:
-    is_mended = False
+async def test_failed_event_without_dead_letters_stops_until_fixed(manager: StreamManager, scope: str) -> None:
+    is_fixed = False
 
     def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
-        if event.data == b"bad" and not is_mended:
+        if event.data == b"bad" and not is_fixed:
             raise ValueError("no number")
         return echo(event)
 
     await write(manager, scope, [b"one", b"bad", b"two"], keys=1)
     await manager.seal_stream(scope, "in")
     processor = Processor(scope, "in", "stops", handle, output="out", retries=0)
-    with pytest.raises(ProcessorStoppedError, match=r"stops stopped at .*@\d+ after 1 attempts \(ValueError"):
+    with pytest.raises(ProcessorStoppedError):
         await serve(processor, manager)
-    is_mended = True
+    is_fixed = True
     await serve(processor, manager)
     assert sorted(await read(manager, scope, "out")) == [b"bad", b"one", b"two"]
 
 
-async def test_what_came_before_an_event_that_stops_it_is_recorded(manager: StreamManager, scope: str) -> None:
+async def test_events_before_a_failed_one_are_recorded(manager: StreamManager, scope: str) -> None:
     def handle(event: StreamEvent) -> list[tuple[str, bytes]]:
         return [("k", b"%d" % (10 // int(event.data)))]
 
@@ -165,20 +165,20 @@ async def test_what_came_before_an_event_that_stops_it_is_recorded(manager: Stre
     assert (await status(manager, scope, "in", "poison")).positions.events == 2
 
 
-async def test_begun_anew_it_writes_all_outputs_again(manager: StreamManager, scope: str) -> None:
+async def test_deleted_processor_repeats_all_outputs(manager: StreamManager, scope: str) -> None:
     await write(manager, scope, [b"a", b"b", b"c", b"d"], keys=1)
     await manager.seal_stream(scope, "in")
-    for letters in (b"bd", b"abcd"):  # a handler that left something out is mended
+    for letters in (b"bd", b"abcd"):  # the first handler omits events
         outputs = {bytes([letter]): [("k", bytes([letter]))] for letter in letters}
         handle: Any = outputs.get
-        await serve(Processor(scope, "in", "mended", lambda event, to=handle: to(event.data), output="out"), manager)  # type: ignore[misc]
-        assert await delete(manager, scope, "in", "mended")
+        await serve(Processor(scope, "in", "fixed", lambda event, to=handle: to(event.data), output="out"), manager)  # type: ignore[misc]
+        assert await delete(manager, scope, "in", "fixed")
     assert await read(manager, scope, "out") == [b"b", b"d", b"a", b"b", b"c", b"d"]
 
 
-async def test_a_slow_handler_is_recorded_each_second_and_as_it_ends(manager: StreamManager, scope: str) -> None:
+async def test_slow_handler_is_recorded_each_second_and_at_the_end(manager: StreamManager, scope: str) -> None:
     def slow(event: StreamEvent) -> list[tuple[str, bytes]]:
-        time.sleep(0.02)  # what a database takes
+        time.sleep(0.02)  # like a database call
         return [("k", event.data)]
 
     await write(manager, scope, [b"%d" % number for number in range(400)])
@@ -199,7 +199,7 @@ async def _events_of(manager: StreamManager, scope: str, name: str) -> int:
 
 
 @pytest.mark.parametrize("result", ["text", b"bytes", [("k", "text")], [(None, b"x")], {"k": b"x"}, 7, ("k", b"x", 1)])
-async def test_what_is_no_output_is_set_aside(manager: StreamManager, scope: str, result: object) -> None:
+async def test_invalid_output_becomes_a_dead_letter(manager: StreamManager, scope: str, result: object) -> None:
     await write(manager, scope, [b"a"])
     await manager.seal_stream(scope, "in")
     handle: Any = {b"a": result}.get
@@ -210,14 +210,14 @@ async def test_what_is_no_output_is_set_aside(manager: StreamManager, scope: str
     assert await read(manager, scope, "out") == []
 
 
-async def test_a_pair_alone_is_an_output(manager: StreamManager, scope: str) -> None:
+async def test_single_pair_is_an_output(manager: StreamManager, scope: str) -> None:
     await write(manager, scope, [b"a"])
     await manager.seal_stream(scope, "in")
     await serve(Processor(scope, "in", "pair", lambda event: ("k", event.data), output="out"), manager)
     assert await read(manager, scope, "out") == [b"a"]
 
 
-def test_a_handler_that_hangs_keeps_no_program_from_its_end(server: EmbeddedServer) -> None:
+def test_hanging_handler_does_not_block_exit(server: EmbeddedServer) -> None:
     program = (
         "import sys, time\nfrom nadi.process import Processor, run\n"
         "def hang(event):\n    print('called', flush=True)\n    time.sleep(600)\n"
@@ -239,7 +239,7 @@ def test_a_handler_that_hangs_keeps_no_program_from_its_end(server: EmbeddedServ
         process.communicate()
 
 
-async def test_stop_ends_all_workers_and_run_goes_on(
+async def test_stop_ends_all_workers_and_run_resumes(
     server: EmbeddedServer, manager: StreamManager, scope: str
 ) -> None:
     processor = Processor(scope, "in", "stopped", echo, output="out")
@@ -270,26 +270,26 @@ async def until_out(manager: StreamManager, scope: str, count: int) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_positions_in_a_stream_that_was_made_anew_are_refused(manager: StreamManager, scope: str) -> None:
+async def test_recreated_stream_rejects_old_positions(manager: StreamManager, scope: str) -> None:
     await write(manager, scope, [b"%d" % number for number in range(20)])
     await manager.seal_stream(scope, "in")
-    processor = Processor(scope, "in", "anew", echo, output="out")
+    processor = Processor(scope, "in", "again", echo, output="out")
     await serve(processor, manager)
     await manager.delete_stream(scope, "in")
     await manager.create_stream(scope, "in", 2)
-    with pytest.raises(StreamRecreatedError, match=r"nadi\.process\.delete"):
+    with pytest.raises(StreamRecreatedError):
         await serve(processor, manager)
 
 
-async def test_wrong_use_is_refused(manager: StreamManager, scope: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="never end"):
+async def test_processor_invalid_arguments_fail(manager: StreamManager, scope: str) -> None:
+    with pytest.raises(InvalidArgumentError):
         Processor(scope, "in", "loop", echo, output="in")
-    with pytest.raises(InvalidArgumentError, match="must be a function"):
+    with pytest.raises(InvalidArgumentError):
         Processor(scope, "in", "none", "echo")  # type: ignore[arg-type]
     with pytest.raises(StreamNotFoundError):
         await serve(Processor(scope, "in", "lost", echo, output="nowhere"), manager)
     await write(manager, scope, [b"1"])
-    with pytest.raises(InvalidArgumentError, match="has no `output`"):
+    with pytest.raises(InvalidArgumentError):
         await serve(Processor(scope, "in", "outputs", echo), manager)
     for options in ({"retries": -1}, {"retries": "5"}, {"retry_first_s": -1}, {"output": "x/y/z"}):
         with pytest.raises(InvalidArgumentError):

@@ -37,7 +37,7 @@ class Standing:
         )
 
     async def crash(self, step: str) -> None:
-        """A matcher that is killed after a step."""
+        """Run a matcher that is killed after a step."""
         with pytest.raises(ConnectionError):
             await self.start(on_step=crash_at(step))[1]
 
@@ -55,12 +55,12 @@ class Standing:
                 raise end
 
     async def match(self) -> None:
-        """Match all that is in the stream."""
+        """Match the whole stream."""
         async with self.running():
             await self.matched()
 
     async def matched(self) -> None:
-        """Wait until all that is in the stream now is matched, with all queries."""
+        """Wait until the stream up to its current tail is matched with all queries."""
         tail = (await self.logs.manager.stream_info(self.logs.scope, "logs")).tail
 
         async def is_matched() -> bool:
@@ -68,10 +68,10 @@ class Standing:
             try:
                 order = await self.logs.manager.cuts(self.logs.scope, "logs").compare(status.reached, tail)
             except TruncatedError:
-                return False  # where it is was truncated away: it goes on from the head
+                return False  # its position is truncated: it continues at the head
             return order.is_at_or_after and not status.catching_up
 
-        await until_so(is_matched)
+        await until_true(is_matched)
 
     async def until_hits(self, least: int) -> None:
         async with asyncio.timeout(60):
@@ -81,7 +81,7 @@ class Standing:
                 await asyncio.sleep(0.01)
 
     async def stored(self) -> list[str]:
-        """The names of all queries that are kept, listed or not."""
+        """Return the names of all stored queries, listed or not."""
         return [one.name for one in await (await self.records()).queries()]
 
     async def records(self) -> MatcherRecords:
@@ -100,11 +100,11 @@ class Standing:
         return [one["event"]["ms"] for one in await self.hits() if one["query"] == query]
 
 
-def check(found: list[int], wanted: list[int], keys: int = 16) -> None:
-    """Each once, and those of a key in order."""
-    assert Counter(found) == Counter(wanted)
+def check(actual: list[int], expected: list[int], keys: int = 16) -> None:
+    """Check that each number is present once, and those of a key in order."""
+    assert Counter(actual) == Counter(expected)
     for key in range(keys):
-        of_key = [number for number in found if number % keys == key]
+        of_key = [number for number in actual if number % keys == key]
         assert of_key == sorted(of_key)
 
 
@@ -113,9 +113,9 @@ async def write(logs: Indexed, first: int, last: int) -> None:
     await logs.write(map(event, numbers), [f"k{number % 16}" for number in numbers])
 
 
-async def until_so(asked: Callable[[], Awaitable[object]]) -> None:
+async def until_true(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(60):
         is_so = False
         while not is_so:
-            is_so = bool(await asked())
+            is_so = bool(await condition())
             await asyncio.sleep(0.01)

@@ -21,13 +21,13 @@ FIELDS = "message:text,level:keyword,ms:long,at:date,ok:bool,load:double,path:fa
 
 
 def event(number: int, **more: Any) -> bytes:
-    """Its message has `number`, and a word that a tenth of the events has."""
+    """Return an event whose message has `number` and a word that a tenth of the events has."""
     known = {"message": f"request {number} of group{number % 10}", "level": "info", "ms": number}
     return msgspec.json.encode(known | more)
 
 
 def crash_at(step: str) -> Callable[[str], None]:
-    """For `on_step`."""
+    """Return an `on_step` that raises after a step."""
 
     def crash(name: str) -> None:
         if name == step:
@@ -48,42 +48,42 @@ class Indexed:
         await self.indexes.create("logs", fields, where=str(self.folder / "shards"), **options)
 
     async def write(self, events: Iterable[bytes], keys: Sequence[str] | None = None) -> None:
-        given = list(events)
+        batch = list(events)
         writer = await self.manager.create_writer(self.scope, "logs")
-        await writer.write_many(given, keys or [f"k{number % 16}" for number in range(len(given))])
+        await writer.write_many(batch, keys or [f"k{number % 16}" for number in range(len(batch))])
         await writer.close()
 
     async def indexed(self, events: Iterable[bytes], keys: Sequence[str] | None = None, **options: Any) -> Search:
-        """The index of these events, once they are in it, and its indexer has ended."""
+        """Create the index, write the events and index them; return the opened index."""
         await self.create(**options)
         await self.write(events, keys)
         async with self.running():
             return await self.caught_up()
 
     async def scale(self, ranges: list[tuple[float, float]]) -> None:
-        """Replace all segments by others."""
+        """Replace all segments."""
         current = await self.manager.current_segments(self.scope, "logs")
         await self.manager.scale_stream(self.scope, "logs", [one.segment_id for one in current], ranges)
 
     async def truncate(self) -> None:
-        """All of it."""
+        """Truncate the stream at its tail."""
         await self.manager.truncate_stream((await self.manager.stream_info(self.scope, "logs")).tail)
 
     async def remake(self) -> None:
-        """Delete the stream, and make another under its name."""
+        """Recreate the stream."""
         await self.manager.seal_stream(self.scope, "logs")
         await self.manager.delete_stream(self.scope, "logs")
         await self.manager.create_stream(self.scope, "logs", 2)
 
     async def run(self, *words: str, **more: Any) -> Any:
-        """A command at the prompt."""
+        """Run a command."""
         return await asyncio.to_thread(self.shell.run, *words, **more)
 
     async def json(self, *words: str) -> Any:
         return await asyncio.to_thread(self.shell.json, *words)
 
     def objects(self, folder: str = "") -> list[Path]:
-        """The files in the store of shards, or in a folder of it, without the store's own."""
+        """Return the files in the store of shards, or in a folder of it, without the store's internal files."""
         found = (self.folder / "shards" / folder).rglob("*")
         return sorted(path for path in found if path.is_file() and ".nadi" not in path.parts)
 
@@ -94,13 +94,13 @@ class Indexed:
         return stop, task
 
     async def crash(self, step: str) -> None:
-        """An indexer that is killed after a step."""
+        """Run an indexer that is killed after a step."""
         with pytest.raises(ConnectionError):
             await self.start(on_step=crash_at(step))[1]
 
     @asynccontextmanager
     async def running(self, count: int = 1) -> AsyncIterator[None]:
-        """Indexers, until the end of the block, where their errors are raised."""
+        """Run indexers until the end of the block, and raise their errors there."""
         started = [self.start() for _ in range(count)]
         try:
             yield
@@ -116,7 +116,7 @@ class Indexed:
         return found
 
     async def caught_up(self) -> Search:
-        """The index, once all that is in the stream now is in it."""
+        """Return the index once it has reached the stream's current tail."""
         found = await self.search()
         await found.wait("tail", 60.0)
         return found
@@ -152,15 +152,15 @@ class Indexed:
 
 
 async def all_hits(search: Search, text: str = "", limit: int = 100, **options: Any) -> list[Hit]:
-    """Those of all pages."""
-    found: list[Hit] = []
+    """Return the hits of all pages."""
+    hits: list[Hit] = []
     after = None
     while True:
         page = await search.query(text, limit=limit, after=after, **options)
-        found += page.hits
+        hits += page.hits
         after = page.next
         if after is None:
-            return found
+            return hits
 
 
 def numbers(hits: Iterable[Hit]) -> list[int]:

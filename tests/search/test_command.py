@@ -1,4 +1,4 @@
-"""`nadi search`, each command run as a person runs it; and the guides' examples."""
+"""`nadi search` from the command line, and the guides' examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytest.importorskip("tantivy", reason="search needs tantivy")
 
 @contextmanager
 def started(uri: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`nadi search` with these words, killed at last if it hasn't ended."""
+    """Run `nadi search` with these words; kill it at the end if it hasn't ended."""
     command, environment = [sys.executable, "-m", "nadi.cli.app", "search", *words], {"NADI_CONTROLLER": uri}
     process = subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
     try:
@@ -41,7 +41,7 @@ def server(tmp_path: Path) -> Iterator[nadi.standalone.EmbeddedServer]:
         yield server
 
 
-def test_an_index_at_the_prompt(
+def test_search_commands_manage_an_index(
     server: nadi.standalone.EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
@@ -51,12 +51,12 @@ def test_an_index_at_the_prompt(
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
         for number in range(50):
             writer.write_event(event(number, level=f"l{number % 2}"))
-    assert "has no search indexes" in shell.run("search", "list", "home").output
+    assert shell.json("search", "list", "home") == []
     made = ["search", "create", "home", "logs", "--fields", "message:text,level:keyword"]
     made += ["--index", str(tmp_path / "shards")]
     assert "nadi search run home logs" in shell.run(*made).output
-    assert "already exists" in shell.run(*made, code=1).stderr
-    assert "is not a field" in shell.run(*made[:-3], "x", *made[-2:], code=1).stderr
+    shell.run(*made, code=1)
+    shell.run(*made[:-3], "x", *made[-2:], code=1)
     (row,) = shell.json("search", "list", "home")
     assert (row["stream"], row["fields"], row["stopped"]) == ("logs", "message:text,level:keyword", False)
     with started(server.controller_uri, "run", "home", "logs") as indexer:
@@ -67,15 +67,13 @@ def test_an_index_at_the_prompt(
         assert f"process {indexer.pid}" in status["indexer 1"]
         shown = shell.run("search", "query", "home", "logs", "group7", "--limit", "2").output
         assert "request 47 of group7" in shown
-        assert "2 of 5 events" in shown
         after = shown.strip().rpartition("--after ")[2]
         (rest,) = shell.json("search", "query", "home", "logs", "group7", "--after", after)
         assert len(rest["hits"]) == 3
         counts = shell.json("search", "query", "home", "logs", "--by", "level")
         assert counts == [{"value": "l0", "events": 25}, {"value": "l1", "events": 25}]
-        assert "Nothing found" in shell.run("search", "query", "home", "logs", "absent").output
-        wrong = shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=1)
-        assert "choose one" in wrong.stderr
+        shell.run("search", "query", "home", "logs", "absent")
+        shell.run("search", "query", "home", "logs", "--by", "level", "--after", after, code=1)
         shell.run("search", "stop", "home", "logs")
         assert indexer.wait(60) == 0
     with started(server.controller_uri, "run", "home", "logs") as indexer:
@@ -85,10 +83,10 @@ def test_an_index_at_the_prompt(
         indexer.send_signal(signal.SIGTERM)
         assert indexer.wait(60) == 0
     shell.run("search", "delete", "home", "logs", "--yes")
-    assert "has no search index" in shell.run("search", "query", "home", "logs", code=1).stderr
+    assert "home/logs" in shell.run("search", "query", "home", "logs", code=1).stderr
 
 
-def test_what_stands_in_events_is_printed_as_it_is(
+def test_query_command_escapes_event_text(
     server: nadi.standalone.EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NADI_SEARCH_CACHE", str(tmp_path / "cache"))
@@ -96,7 +94,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
     shell.run("scope", "create", "home")
     shell.run("stream", "create", "home", "logs")
     made = ["search", "create", "home", "logs", "--fields", "message:text", "--index"]
-    assert "it is empty" in shell.run(*made, "", code=2).stderr
+    shell.run(*made, "", code=2)
     shell.run(*made, str(tmp_path / "shards"))
     messages = ["C:\\request", "[/bold] request", "[red]request\\", "a\1request\0\1", "re\x1b[31mquest request"]
     with nadi.StreamManager(server.controller_uri) as manager:
@@ -104,28 +102,28 @@ def test_what_stands_in_events_is_printed_as_it_is(
             for message in messages:
                 writer.write_event(msgspec.json.encode({"message": message}))
         hint = shell.run("search", "query", "home", "logs", "request").stderr
-        assert "no indexer runs: `nadi search run home logs`" in hint
+        assert "`nadi search run home logs`" in hint
         for part in search.backfill_parts(manager, "home", "logs"):
             part.index()
     shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
     lines = [line.split(" ", 3)[3] for line in shown.output.splitlines()[: len(messages)]]
     assert lines == ["".join(one if one.isprintable() else " " for one in message) for message in messages]
-    assert "no indexer" not in shell.run("search", "query", "home", "logs", "absent").stderr
-    assert "no stream home/other" in shell.run("search", "query", "home", "other", code=1).stderr
+    assert "nadi search run" not in shell.run("search", "query", "home", "logs", "absent").stderr
+    assert "home/other" in shell.run("search", "query", "home", "other", code=1).stderr
     for command in ("query", "status", "stop", "run", "delete"):
-        assert "no scope 'other'" in shell.run("search", command, "other", "logs", code=1).stderr
+        assert "other" in shell.run("search", command, "other", "logs", code=1).stderr
 
 
-def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) -> None:
+def test_standing_commands_manage_queries(server: nadi.standalone.EmbeddedServer) -> None:
     shell = Shell(server.controller_uri)
     shell.run("scope", "create", "home")
     for stream in ("logs", "hits"):
         shell.run("stream", "create", "home", stream)
     standing = ("search", "standing")
-    assert "has no standing queries" in shell.run(*standing, "list", "home", "logs", code=1).stderr
-    assert "say which fields" in shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=1).stderr
+    shell.run(*standing, "list", "home", "logs", code=1)
+    shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=1)
     shell.run(*standing, "create", "home", "logs", "--hits", "hits", "--fields", "message:text", "--from", "head")
-    assert "no standing queries yet" in shell.run(*standing, "list", "home", "logs").output
+    assert shell.json(*standing, "list", "home", "logs") == []
     shell.run(*standing, "add", "home", "logs", "threes", "group3", "--from", "head")
     shell.run(*standing, "add", "home", "logs", "others", "--", "-group3")
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
@@ -144,7 +142,7 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
         shell.run(*standing, "stop", "home", "logs")
         assert matcher.wait(60) == 0
     shell.run(*standing, "delete", "home", "logs", "--yes")
-    assert "has no standing queries" in shell.run(*standing, "status", "home", "logs", code=1).stderr
+    shell.run(*standing, "status", "home", "logs", code=1)
 
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Indexers and matchers are killed at any moment, fifty times each; the stream is split and merged meanwhile."""
+"""Indexers and matchers are killed at random, fifty times each, while the stream is split and merged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = "search_commit_s=0.05,search_tidy_s=0.5,search_retired_s=2,process_gone
 
 
 class Killed:
-    """Two processes of a command; one of them is killed again and again."""
+    """Two processes of a command; one of them is killed repeatedly."""
 
     def __init__(self, uri: str, *command: str) -> None:
         self._command = [sys.executable, "-m", "nadi.cli.app", *command]
@@ -54,7 +54,7 @@ class Killed:
 
 @asynccontextmanager
 async def killing(logs: Indexed, killed: Killed) -> AsyncIterator[asyncio.Task[int]]:
-    """Writes while processes are killed; how many events were written."""
+    """Write while processes are killed; yield the number of events written."""
     chance = random.Random(11)
 
     async def work() -> int:
@@ -96,7 +96,7 @@ async def test_each_event_is_found_once(logs: Indexed) -> None:
         assert (await logs.status()).indexed == written
 
 
-async def test_each_hit_is_there_once(logs: Indexed) -> None:
+async def test_each_hit_is_stored_once(logs: Indexed) -> None:
     await logs.manager.create_stream(logs.scope, "hits", 2)
     queries = StandingQueries(logs.manager, logs.scope)
     await queries.create("logs", "hits", fields=FIELDS)

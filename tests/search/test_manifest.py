@@ -1,5 +1,5 @@
-"""The records of an index and of standing queries, by themselves: whatever workers do, in whatever order, each event is
-in one shard, and each batch is done once."""
+"""The records of an index and of standing queries: whatever workers do in whatever order, each event is in one shard,
+and each batch is done once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B = SegmentProgress(0, 0.0, 0.5), SegmentProgress(1, 0.5, 1.0)
 BOTH = SegmentRange(1 << 32, 0.0, 1.0)
 
 
-def test_a_step_is_made_once() -> None:
+def test_advanced_repeated_step_raises_conflict() -> None:
     one = ShardManifest.started([A, B]).advanced(
         [IndexedRange(0, 0, 10, 1), IndexedRange(1, 0, 5, 1)], shard("a", (0, 0, 10), (1, 0, 5)), indexed=3
     )
@@ -43,13 +43,13 @@ def test_a_step_is_made_once() -> None:
         done.completed(0, 10, [BOTH])
 
 
-def test_what_follows_two_segments_is_followed_once() -> None:
+def test_completed_common_successor_is_added_once() -> None:
     one = ShardManifest.started([A, B]).completed(0, 0, [BOTH])
     assert one.positions() == {1: 0, BOTH.segment_id: -1}
     one = one.advanced([IndexedRange(BOTH.segment_id, 0, 50, 1)], shard("a", (BOTH.segment_id, 0, 50)))
     after = SegmentRange(2 << 32, 0.0, 1.0)
     one = one.completed(BOTH.segment_id, 50, [after])
-    assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the one after waits for both
+    assert one.positions() == {1: 0, BOTH.segment_id: -1}  # the successor waits for both
     one = one.completed(1, 0, [BOTH])
     assert one.segments[BOTH.segment_id].is_done
     assert [reach.segment_id for reach in one.followed] == [after.segment_id]
@@ -58,7 +58,7 @@ def test_what_follows_two_segments_is_followed_once() -> None:
     assert not has_all(one, {after.segment_id: 1})
 
 
-def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
+def test_truncated_segments_without_shards_are_removed() -> None:
     one = ShardManifest.started([A, B]).advanced([IndexedRange(0, 0, 10, 1)], shard("a", (0, 0, 10)))
     one = one.completed(0, 10, [BOTH]).completed(1, 0, [BOTH])
     assert set(one.segments) == {0, BOTH.segment_id}  # the first has a shard
@@ -69,7 +69,7 @@ def test_segments_are_forgotten_once_nothing_is_left_of_them() -> None:
     assert gone.without_retired(["a"]).retired == {}
 
 
-def test_the_past_is_indexed_by_many() -> None:
+def test_filled_part_is_added_once() -> None:
     one = ShardManifest.started([A]).divided([(0, 0, 10), (0, 10, 20)], [SegmentProgress(0, 0.0, 0.5, 20)])
     assert one.positions() == {0: 0}
     assert not has_all(one, {0: 5})
@@ -83,7 +83,7 @@ def test_the_past_is_indexed_by_many() -> None:
     assert has_all(one, {0: 30})
 
 
-def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided() -> None:
+def test_letters_of_a_span_returns_the_recorded_origin() -> None:
     one = ShardManifest.started([A, B]).advanced([IndexedRange(0, 0, 10, 1)], None)
     said = one.lettered([IndexedRange(0, 10, 25, 1)]).lettered([IndexedRange(0, 10, 20, 1)])
     past = said.divided([(0, 10, 25), (0, 25, 40)], [SegmentProgress(0, 0.0, 0.5, 40), B])
@@ -99,7 +99,7 @@ def test_letters_are_written_by_whoever_has_said_so_before_the_past_was_divided(
     assert later.advanced([IndexedRange(0, 40, 60, 1)], None).lettering == []
 
 
-def test_which_shards_are_merged() -> None:
+def test_to_merge_groups_shards_of_similar_size() -> None:
     small = [shard(str(number), docs=number) for number in range(1, 9)]
     assert [len(group) for group in to_merge(small, 8, 64, 10**6)] == [8]
     assert to_merge(small[:7], 8, 64, 10**6) == []
@@ -111,8 +111,8 @@ def test_which_shards_are_merged() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_indexers_that_know_too_little(seed: int) -> None:
-    """Three indexers, each with a manifest that may be old, change the newest by what they believe."""
+def test_indexers_with_old_manifests_index_each_event_once(seed: int) -> None:
+    """Three indexers change the newest manifest based on old copies."""
     chance = random.Random(seed)
     lengths = {0: 100, 1: 60, 1 << 32: 80, (2 << 32) | 5: 70, (2 << 32) | 6: 40}
     following = {
@@ -125,12 +125,12 @@ def test_indexers_that_know_too_little(seed: int) -> None:
     for number in range(10_000):
         if not newest.followed:
             break
-        who = chance.randrange(3)
-        if chance.random() < 0.3 or not known[who].followed:
-            known[who] = newest
-        if not known[who].followed:
+        worker = chance.randrange(3)
+        if chance.random() < 0.3 or not known[worker].followed:
+            known[worker] = newest
+        if not known[worker].followed:
             continue
-        reach = chance.choice(known[who].followed)
+        reach = chance.choice(known[worker].followed)
         segment, at = reach.segment_id, reach.reached
         try:
             if at == lengths[segment]:
@@ -140,7 +140,7 @@ def test_indexers_that_know_too_little(seed: int) -> None:
                 made = newest.advanced([IndexedRange(segment, at, end, number)], shard(str(number), (segment, at, end)))
         except PositionConflictError:
             continue
-        newest = known[who] = made
+        newest = known[worker] = made
         if chance.random() < 0.2 and len(newest.shards) > 3:
             some = chance.sample(newest.shards, 3)
             spans = joined(span for one in some for span in one.spans)
@@ -162,7 +162,7 @@ def test_gap_end_of_a_forgotten_epoch_is_no_offset() -> None:
 START = MatcherProgress.started([A, B])
 
 
-def test_a_batch_is_begun_and_done_once() -> None:
+def test_stepped_batch_is_begun_and_done_once() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)])
     assert (one.begun, one.positions()) == ({0: BegunBatch(0, 0)}, {0: 10, 1: 0})
     wrong: list[tuple[list[SegmentSpan], list[SegmentSpan]]] = [
@@ -191,7 +191,7 @@ def test_a_segment_waits_for_those_before_it() -> None:
     assert set(two.segments) == {BOTH.segment_id}
 
 
-def test_a_version_counts_from_what_is_begun_with_it() -> None:
+def test_version_counts_from_batches_begun_with_it() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)]).joined("g", is_held=False)
     assert (one.version, one.groups) == (1, {"g": 1})
     one = one.stepped([], [SegmentSpan(1, 0, 5)])
@@ -203,7 +203,7 @@ def test_a_version_counts_from_what_is_begun_with_it() -> None:
     assert one.forgotten(["q"], ["g"]) == MatcherProgress(one.segments, version=2)
 
 
-def test_nothing_is_begun_while_a_past_is_left() -> None:
+def test_held_group_blocks_new_batches() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)]).joined("g", is_held=True)
     with pytest.raises(HeldError):
         one.stepped([SegmentSpan(0, 0, 10)], [SegmentSpan(0, 10, 20)])
@@ -227,7 +227,7 @@ def test_a_group_is_added_and_led_and_held() -> None:
     assert held.joined_from_past("g") is None
 
 
-def test_done_is_what_is_written() -> None:
+def test_done_positions_exclude_begun_batches() -> None:
     one = START.stepped([], [SegmentSpan(0, 0, 10)])
     assert (one.positions(), one.done_positions()) == ({0: 10, 1: 0}, {0: 0, 1: 0})
     assert one.stepped([SegmentSpan(0, 0, 10)], [], gaps=2).gaps == 2

@@ -1,4 +1,4 @@
-"""Standing queries fit the events that tantivy finds with them, whatever anchors they have."""
+"""Standing queries match the same events as tantivy, whatever their anchors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ZEROS = [0, 0.0, -0.0]
 LEVELS = ["error", "err or", "E*", "info"]
 
 
-def some_event(chance: random.Random) -> bytes:
+def random_event(chance: random.Random) -> bytes:
     event: dict[str, object] = {}
     if chance.random() < 0.9:
         texts = [" ".join(chance.choices(WORDS, k=chance.randrange(6))) for _ in range(chance.choice([1, 1, 2]))]
@@ -45,14 +45,14 @@ def some_event(chance: random.Random) -> bytes:
     return msgspec.json.encode(event)
 
 
-def some_query(chance: random.Random, depth: int = 0) -> str:
+def random_query(chance: random.Random, depth: int = 0) -> str:
     kind = chance.randrange(15 if depth < 3 else 11)
     if kind == 11:
-        return f"-({some_query(chance, depth + 1)})"
+        return f"-({random_query(chance, depth + 1)})"
     if kind == 12:
-        return "(" + " OR ".join(some_query(chance, depth + 1) for _ in range(chance.randrange(2, 4))) + ")"
+        return "(" + " OR ".join(random_query(chance, depth + 1) for _ in range(chance.randrange(2, 4))) + ")"
     if kind > 12:
-        return " ".join(f"({some_query(chance, depth + 1)})" for _ in range(chance.randrange(2, 4)))
+        return " ".join(f"({random_query(chance, depth + 1)})" for _ in range(chance.randrange(2, 4)))
     low, high = chance.randrange(-4, 5), chance.randrange(-4, 5)
     open_, close = chance.choice("[{"), chance.choice("]}")
     return [
@@ -71,14 +71,14 @@ def some_query(chance: random.Random, depth: int = 0) -> str:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_queries_fit_what_is_found(seed: int) -> None:
+def test_matcher_finds_the_same_events_as_tantivy(seed: int) -> None:
     chance = random.Random(seed)
-    events = [some_event(chance) for _ in range(300)]
+    events = [random_event(chance) for _ in range(300)]
     block, _ = whole_events(memoryview(bytes(frame_events(events))))
     built = build([EventRun(0, [block], np.arange(len(events)))], "json", ALL)
     assert built.unfit == []
     assert built.parts is not None
-    texts = {f"q{number}": some_query(chance) for number in range(150)}
+    texts = {f"q{number}": random_query(chance) for number in range(150)}
     queries = {name: Query(bind(parse(text).node, ALL)) for name, text in texts.items()}
     with work_folder() as folder:
         make_empty(folder, ALL)
@@ -144,7 +144,7 @@ def test_the_rarest_word_is_the_anchor() -> None:
         ("path:/a", "/a\\/b", False),
     ],
 )  # fmt: skip
-def test_values_that_are_easily_mistaken(query: str, value: object, is_found: bool) -> None:
+def test_matcher_distinguishes_similar_values(query: str, value: object, is_found: bool) -> None:
     event = {query.partition(":")[0]: value}
     matcher = Matcher({"q": Query(bind(parse(query).node, ALL))}, "json", ALL)
     assert matcher.matched(matcher.subject(msgspec.json.encode(event))) == ["q"] * is_found

@@ -1,4 +1,4 @@
-"""Queries over REST, on a real server that may open some stores and no others."""
+"""Queries over REST, on a real server that may open only some stores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         cut_off = rest.get(path, params={"query": "group3", "eventBytes": 10}).json()["hits"][0]
         assert (cut_off["event"], cut_off["sizeBytes"]) == ('{"message"', len(event(43, level="l1")))
         by_key = rest.get(path, params=[("key", "k"), ("key", "l")]).json()
-        assert by_key["count"] == rest.get(path).json()["count"]  # of one segment
+        assert by_key["count"] == rest.get(path).json()["count"]  # only one segment's events
         error_of(rest.get(path, params={"eventBytes": "0"}), 400)
         for wrong, where in (("wait_for", path), ("by", path), ("order", f"{path}/counts")):
             fitting = {"by": "level"} if where != path else {}
@@ -62,18 +62,18 @@ def test_queries_over_rest(tmp_path: Path) -> None:
         error_of(rest.get(f"{path}/counts"), 400)
         error_of(rest.get(f"{path}/counts", params={"by": "level", "interval": "x"}), 400)
         assert "NADI_REST_SEARCH" in error_of(rest.get("/v1/data/home/streams/others/search"), 403)
-        assert "has no search index" in error_of(rest.get("/v1/data/home/streams/none/search"), 404)
+        assert "home/none" in error_of(rest.get("/v1/data/home/streams/none/search"), 404)
         found.drop("logs")
         error_of(rest.get(path), 404)
         found.create("logs", "message:text", where=str(tmp_path / "allowed"))
         assert rest.get(path).json() == {"count": 0, "next": None, "hits": []}
         shell = Shell(server.controller_uri)
         asked = shell.run("stream", "delete", "home", "logs", stdin=b"y\n").output
-        assert "Delete stream home/logs and all its events, and its search index?" in asked
+        assert "home/logs" in asked
         assert [one.stream for one in found.list()] == ["others"]
 
 
-def test_what_search_keeps_is_told(tmp_path: Path) -> None:
+def test_rest_lists_indexes_and_standing_queries(tmp_path: Path) -> None:
     with (
         guarded(tmp_path, rest_port=0) as server,
         nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager,
@@ -82,8 +82,8 @@ def test_what_search_keeps_is_told(tmp_path: Path) -> None:
         reader, stranger = ((name, PASSWORD) for name in ("reader", "stranger"))
         manager.create_scope("home")
         data = "/v1/data/home"
-        assert root.get(f"{data}/searched").json() == []  # before there is a table for it
-        assert "no stream home/logs" in error_of(root.get(f"{data}/streams/logs/search/index"), 404)
+        assert root.get(f"{data}/searched").json() == []  # before the table exists
+        assert "home/logs" in error_of(root.get(f"{data}/streams/logs/search/index"), 404)
         for stream in ("logs", "others", "hits"):
             manager.create_stream("home", stream)
         with manager.create_writer("home", "logs") as writer:

@@ -1,4 +1,4 @@
-"""Standing queries on a real server: each hit once, in order per key, from any cut, whoever is killed."""
+"""Standing queries on a real server: each hit once, in order per key, from any cut, despite crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.search.support import Indexed, event
 pytest.importorskip("tantivy", reason="search needs tantivy")
 
 
-async def test_hits_of_what_comes(watched: Standing) -> None:
+async def test_matcher_writes_hits_of_new_events(watched: Standing) -> None:
     logs = watched.logs
     await write(logs, 0, 10)  # before
     await watched.create({"threes": "group3", "high": "ms:>=25 -group3", "none": "absent"})
@@ -35,16 +35,16 @@ async def test_hits_of_what_comes(watched: Standing) -> None:
 
 
 @pytest.mark.parametrize("step", ["begun", "written", "done"])
-async def test_a_kill_between_two_steps(watched: Standing, step: str) -> None:
+async def test_indexer_killed_between_steps_indexes_once(watched: Standing, step: str) -> None:
     logs = watched.logs
     await watched.create({"threes": "group3", "all": "*"})
-    ends: dict[str, dict[str, int]] = {}  # by query, where each segment was begun when it joined
+    ends: dict[str, dict[str, int]] = {}  # by query, the begun position of each segment when it joined
     for first in range(0, 150, 50):
         await write(logs, first, first + 50)
         await watched.crash(step)
-        await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than what is begun
-        reaches = (await watched.progress()).segments.values()
-        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.reached for one in reaches}
+        await watched.queries.add("logs", {f"late{first}": "group4"})  # in a later version than the begun batches
+        segments = (await watched.progress()).segments.values()
+        ends[f"late{first}"] = {segment_name(logs.scope, "logs", one.segment_id): one.reached for one in segments}
     async with watched.running():
         await write(logs, 150, 200)
         await watched.matched()
@@ -104,7 +104,7 @@ async def _write_slowly(logs: Indexed, first: int, last: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_who_leads_a_query_through_the_past_is_killed(watched: Standing) -> None:
+async def test_matcher_killed_during_catch_up_repeats_no_hits(watched: Standing) -> None:
     logs = watched.logs
     await write(logs, 0, 300)
     await watched.create()
@@ -131,7 +131,7 @@ async def test_queries_are_removed(watched: Standing) -> None:
         assert [one.name for one in await watched.queries.list("logs")] == ["two"]
         await write(logs, 20, 40)
         await watched.matched()
-        await watched.queries.add("logs", {"one": "group3"})  # another of that name
+        await watched.queries.add("logs", {"one": "group3"})  # another query of that name
         await write(logs, 40, 60)
         await watched.matched()
     check(await watched.found("two"), list(range(60)))
@@ -139,7 +139,7 @@ async def test_queries_are_removed(watched: Standing) -> None:
     assert (await watched.progress()).removed == {}
     await watched.queries.remove("logs", ["one", "two"])
     assert (await watched.progress()).groups == {}
-    with pytest.raises(NotFoundError, match="no standing query 'one'"):
+    with pytest.raises(NotFoundError, match="'one'"):
         await watched.queries.remove("logs", "one")
 
 
@@ -155,7 +155,7 @@ async def test_a_sealed_stream_is_matched_to_its_end(watched: Standing) -> None:
     check(await watched.found("fours"), [4, 14, 24])
 
 
-async def test_stopped_and_dropped(watched: Standing) -> None:
+async def test_stop_ends_workers_and_delete_removes_all(watched: Standing) -> None:
     await watched.create({"threes": "group3"})
     _, task = watched.start()
     await write(watched.logs, 0, 10)
@@ -168,7 +168,7 @@ async def test_stopped_and_dropped(watched: Standing) -> None:
     await watched.queries.drop("logs")
     await asyncio.wait_for(task, 60)
     check(await watched.found("threes"), [3, 13])
-    with pytest.raises(NotFoundError, match="no standing queries"):
+    with pytest.raises(NotFoundError):
         await watched.queries.status("logs")
     definitions = watched.queries._definitions
     left = entries_of(definitions.stores, definitions.scope, definitions.table, b"standing")
@@ -187,7 +187,7 @@ async def test_large_events_and_many_hits(watched: Standing) -> None:
     assert sum(one["event"] is None for one in hits) == 1_200
 
 
-async def test_what_can_not_be_a_standing_query(watched: Standing) -> None:
+async def test_create_invalid_standing_query_fails(watched: Standing) -> None:
     queries = watched.queries
     with pytest.raises(NotFoundError):
         await queries.add("logs", {"a": "b"})
@@ -195,7 +195,7 @@ async def test_what_can_not_be_a_standing_query(watched: Standing) -> None:
     for options in ({}, {"format": "json"}, {"fields": "a:b"}, {"fields": "a:text", "format": "xml"}):
         with pytest.raises(InvalidArgumentError):
             await queries.create("logs", "unfit", **options)
-    with pytest.raises(InvalidArgumentError, match="never end"):
+    with pytest.raises(InvalidArgumentError):
         await queries.create("logs", "logs", fields="a:text")
     with pytest.raises(NotFoundError):
         await queries.create("logs", "nothing", fields="a:text")
@@ -203,7 +203,7 @@ async def test_what_can_not_be_a_standing_query(watched: Standing) -> None:
     with pytest.raises(AlreadyExistsError):
         await queries.create("logs", "hits", fields="a:text")
     await queries.add("logs", {"a": "group3"})
-    with pytest.raises(AlreadyExistsError, match="a standing query a"):
+    with pytest.raises(AlreadyExistsError):
         await queries.add("logs", {"b": "x", "a": "y"})
     for name, text in (("x", "("), ("x", "nothing:5"), ("x", "_since:head a"), ("x y", "a"), ("", "a")):
         with pytest.raises(InvalidArgumentError):

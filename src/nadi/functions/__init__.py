@@ -1,11 +1,11 @@
-"""Functions that streams trigger: a handler in Python, or an HTTP service, gets each event of a stream.
+"""Functions that streams trigger: a Python handler or an HTTP service gets each event of a stream.
 
-`definition` says what a function is. `supervisor` runs it: it keeps as many workers as there are segments with unread
-data (`plan`); each `worker` reads as a member of the function's reader group, calls the handler with batches
-(`handlers`), tries again and narrows, sets aside what can't be handled (`process.DeadLetter`), and writes what was
-returned (`writing`), with delivery="exactly-once" in transactions. `progress` is what others can see of it.
+`definition` defines a function. `supervisor` runs it with as many workers as its unread data needs (`plan`). Each
+`worker` reads as a member of the function's reader group, calls the handler with batches (`handlers`), retries and
+halves failed batches, writes dead letters (`process.DeadLetter`), and writes results (`writing`), with
+delivery="exactly-once" in transactions. `progress` stores the function's status.
 
-What is named here is imported when it is first asked for: the handler's process needs next to nothing of it.
+Exported names are imported on first use, because the handler's process needs few modules.
 """
 
 from __future__ import annotations

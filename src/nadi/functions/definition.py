@@ -1,4 +1,4 @@
-"""What a function is: which stream triggers it, what handles the events, and what happens with results and failures."""
+"""The definition of a function: the stream that triggers it, its handler, and the use of results and failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nadi.naming import check_name
 
 
 class FunctionOptions(TypedDict, total=False):
-    """The options of a `Function`, which are described there."""
+    """The options of a `Function`, see there."""
 
     name: str
     start: Literal["head", "tail"]
@@ -49,23 +49,23 @@ class Function:
     """A function that the events of `scope`/`stream` trigger.
 
     handler: a function of a module, or `module:name`, or `path.py:name`; it gets an event, or, if its argument is
-    annotated as a list (or `by_batch` is True), a batch; and, if it takes a second argument, a context. target: an HTTP
+    annotated as a list (or `by_batch` is True), a batch; and a context, if it takes a second argument. target: an HTTP
     service that gets the events instead.
-    name: that of its reader group, which keeps the positions; by default made of the stream's and the handler's.
-    start: where a new function begins; one that was there before continues.
+    name: of its reader group, which keeps the positions; by default derived from the stream's and the handler's names.
+    start: where a new function starts; an existing one continues.
 
-    min_workers, max_workers: of all instances together, as many between these as it takes to keep up; after `idle_s`
-    seconds in which fewer would have sufficed they become fewer.
-    batch_events, batch_ms: a batch is complete with so many events, or when its first has waited so long; 0 waits for
-    no more events than there are. Its events are all of one segment. Positions are recorded after a batch.
-    timeout_s: what one call of the handler, or one request, may take. memory_mib: what the handler's process may use.
-    retries: after the first attempt, with growing pauses from `retry_first_s` to `retry_longest_s` seconds.
-    dead_letters: the stream for events that are given up; None stops the function there. output: the stream for what
-    the handler returns; both as `stream` of the same scope, or `scope/stream`.
-    delivery: "at-least-once"; "exactly-once" writes the output in transactions, so that each event's is there exactly
-    once; "at-most-once" calls the handler with no event again, whatever fails or dies.
-    key_field: of events that are JSON objects, the field that holds the routing key. skip_damage: go on after data
-    that is damaged on the server's disk, instead of stopping.
+    min_workers, max_workers: over all instances; the number between these follows the load, and falls after `idle_s`
+    seconds in which fewer would have sufficed.
+    batch_events, batch_ms: a batch is complete with that many events, or when its first event has waited that long; 0
+    doesn't wait for more events. All events of a batch are of one segment. Positions are recorded after a batch.
+    timeout_s: limit of one call of the handler, or one request. memory_mib: limit of the handler's process.
+    retries: after the first attempt, with pauses that grow from `retry_first_s` to `retry_longest_s` seconds.
+    dead_letters: the stream for events that fail for good; None stops the function at the first. output: the stream for
+    the handler's results; both as `stream` of the same scope, or `scope/stream`.
+    delivery: "at-least-once"; "exactly-once" writes the output in transactions, so that the output of each event is
+    stored once; "at-most-once" never calls the handler with an event again.
+    key_field: of events that are JSON objects, the field with the routing key. skip_damage: continue after data that is
+    damaged on the server's disk, instead of stopping.
     """
 
     scope: str
@@ -95,21 +95,23 @@ class Function:
         check_name("scope", self.scope)
         check_name("stream", self.stream)
         if self.start not in ("head", "tail"):
-            raise InvalidArgumentError(f"a function starts at the head or at the tail, not at {self.start!r}")
+            raise InvalidArgumentError(f"start must be head or tail, not {self.start!r}")
         check_delivery(self.delivery)
         try:
             msgspec.convert({option: getattr(self, option) for option in _OPTIONS}, FunctionOptions)
         except msgspec.ValidationError as error:
-            raise InvalidArgumentError(f"a function's options: {error}") from None
+            raise InvalidArgumentError(f"invalid function option: {error}") from None
         if (self.handler is None) == (self.target is None):
-            raise InvalidArgumentError("a function has a handler or a target, one of them")
+            raise InvalidArgumentError("a function needs either a handler or a target: pass one of them")
         if self.handler is not None:
             reference_of(self.handler)
             if not isinstance(self.handler, str):
                 takes_context(self.handler)
         for option in ("by_batch", "memory_mib"):
             if self.target is not None and getattr(self, option) is not None:
-                raise InvalidArgumentError(f"{option} is about a handler, and a target has none")
+                raise InvalidArgumentError(
+                    f"{option} needs a handler: remove it, or pass a handler instead of a target"
+                )
         for option, least, most in (
             ("min_workers", 0, FUNCTION_WORKERS),
             ("max_workers", max(self.min_workers, 1), FUNCTION_WORKERS),
@@ -124,28 +126,30 @@ class Function:
         ):
             value = getattr(self, option)
             if value is not None and not least <= value <= most:
-                raise InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {value:,}")
+                raise InvalidArgumentError(f"{option} must be {least:,} to {most:,}, not {value:,}")
         if self.batch_ms and self.batch_events == 1:
-            raise InvalidArgumentError("batch_ms waits for more events, and batch_events=1 allows no more")
+            raise InvalidArgumentError("batch_ms has no effect with batch_events=1: raise batch_events")
         if self.delivery == EXACTLY_ONCE and self.output is None:
-            raise InvalidArgumentError("exactly once is about what is written to an output stream: name one (output)")
+            raise InvalidArgumentError("exactly-once delivery needs an output stream: set output")
         if self.key_field is not None:
             parse_path(self.key_field, "key_field")
-        for what, stream in (("output", self.output), ("dead-letter", self.dead_letters)):
+        for kind, stream in (("output", self.output), ("dead-letter", self.dead_letters)):
             if stream is not None and self._full(stream) == f"{self.scope}/{self.stream}":
-                raise InvalidArgumentError(f"the {what} stream is the function's own: it would never end")
+                raise InvalidArgumentError(
+                    f"the {kind} stream can't be the function's input stream: name another stream"
+                )
         if not self.name:
-            object.__setattr__(self, "name", self._made_name())
+            object.__setattr__(self, "name", self._default_name())
         check_name("reader group", self.name, max_chars=PREFIXED_NAME_MAX_CHARS)
 
-    def _made_name(self) -> str:
+    def _default_name(self) -> str:
         if self.handler is not None:
-            where, _, name = reference_of(self.handler).rpartition(":")
-            what = f"{re.split(r'[./]', where.removesuffix('.py'))[-1]}-{name}"
+            location, _, name = reference_of(self.handler).rpartition(":")
+            suffix = f"{re.split(r'[./]', location.removesuffix('.py'))[-1]}-{name}"
         else:
             assert self.target is not None
-            what = self.target.url.partition("://")[2]
-        return f"{self.stream}-{re.sub(r'[^A-Za-z0-9.-]+', '-', what).strip('-')}"[:PREFIXED_NAME_MAX_CHARS]
+            suffix = self.target.url.partition("://")[2]
+        return f"{self.stream}-{re.sub(r'[^A-Za-z0-9.-]+', '-', suffix).strip('-')}"[:PREFIXED_NAME_MAX_CHARS]
 
     def _full(self, stream: str) -> str:
         scope, _, name = stream.rpartition("/")
@@ -171,10 +175,10 @@ class Function:
         return self.target.url
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the handler, as in a test of it."""
+        """Call the handler, for tests of it."""
         handler = load(self.handler) if isinstance(self.handler, str) else self.handler
         if handler is None:
-            raise InvalidArgumentError("this function has a target instead of a handler: it can't be called")
+            raise InvalidArgumentError("this function can't be called: it has a target instead of a handler")
         return handler(*arguments)
 
     def changed(self, **options: Unpack[FunctionOptions]) -> Function:
@@ -182,13 +186,13 @@ class Function:
 
 
 def function(scope: str, stream: str, **options: Unpack[FunctionOptions]) -> Callable[[HandlerFunction], Function]:
-    """Make a function of the handler below: a decorator.
+    """Return a decorator that makes a function of a handler.
 
-    >>> from nadi.functions import Event, function
+    >>> from nadi.functions import HandlerEvent, function
     >>> @function("home", "meters", output="bills", name="billing")
-    ... def bill(event: Event) -> str:
+    ... def bill(event: HandlerEvent) -> str:
     ...     return f"{int(event.data) * 2} cents"
-    >>> bill.name, bill(Event(b"12", "home/meters/0.#epoch.0", 0))
+    >>> bill.name, bill(HandlerEvent(b"12", "home/meters/0.#epoch.0", 0))
     ('billing', '24 cents')
     """
 
@@ -199,16 +203,16 @@ def function(scope: str, stream: str, **options: Unpack[FunctionOptions]) -> Cal
 
 
 def function_of(reference: str, scope: str | None, stream: str | None, options: FunctionOptions) -> Function:
-    """Return the function that a reference names, with these options: of a decorated handler they replace its own.
+    """Return the function that a reference names; these options override a decorated handler's.
 
-    InvalidArgumentError where a plain handler lacks a scope or a stream. What the handler's module raises passes.
+    InvalidArgumentError if a plain handler lacks a scope or a stream. Errors of the handler's module pass unchanged.
     """
-    found = load(reference)
-    if not isinstance(found, Function):
+    loaded = load(reference)
+    if not isinstance(loaded, Function):
         if scope is None or stream is None:
-            raise InvalidArgumentError(f"{reference} is a plain function: say what triggers it, --scope and --stream")
-        takes_context(found)
+            raise InvalidArgumentError(f"{reference} is a plain function: pass --scope and --stream")
+        takes_context(loaded)
         return Function(scope=scope, stream=stream, handler=reference, **options)
-    given = {name.name: getattr(found, name.name) for name in fields(Function)} | dict(options)
-    given |= {"scope": scope or found.scope, "stream": stream or found.stream, "handler": reference}
-    return Function(**given)
+    arguments = {name.name: getattr(loaded, name.name) for name in fields(Function)} | dict(options)
+    arguments |= {"scope": scope or loaded.scope, "stream": stream or loaded.stream, "handler": reference}
+    return Function(**arguments)

@@ -1,15 +1,14 @@
-"""How many workers a function has: by how fast events come, how fast a worker handles them, and how many wait. Pure.
+"""Plans a function's number of workers from the rate of events, the workers' speed and the backlog. Pure.
 
-Two questions with different answers, so that a number that suffices stays:
+Growing and shrinking have different rules, so that a sufficient number is stable:
 
-- *More*, at once, when the function is behind: what waits would take over `BEHIND_S` at the rate at which events were
-  handled, for `SURE_S` in a row. There become as many workers as the events that come need, and those that wait to be
-  handled within `CATCH_UP_S`, at the rate that each worker was measured to reach.
-- *Fewer* only after `idle_s` in which fewer would always have sufficed: which handle what comes while they work for
-  `BUSY_MOST` of their time, even if the most active segments are all with one of them.
+- *More*, at once, if the backlog has been over `BEHIND_S` for `SURE_S`, at the rate at which events were handled. The
+number becomes that needed for new events and to handle the backlog within `CATCH_UP_S`, at each worker's measured
+speed. - *Fewer* only after `idle_s` in which fewer would always have sufficed: they would be busy at most `BUSY_MOST`
+of their time, even if one worker had all of the most active segments.
 
 Rates are means over `RATE_S`. All instances of a function (several `nadi function run`, on one machine or many) see the
-same readers in the group, and plan by the same rule without asking each other: of too many, the last by name go.
+same readers in the group, and plan by the same rule without communication: of too many, the last by name stop.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from nadi.process.worker import Recent
 RATE_S, SURE_S = 10.0, 2.0
 BEHIND_S, CATCH_UP_S = 5.0, 10.0
 BUSY_MOST = 0.75
-_ALIKE = 1.1  # a busiest worker with so much more than the least possible is as good
+_ALIKE = 1.1  # tolerated load of the busiest worker, relative to the minimum
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Of a segment: up to where it is recorded as handled, and up to where it is written."""
+    """A segment's positions: recorded as handled, and written."""
 
     handled: int
     written: int
@@ -37,7 +36,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What this instance's workers have done since it started, all together."""
+    """The work of this instance's workers since it started."""
 
     busy_s: float = 0.0
     size_bytes: int = 0
@@ -45,21 +44,21 @@ class WorkDone:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChange:
-    """What an instance does next: `start` so many workers, and `stop` these."""
+    """The next action of an instance: `start` a number of workers, and `stop` the named ones."""
 
     start: int = 0
     stop: tuple[str, ...] = ()
 
 
 class WorkerPlan:
-    """Of one instance, for all: from `least` to `most` workers."""
+    """The plan of one instance: from `least` to `most` workers over all instances."""
 
     def __init__(self, least: int, most: int, idle_s: float) -> None:
         self._least, self._most, self._idle_s = least, most, idle_s
-        self._looks = Recent[tuple[Mapping[str, Ends], WorkDone]](RATE_S)  # since the number of workers changed
+        self._polls = Recent[tuple[Mapping[str, Ends], WorkDone]](RATE_S)  # polls since the number of workers changed
         self._count = 0
         self._behind_since: float | None = None
-        self._needed: deque[tuple[float, int]] = deque()  # in the last `idle_s`, without what later ones reach
+        self._needed: deque[tuple[float, int]] = deque()  # of the last `idle_s`; entries below a later one are dropped
 
     def change(
         self,
@@ -71,51 +70,51 @@ class WorkerPlan:
         *,
         is_starting: bool = False,
     ) -> WorkerChange:
-        """What to do at `now` seconds, with these segments, these workers here and those elsewhere. is_starting: some
-        have yet to begin, and the number stays as it is.
+        """Return the action at `now` seconds, given the segments, this instance's and other workers.
+        is_starting: some workers have yet to start, so the number stays.
 
         >>> plan = WorkerPlan(0, 3, idle_s=60.0)
         >>> waiting = {"0": Ends(0, 1000), "1": Ends(0, 1000)}
-        >>> plan.change(0.0, waiting, Work(), [], [])
-        Change(start=1, stop=())
+        >>> plan.change(0.0, waiting, WorkDone(), [], [])
+        WorkerChange(start=1, stop=())
         """
         everyone = sorted({*own, *others})
         if len(everyone) != self._count or is_starting:
             if len(everyone) > self._count:
-                self._after_a_while(now, len(everyone))
+                self._delayed(now, len(everyone))
             self._count, self._behind_since = len(everyone), None
-            self._looks.items.clear()
-        self._looks.add(now, (segments, work))
-        wanted = min(max(self._wanted(now, is_starting=is_starting), self._least), self._most)
-        if len(everyone) <= wanted:
-            return WorkerChange(start=wanted - len(everyone))
-        return WorkerChange(stop=tuple(name for name in everyone[wanted:] if name in own))
+            self._polls.items.clear()
+        self._polls.add(now, (segments, work))
+        target = min(max(self._target(now, is_starting=is_starting), self._least), self._most)
+        if len(everyone) <= target:
+            return WorkerChange(start=target - len(everyone))
+        return WorkerChange(stop=tuple(name for name in everyone[target:] if name in own))
 
-    def _wanted(self, now: float, *, is_starting: bool) -> int:
-        (began, (before, work_before)), (_, (segments, work)) = self._looks.items[0], self._looks.items[-1]
-        seconds, count = now - began, self._count
+    def _target(self, now: float, *, is_starting: bool) -> int:
+        (since, (before, work_before)), (_, (segments, work)) = self._polls.items[0], self._polls.items[-1]
+        seconds, count = now - since, self._count
         waiting = {name: ends.written - ends.handled for name, ends in segments.items()}
         if count == 0:
             return int(any(waiting.values()))
-        came = {name: max(ends.written - before.get(name, ends).written, 0) for name, ends in segments.items()}
-        if not any(waiting.values()) and not any(came.values()):
-            return self._after_a_while(now, 0)
+        arrived = {name: max(ends.written - before.get(name, ends).written, 0) for name, ends in segments.items()}
+        if not any(waiting.values()) and not any(arrived.values()):
+            return self._delayed(now, 0)
         if is_starting or seconds < SURE_S:
             return count
         handled = sum(max(ends.handled - before.get(name, ends).handled, 0) for name, ends in segments.items())
-        demand = [came[name] / seconds + waiting[name] / CATCH_UP_S for name in segments]
+        demand = [arrived[name] / seconds + waiting[name] / CATCH_UP_S for name in segments]
         if sum(waiting.values()) * seconds <= BEHIND_S * handled:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
         elif now - self._behind_since >= SURE_S:
-            self._after_a_while(now, count)
+            self._delayed(now, count)
             return max(count, workers_behind(demand, handled / seconds / count))
         busy_s, size_bytes = work.busy_s - work_before.busy_s, work.size_bytes - work_before.size_bytes
-        return self._after_a_while(now, workers_at_ease(demand, size_bytes / busy_s if busy_s else 0.0))
+        return self._delayed(now, workers_at_ease(demand, size_bytes / busy_s if busy_s else 0.0))
 
-    def _after_a_while(self, now: float, needed: int) -> int:
-        """Return the number that there is, or, if fewer have sufficed for `idle_s`, the most of those."""
+    def _delayed(self, now: float, needed: int) -> int:
+        """Return the current number, or, if fewer have sufficed for `idle_s`, the largest of these."""
         while self._needed and self._needed[0][0] <= now - self._idle_s:
             self._needed.popleft()
         while self._needed and self._needed[-1][1] <= needed:
@@ -125,12 +124,12 @@ class WorkerPlan:
 
 
 def workers_behind(demand: Sequence[float], per_worker: float) -> int:
-    """Return how many workers handle so many bytes a second of each segment, if each handles `per_worker`, and the
-    segments are shared evenly; no more than are of use.
+    """Return how many workers handle this demand (bytes per second by segment), if each handles `per_worker` and
+    segments are shared evenly; at most as many as can be used.
 
     >>> workers_behind([400.0, 400.0, 400.0], 500.0)
     3
-    >>> workers_behind([2000.0, 10.0, 10.0], 500.0)  # the first segment is with one worker, whatever there are
+    >>> workers_behind([2000.0, 10.0, 10.0], 500.0)  # one worker has the first segment in any case
     1
     """
     of_use = workers_at_ease(demand, per_worker)
@@ -138,8 +137,8 @@ def workers_behind(demand: Sequence[float], per_worker: float) -> int:
 
 
 def workers_at_ease(demand: Sequence[float], per_worker: float) -> int:
-    """Return the fewest workers of which none is busy for over `BUSY_MOST` of its time, however the segments are shared
-    among them; if the busiest can't be spared that, as many as ease it.
+    """Return the fewest workers that are all busy at most `BUSY_MOST` of the time, however the segments are
+    shared; if that is impossible, the number that relieves the busiest.
 
     >>> workers_at_ease([400.0, 400.0, 400.0], 1200.0)
     2

@@ -1,8 +1,8 @@
-"""What others can see of a function: a record in the table of its reader group, which goes with the group, and beside
-it what each instance, one `nadi function run`, says of itself (`process.members`).
+"""The status of a function: a record in the table of its reader group, deleted with the group, and the reports of its
+instances, one for each `nadi function run` (`process.members`).
 
-The record has the counters of each instance that runs, and in `ended` those of all that have ended. An instance changes
-it at most once a second, and not while nothing happens.
+The record has the counters of each running instance, and in `ended` the sums of those that have ended. An instance
+updates it at most once a second, and only after changes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MEMBER_KEYS = "instance/"
 
 
 class FunctionCounts(msgspec.Struct, frozen=True):
-    """events: handled; outputs: written; failures: of calls; retries: after pauses; dead_letters: events set aside;
-    gaps: places where data was gone, or damaged and skipped; starts: of workers."""
+    """Totals. events: handled; outputs: written; failures: of calls; retries: after pauses; dead_letters: written;
+    gaps: of truncated or skipped damaged data; starts: of workers."""
 
     events: int = 0
     outputs: int = 0
@@ -41,13 +41,13 @@ class FunctionCounts(msgspec.Struct, frozen=True):
     starts: int = 0
 
     def __add__(self, other: FunctionCounts) -> FunctionCounts:
-        mine, its = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
-        return FunctionCounts(*(one + two for one, two in zip(mine, its, strict=True)))
+        own, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return FunctionCounts(*(first + second for first, second in zip(own, others, strict=True)))
 
 
 class FunctionRecord(msgspec.Struct, frozen=True):
-    """A function as others see it. by_instance: counters by the instances' names; ended: of those that have ended, or
-    died. last_error: of all, and when it was, in milliseconds since 1970. is_stopped: its instances end."""
+    """The stored record of a function. by_instance: counters by instance name; ended: sums of those that have ended.
+    last_error: of all instances; last_error_ms: its time in milliseconds since 1970. is_stopped: its instances end."""
 
     name: str
     stream: str
@@ -65,14 +65,14 @@ class FunctionRecord(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> FunctionCounts:
-        """Of all instances, since the function was created."""
+        """The totals of all instances since the function was created."""
         return sum(self.by_instance.values(), start=self.ended)
 
     def with_counters(self, instance: str, counters: Counters, known: Collection[str]) -> FunctionRecord:
-        """With what an instance has done; those that aren't known any more have ended."""
+        """Return a copy with an instance's counters; instances that aren't known have ended."""
         by_instance = {name: counts for name, counts in self.by_instance.items() if name in known}
-        gone = (counts for name, counts in self.by_instance.items() if name not in known)
-        record = replace(self, by_instance=by_instance | {instance: counters.counts}, ended=sum(gone, start=self.ended))
+        dead = (counts for name, counts in self.by_instance.items() if name not in known)
+        record = replace(self, by_instance=by_instance | {instance: counters.counts}, ended=sum(dead, start=self.ended))
         if counters.last_error_ms <= self.last_error_ms:
             return record
         return replace(record, last_error=counters.last_error, last_error_ms=counters.last_error_ms)
@@ -88,7 +88,7 @@ class Counters:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While one more worker has events in hand."""
+        """Count a worker as busy meanwhile."""
         self._count_busy(1)
         try:
             yield
@@ -97,8 +97,8 @@ class Counters:
 
     @contextmanager
     def storing(self, share: float) -> Iterator[None]:
-        """While a worker stores what it made of that share of a full batch, so much of the time counts as busy: with
-        the rest of the batch it would take no longer, and a worker with little to do could do more."""
+        """Count a worker that stores the results of a share of a full batch as partly busy: a full batch would take the
+        same time, so a worker with small batches has spare capacity."""
         self._count_busy(share - 1)
         try:
             yield
@@ -132,15 +132,15 @@ class Counters:
 
 
 class FunctionProgressRecord:
-    """The record of the function `name` of a scope, and who runs it."""
+    """The record of the function `name` of a scope, and its running instances."""
 
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
         self._stores, self._scope, self._table = stores_of(manager), scope, READER_GROUP_PREFIX + name
         kind = RecordKind(
             "the record of function",
             scope,
-            f"delete the function, which then begins anew: `nadi function delete {scope} {{}}`".format,
-            lambda name: NotFoundError(f"there is no function {scope}/{name}: see `nadi function list {scope}`"),
+            f"delete the function, then run it again: `nadi function delete {scope} {{}}`".format,
+            lambda name: NotFoundError(f"function {scope}/{name} doesn't exist: see `nadi function list {scope}`"),
             lambda name, value: msgspec.msgpack.decode(value, type=FunctionRecord),
             msgspec.msgpack.encode,
             key=b"function",
@@ -156,7 +156,7 @@ class FunctionProgressRecord:
     async def report(
         self, function: Function, members: Members, counters: Counters, *, begins: bool = False
     ) -> FunctionRecord | None:
-        """Note what an instance has done; return the newest record. begins: whether it has just been started."""
+        """Store an instance's counters; return the newest record. begins: whether the instance has just started."""
 
         def changed(stored: FunctionRecord | None) -> FunctionRecord:
             stream = f"{function.scope}/{function.stream}"
@@ -175,12 +175,12 @@ class FunctionProgressRecord:
         return await self.record.put(changed)
 
     async def stop(self) -> None:
-        """Have all instances finish what they have in hand, and end; NotFoundError if there is no such function."""
+        """Stop all instances after their current batches; NotFoundError."""
         await self.record.change(lambda record: replace(record, is_stopped=True))
 
 
 async def functions_of(manager: StreamManager, scope: str) -> tuple[dict[str, FunctionRecord], list[Unreadable]]:
-    """Return the scope's functions, by name, with what they have done; and those whose records are damaged, or of a
-    newer nadi, which can be deleted."""
+    """Return the scope's functions by name, and those whose records are damaged or of a newer nadi, which can be
+    deleted."""
     names = await manager.reader_group_manager(scope).list_reader_groups()
     return await readable({name: FunctionProgressRecord(manager, scope, name).record for name in names})

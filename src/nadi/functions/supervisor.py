@@ -1,8 +1,8 @@
-"""Running a function: in a program of its own (`run`), or beside other things in an event loop (`serve`).
+"""Runs a function as a program (`run`) or in an event loop (`serve`).
 
-A supervisor keeps as many workers as the function needs, from none to many, and tells others what they do. While there
-are workers, it looks every second at how far the segments are written and handled. Without any, it waits at the tails
-of the segments, where the server answers once there is data, and nobody of the function is in the group.
+A supervisor keeps as many workers as the function needs, from none to many, and reports their status. While there are
+workers, it polls the segments' written and handled positions every second. Without workers, the group doesn't have
+readers, and the supervisor waits for data at the segments' tails with pending reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nadi.process.segment_follower import Follower, SegmentProgress
 
 log = logging.getLogger("nadi.functions")
 _REFRESH_MS = 250
-_numbers = itertools.count(1)  # of this process's workers, whatever function they are of
+_numbers = itertools.count(1)  # of this process's workers, over all functions
 
 
 def run(
@@ -49,28 +49,28 @@ def run(
     credentials: Credentials | None = None,
     trust_store: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Run a function until Ctrl-C or SIGTERM: what is being handled is finished and recorded, then this returns. It
-    also returns once everything in a sealed stream was handled.
+    """Run a function until Ctrl-C or SIGTERM, then finish and record current events. Also returns once a sealed stream
+    is handled completely.
 
-    FunctionStoppedError at an event that is given up, without a dead-letter stream; FunctionError if the handler can't
-    be loaded. Logs go to `logging`, which is set up to write to standard error if nothing else was.
+    FunctionStoppedError for an event that fails for good without a dead-letter stream; FunctionError if the handler
+    can't be loaded. Logs go to `logging`, by default to standard error.
 
     >>> from nadi.functions import Function, run
     >>> run(Function(scope="home", stream="meters", handler="billing:bill"))  # doctest: +SKIP
     """
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs each request
     run_program(lambda manager, stop: serve(function, manager, stop=stop), controller_uri, credentials, trust_store)
 
 
 async def serve(
     function: Function, manager: StreamManager, *, stop: asyncio.Event | None = None, step: Step = lambda name: None
 ) -> None:
-    """Run a function with a client of `nadi.client.aio`, until `stop` is set; see `run`.
+    """Run a function with a client of `nadi.client.aio` until `stop` is set; see `run`.
 
     step: with delivery="exactly-once", called after each step of a batch: "begun", "written", "recorded", "committed".
     """
     if not isinstance(function, Function):
-        raise InvalidArgumentError(f"{function!r} is no Function: make one of it, or decorate it with @function")
+        raise InvalidArgumentError(f"{function!r} is not a Function: decorate it with @function, or pass a Function")
     await Supervisor(function, manager, step).run(stop if stop is not None else asyncio.Event())
 
 
@@ -91,8 +91,8 @@ def _handler_of(function: Function, worker: str, logger: logging.Logger) -> Hand
 
 
 async def ends_of(manager: StreamManager, offsets: Mapping[str, int]) -> Mapping[str, Ends]:
-    """Return how far each segment is handled, of which the group is at an offset, and how far it is written; one that
-    is sealed, or was truncated away, and only has to be left, has one byte after its position."""
+    """Return the handled and written positions of each segment, from the group's offsets; a sealed or truncated segment
+    that only needs to be completed counts as one unread byte."""
     stores, limit = stores_of(manager), asyncio.Semaphore(FUNCTION_PROBES)
 
     async def ends(segment: str, offset: int) -> Ends:
@@ -119,19 +119,19 @@ class Supervisor:
         self._progress = FunctionProgressRecord(manager, function.scope, function.name)
         self._members = self._progress.members()
         self._workers: dict[asyncio.Task[None], FunctionWorker] = {}
-        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # limits parallel starts: the first start sooner
         self._reported: object = None
         self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, or everything in a sealed stream was handled. FunctionStoppedError and other errors
-        that retrying can't mend, once all workers have ended."""
+        """Run until `stop` is set, or a sealed stream is handled completely. FunctionStoppedError and other permanent
+        errors, once all workers have ended."""
         group, self._stop = await self._prepare(), stop
         stopping = asyncio.create_task(stop.wait())
         beat = asyncio.create_task(each_beat(self._report))
         backoff = Backoff(first_s=0.2, longest_s=5.0)
         try:
-            await self._present(group)
+            await self._live_state(group)
             await settle_all(group, self._writers, self._log)
             while not stopping.done():
                 try:
@@ -139,7 +139,7 @@ class Supervisor:
                         break
                     backoff.reset()
                 except UnavailableError as error:
-                    self._log.warning("trying again: %s", error)
+                    self._log.warning("retrying: %s", error)
                     await asyncio.wait([stopping], timeout=backoff.take())
         except NadiError as error:
             self._counters.stopped(str(error))
@@ -148,14 +148,14 @@ class Supervisor:
             stopping.cancel()
             await self._end(beat)
 
-    # --- before and after ---------------------------------------------------------------------
+    # --- start and end ---------------------------------------------------------------------
 
     async def _prepare(self) -> ReaderGroup:
-        """The function's group, made if it is new. FunctionError, StreamNotFoundError: it can't run so."""
+        """Return the function's group, created if it is new. FunctionError, StreamNotFoundError."""
         function, manager = self._function, self._manager
         handler = _handler_of(function, "w0", self._log)
         try:
-            await handler.start()  # to see at once that it can be
+            await handler.start()  # fail now if it can't start
         finally:
             await handler.close()
         for stream in (function.output_stream, function.dead_letter_stream):
@@ -171,19 +171,20 @@ class Supervisor:
         state = await shared_state_of(group).read()
         if state.streams != (f"{function.scope}/{function.stream}",):
             raise FunctionError(
-                f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
+                f"reader group {function.name} exists and reads {', '.join(state.streams)}: choose another name for "
+                "the function"
             )
         await self._check_others()
         await self._report(begins=True)
         return group
 
     async def _check_others(self) -> None:
-        """FunctionError if another instance runs that does something else with events."""
+        """Raise FunctionError if a running instance has another handler, output, dead letters or delivery."""
         record, function = await self._progress.record.find(), self._function
         if record is None:
             return
         running = await self._progress.running()
-        for what, theirs, ours in (
+        for option, theirs, ours in (
             ("handled by", record.handled_by, function.handled_by),
             ("output", record.output, function.output_stream),
             ("dead letters", record.dead_letters, function.dead_letter_stream),
@@ -191,12 +192,12 @@ class Supervisor:
         ):
             if running and theirs != ours:
                 raise FunctionError(
-                    f"function {function.name} is running on {running[0].host} with other options ({what}: {theirs}, "
-                    f"here {ours}), and they would share its events: give this one another name, or stop that one first"
+                    f"function {function.name} is running on {running[0].host} with other options ({option}: {theirs}, "
+                    f"here {ours}), which would share its events: choose another name, or stop the running one first"
                 )
 
     async def _end(self, beat: asyncio.Task[None]) -> None:
-        """Let all workers finish what they have in hand; those that take too long lose it."""
+        """Let all workers finish their batches; cancel those that take too long."""
         for worker in self._workers.values():
             worker.stop()
         if self._workers:
@@ -204,7 +205,7 @@ class Supervisor:
         late = [task for task in self._workers if not task.done()]
         for task in late:
             self._log.warning(
-                "worker %s was not done after %g s: what it had in hand is handled again",
+                "worker %s didn't finish within %g s and is cancelled: its batch is handled again",
                 *(task.get_name(), FUNCTION_DRAIN_S),
             )
             task.cancel()
@@ -221,18 +222,18 @@ class Supervisor:
     # --- a round ------------------------------------------------------------------------------
 
     async def _round(self, group: ReaderGroup, stopping: asyncio.Task[bool]) -> bool:
-        """Compare what is unread with who is there, and wait; return whether everything is read."""
+        """Adjust the number of workers to the unread data, and wait; return whether a sealed stream is completed."""
         self._check_workers()
-        state = await self._present(group)
-        if state.is_completed:  # the workers find out by themselves
+        state = await self._live_state(group)
+        if state.is_completed:  # the workers end by themselves
             if self._workers:
                 await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
                 return False
             if error := await made_anew(stores_of(self._manager), state):
                 raise error
-            self._log.info("everything was handled: the stream is sealed")
+            self._log.info("the sealed stream is handled completely")
             return True
-        offsets = {name: place.offset for name, place in state.segments.items() if place.is_active}
+        offsets = {name: progress.offset for name, progress in state.segments.items() if progress.is_active}
         ends = await ends_of(self._manager, offsets)
         own = {worker.reader_id: worker for worker in self._workers.values() if not worker.is_stopping}
         leaving = {worker.reader_id for worker in self._workers.values() if worker.is_stopping}
@@ -252,26 +253,26 @@ class Supervisor:
         follower.follow(
             SegmentProgress(parse_segment_name(name)[2], 0.0, 1.0, offset) for name, offset in offsets.items()
         )
-        news = asyncio.create_task(follower.news.wait())
+        wakeup = asyncio.create_task(follower.wakeup.wait())
         try:
-            await asyncio.wait([stopping, news], timeout=FUNCTION_IDLE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopping, wakeup], timeout=FUNCTION_IDLE_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
+            wakeup.cancel()
             follower.close()
         return False
 
-    async def _present(self, group: ReaderGroup) -> GroupState:
-        """The group's state, without the workers of instances that aren't there any more."""
+    async def _live_state(self, group: ReaderGroup) -> GroupState:
+        """Return the group's state, without the readers of dead instances."""
         shared = shared_state_of(group)
         state = await shared.read()
-        if all(member_of(reader) in self._members.there for reader in state.readers):
+        if all(member_of(reader) in self._members.live for reader in state.readers):
             return state
-        await self._members.look()  # behind the state: an instance says that it is there before its workers join
-        gone = [reader for reader in state.readers if member_of(reader) not in self._members.there]
-        if not gone:
+        await self._members.refresh()  # after reading the state: an instance reports before its workers join
+        dead = [reader for reader in state.readers if member_of(reader) not in self._members.live]
+        if not dead:
             return state
-        self._log.warning("workers of instances that died: going on where they were: %s", ", ".join(gone))
-        return await shared.change(lambda newest: newest.apply(*(Leave(reader) for reader in gone)))
+        self._log.warning("taking over from workers of dead instances: %s", ", ".join(dead))
+        return await shared.change(lambda newest: newest.apply(*(Leave(reader) for reader in dead)))
 
     def _start(self, group: ReaderGroup) -> None:
         number = next(_numbers)
@@ -294,25 +295,25 @@ class Supervisor:
         self._log.info("worker %s started", name)
 
     def _check_workers(self) -> None:
-        """Forget workers that have ended; raise the error of one that failed."""
+        """Remove workers that have ended; raise the error of one that failed."""
         for task in [task for task in self._workers if task.done()]:
             del self._workers[task]
             self._log.info("worker %s ended", task.get_name())
             task.result()
 
     async def _report(self, *, begins: bool = False) -> None:
-        """Say that it is there, and what was done since the last time; end if the function was stopped."""
+        """Report this instance and its counters; stop if the function was stopped."""
         counters = self._counters
         rate = round(counters.rate.per_s(), 1)
         state = "running" if self._workers else "idle"
-        await self._members.say(counters.counts.events, rate, 0, counters.last_error, state)
-        await self._members.look()
-        now = counters.counts, counters.last_error
-        if begins or now != self._reported:
+        await self._members.report(counters.counts.events, rate, 0, counters.last_error, state)
+        await self._members.refresh()
+        current = counters.counts, counters.last_error
+        if begins or current != self._reported:
             record = await self._progress.report(self._function, self._members, counters, begins=begins)
-            self._reported = now
+            self._reported = current
         else:
             record = await self._progress.record.find()
         if record is not None and record.is_stopped and not self._stop.is_set():
-            self._log.info("it was stopped: this instance ends")
+            self._log.info("the function was stopped: this instance ends")
             self._stop.set()

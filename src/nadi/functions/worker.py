@@ -1,15 +1,15 @@
-"""One worker: a reader of the function's group, and a handler of its own.
+"""One worker: a reader of the function's group, with a separate handler.
 
-It takes one batch at a time. If others took it for dead meanwhile, or an output had to be undone, it joins the group
-again; what it had not recorded is handled again, by whoever has the segment then.
+It handles one batch at a time. If the group has removed it as dead, or an output had to be undone, it joins the group
+again; events that weren't recorded are handled again by the segment's new reader.
 
-What the handler returned is stored, by `outputs`, before the position after it counts. At most once, the position is
-there already: an event that fails isn't tried again, and what it was handled with neither.
+`outputs` stores the handler's results before the position behind them is recorded. With at-most-once delivery the
+position is recorded first, and a failed event isn't retried.
 
-A batch is handled in order. Of several events that failed together, the first half is tried at once, then the
-second, and so on down to single events: so a single one that fails is found in as many steps as the batch can be
-halved, and the others are done. An event that fails alone is tried again after a pause, up to `retries` times; then
-it is given up. Nothing after an event is handled before that event is done or given up.
+A batch is handled in order. If several events failed together, the first half is tried again at once, then the second,
+and so on down to single events: a single faulty event is found in logarithmically many steps, and the others are
+handled. An event that fails alone is retried after a pause, up to `retries` times; then it fails for good. An event is
+handled only after all events before it were handled or have failed for good.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BatchRange:
 
 
 class FailureAction(Enum):
-    """What to do after a failure. GIVE_UP: set the first event of `current` aside, then call `skip`."""
+    """The action after a failure. GIVE_UP: write the first event of `current` as a dead letter, then call `skip`."""
 
     NARROWED = "narrowed"
     PAUSE = "pause"
@@ -73,44 +73,44 @@ class FailureAction(Enum):
 
 
 class Pieces:
-    """The rest of a batch of `count` events.
+    """The remaining events of a batch of `count` events.
 
     >>> pieces = Pieces(4, retries=0)
     >>> len(pieces.current)
     4
     >>> pieces.done(3)
     >>> pieces.current
-    Piece(first=3, last=4, attempt=1)
+    BatchRange(first=3, last=4, attempt=1)
     """
 
     def __init__(self, count: int, retries: int) -> None:
-        self._rest = deque([BatchRange(0, count)] if count else [])
+        self._pending = deque([BatchRange(0, count)] if count else [])
         self._retries = retries
-        self._failures = 0  # of the first event, alone
+        self._failures = 0  # of the first event when called alone
 
     @property
     def current(self) -> BatchRange | None:
-        return self._rest[0] if self._rest else None
+        return self._pending[0] if self._pending else None
 
     def done(self, count: int) -> None:
-        piece = self._rest.popleft()
+        piece = self._pending.popleft()
         if count:
             self._failures = 0
         if count < len(piece):
-            self._rest.appendleft(BatchRange(piece.first + count, piece.last, 1 if count else piece.attempt))
+            self._pending.appendleft(BatchRange(piece.first + count, piece.last, 1 if count else piece.attempt))
 
     def skip(self) -> int:
-        """Give the first event up; return how often it was tried."""
-        attempts = self._rest[0].attempt
+        """Skip the first event, which failed for good; return the number of attempts."""
+        attempts = self._pending[0].attempt
         self.done(1)
         return attempts
 
     def failed(self, outcome: Outcome, *, redo: bool = False) -> FailureAction:
-        """Take note of a failure after those of the outcome's `done` events that `done` was called with.
+        """Record a failure, after `done` was called with the outcome's `done` events.
 
-        redo: what the outcome's `done` events gave was lost with it, so these are to be handled again, on their own.
+        redo: the outputs of these `done` events were lost, so they are handled again, separately.
         """
-        failure, piece = outcome.failure, self._rest[0]
+        failure, piece = outcome.failure, self._pending[0]
         assert failure is not None
         if redo and outcome.done:
             at = piece.first + outcome.done
@@ -125,35 +125,35 @@ class Pieces:
             return FailureAction.GIVE_UP
         return self._again(FailureAction.PAUSE, piece.first + 1)
 
-    def _again(self, verdict: FailureAction, *ends: int) -> FailureAction:
-        """Have the current piece's events up to each of these ends tried again together, and those behind as new."""
-        piece = self._rest.popleft()
+    def _again(self, action: FailureAction, *ends: int) -> FailureAction:
+        """Retry the current piece's events up to each of these ends together; those after the last end count as new."""
+        piece = self._pending.popleft()
         parts = [BatchRange(first, last, piece.attempt + 1) for first, last in pairwise([piece.first, *ends])]
         if ends[-1] < piece.last:
             parts.append(BatchRange(ends[-1], piece.last))
-        self._rest.extendleft(reversed(parts))
-        return verdict
+        self._pending.extendleft(reversed(parts))
+        return action
 
 
 class ResultOutputs(Protocol):
-    """Where results go: written and acknowledged before the position is noted, or both at once in transactions."""
+    """Stores results: before the position is recorded, or both at once in transactions."""
 
     def begin(self, end: int) -> None:
-        """The handler is about to get the events in hand up to `end`, or got no more than these."""
+        """Called before the handler gets the events up to `end`, and again with where it has stopped."""
 
-    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
-        """Store what was made of the events in hand from `start` to `end`, and count these as done."""
+    async def store(self, start: int, end: int, outputs: Sequence[Output], dead_letters: Sequence[Output]) -> None:
+        """Store the results of the current events from `start` to `end`, and record these as done."""
 
     async def close(self) -> None: ...
 
 
 class Stopping(Exception):
-    """The worker is to stop, and the rest of the batch is not done."""
+    """The worker is stopping, with a batch unfinished."""
 
 
 @dataclass(eq=False)
 class Delivery:
-    """Of one worker. `pause`: waits so many seconds; it raises Stopping if the worker is to stop meanwhile."""
+    """Delivers events to one worker's handler. pause: waits that many seconds; raises Stopping if the worker stops."""
 
     function: Function
     handler: Handler
@@ -168,11 +168,11 @@ class Delivery:
         self._backoff = Backoff(
             first_s=function.retry_first_s,
             longest_s=function.retry_longest_s,
-            chance=lambda: random.uniform(0.5, 1.0),  # so that workers don't come back all at once
+            chance=lambda: random.uniform(0.5, 1.0),  # spreads the workers' retries
         )
 
     async def deliver(self, segment: str, block: EventBlock, outputs: ResultOutputs) -> None:
-        """Handle a block's events; FunctionStoppedError at one that is given up without a dead-letter stream."""
+        """Handle a block's events; FunctionStoppedError if one fails for good without a dead-letter stream."""
         path = self._key_path
         events = [
             HandlerEvent(data, segment, at, None if path is None else known_key_in(data, path))
@@ -187,16 +187,16 @@ class Delivery:
                 await self.pause(0.0)
             is_first = False
             outputs.begin(ends[piece.last - 1])
-            began = time.monotonic()
+            started = time.monotonic()
             outcome = await self.handler.call(events[piece.first : piece.last], piece.attempt)
-            share = max(outcome.done / self.function.batch_events, (time.monotonic() - began) / FUNCTION_SLICE_S)
-            begun = outcome.done + (outcome.together if outcome.failure is not None else 0)
-            outputs.begin(ends[piece.first + begun - 1])
+            share = max(outcome.done / self.function.batch_events, (time.monotonic() - started) / FUNCTION_SLICE_S)
+            attempted = outcome.done + (outcome.together if outcome.failure is not None else 0)
+            outputs.begin(ends[piece.first + attempted - 1])
             redo = outcome.is_lost and wants_outputs and not self._is_at_most_once
             if outcome.done and not redo:
                 end = ends[piece.first + outcome.done - 1]
                 with self.counters.storing(min(share, 1.0)):
-                    # those without a key keep the order of their segment
+                    # outputs without a key keep the order of their segment
                     keyed = [(segment if key is None else key, data) for key, data in outcome.outputs]
                     await outputs.store(events[piece.first].offset, end, keyed, [])
                 self.counters.handled(outcome.done, len(outcome.outputs), end - events[piece.first].offset)
@@ -207,33 +207,40 @@ class Delivery:
             failed = events[piece.first + outcome.done]
             if self._is_at_most_once:
                 self.counters.failed(f"{failed.id}: {outcome.failure}")
-                for at in range(piece.first + outcome.done, piece.first + begun):
-                    await self._give_up(events[at], ends[at], outcome.failure, pieces, outputs)
+                for at in range(piece.first + outcome.done, piece.first + attempted):
+                    await self._write_dead_letter(events[at], ends[at], outcome.failure, pieces, outputs)
                 continue
-            verdict = pieces.failed(outcome, redo=redo)
+            action = pieces.failed(outcome, redo=redo)
             self.counters.failed(f"{failed.id}: {outcome.failure}")
-            if verdict is FailureAction.GIVE_UP:
-                await self._give_up(failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs)
-            elif verdict is FailureAction.PAUSE:
+            if action is FailureAction.GIVE_UP:
+                await self._write_dead_letter(
+                    failed, ends[piece.first + outcome.done], outcome.failure, pieces, outputs
+                )
+            elif action is FailureAction.PAUSE:
                 await self._pause_after(failed, outcome.failure)
             else:
-                self.log.warning("%s events from %s on: %s; narrowing", outcome.together, failed.id, outcome.failure)
+                self.log.warning(
+                    "%s events from %s failed together: %s; halving the batch",
+                    outcome.together,
+                    failed.id,
+                    outcome.failure,
+                )
 
     async def _pause_after(self, event: HandlerEvent, failure: Failure) -> None:
         pause_s = self._backoff.take()
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, FUNCTION_RETRY_AFTER_S))
-        self.log.warning("event %s: %s; trying again in %.1f s", event.id, failure, pause_s)
+        self.log.warning("event %s failed: %s; retrying in %.1f s", event.id, failure, pause_s)
         self.counters.count(retries=1)
         await self.pause(pause_s)
 
-    async def _give_up(
+    async def _write_dead_letter(
         self, event: HandlerEvent, end: int, failure: Failure, pieces: Pieces, outputs: ResultOutputs
     ) -> None:
         attempts = pieces.skip()
         self._backoff.reset()
         if self.function.dead_letters is None and self._is_at_most_once:
-            self.log.error("event %s is left out: %s", event.id, failure)
+            self.log.error("skipped event %s, which failed: %s", event.id, failure)
             return
         if self.function.dead_letters is None:
             raise FunctionStoppedError(self.function.name, event.id, attempts, str(failure))
@@ -248,18 +255,18 @@ class Delivery:
         )
         await outputs.store(event.offset, end, [], [(event.segment, letter.encode())])
         self.counters.count(dead_letters=1)
-        self.log.error("event %s is a dead letter after %d attempts: %s", event.id, attempts, failure)
+        self.log.error("wrote event %s as a dead letter after %d attempts: %s", event.id, attempts, failure)
 
 
 def member_of(reader_id: str) -> str:
-    """The name of a worker's instance among its `Members`."""
+    """Return the name of a worker's instance among its `Members`."""
     return reader_id.partition(".")[0]
 
 
 @dataclass(eq=False)
 class FunctionWorker:
-    """Runs with `run`, until it was told to `stop`, or everything is read. name: that of its instance, and its own;
-    reader_id: in the group, which it may join several times."""
+    """Runs until `stop`, or until all is read. name: the instance's name and its own; reader_id: in the group, which it
+    may join several times."""
 
     function: Function
     name: str
@@ -282,7 +289,7 @@ class FunctionWorker:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Finish what the handler has in hand, record it, and leave the group."""
+        """Finish and record the handler's current events, and leave the group."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -306,14 +313,14 @@ class FunctionWorker:
                     self.log.warning("joining the group again: %s", error)
                 except (UnavailableError, HandlerNotStartedError) as error:
                     self.counters.failed(str(error))
-                    self.log.warning("trying again: %s", error)
+                    self.log.warning("retrying: %s", error)
                 with suppress(Stopping):
                     await self._pause(backoff.take())
         finally:
             await self.handler.close()
 
     async def _read(self, delivery: Delivery, backoff: Backoff) -> None:
-        """As one reader, until everything is read or the worker is to stop."""
+        """Read as one reader until all is read or the worker stops."""
         self.reader_id = f"{self.name}.{self._part}"
         self._part += 1
         reader = await open_output_reader(
@@ -328,29 +335,29 @@ class FunctionWorker:
         else:
             outputs = Acknowledged(self.manager, self.function, reader)
         try:
-            while (found := await self._next(reader)) is not None:
-                if isinstance(found, Unsettled):
-                    await settle(found, reader, self.writers, self.function.name, self.log)
-                elif found.is_read_completed:
+            while (item := await self._next(reader)) is not None:
+                if isinstance(item, Unsettled):
+                    await settle(item, reader, self.writers, self.function.name, self.log)
+                elif item.is_read_completed:
                     return
-                elif found.gap is not None:
+                elif item.gap is not None:
                     self.counters.count(gaps=1)
                     self.log.warning(
-                        "data of %s from %d to %s %s: going on after it",
-                        *(found.segment, found.gap.from_offset, found.gap.to_offset or "its end"),
-                        f"is damaged ({found.gap.damage})" if found.gap.damage else "was truncated before it was read",
+                        "skipped data of %s from %d to %s, which %s",
+                        *(item.segment, item.gap.from_offset, item.gap.to_offset or "its end"),
+                        f"is damaged ({item.gap.damage})" if item.gap.damage else "was truncated before it was read",
                     )
-                elif found.block is not None:
+                elif item.block is not None:
                     with self.counters.busy():
-                        await delivery.deliver(found.segment, found.block, outputs)
+                        await delivery.deliver(item.segment, item.block, outputs)
                     backoff.reset()
         finally:
             await outputs.close()
-            with suppress(NadiError):  # then the others find it silent
+            with suppress(NadiError):  # the others notice by its silence
                 await reader.close(is_done=False)
 
     async def _next(self, reader: OutputReader) -> EventRead | Unsettled | None:
-        """The next batch, or whatever else the group reports; None if the worker is to stop."""
+        """Return the next batch or other item of the group; None if the worker stops."""
         if self._stopping.is_set():
             return None
         reading = asyncio.create_task(reader.next_batch(self.function.batch_events, self.function.batch_ms / 1000))
@@ -366,7 +373,7 @@ class FunctionWorker:
         return reading.result() if not reading.cancelled() else None
 
     async def _pause(self, seconds: float) -> None:
-        """Stopping if the worker is to stop meanwhile."""
+        """Wait; raise Stopping if the worker stops meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()

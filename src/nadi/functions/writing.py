@@ -1,23 +1,22 @@
-"""What a function writes, at least once, exactly once or at most once.
+"""Writes a function's results, at least once, exactly once or at most once.
 
-At least once: results and dead letters are written and acknowledged, then the position moves on. A worker that dies in
-between has written them, and another makes and writes them again.
+At least once: results and dead letters are written and acknowledged, then the position is recorded. If a worker dies in
+between, another makes and writes them again.
 
-At most once: the group has recorded the position after a batch before the worker gets it. A worker that is stopped
-gives back what it has not begun; what one that died had not handled is skipped.
+At most once: the group records the position after a batch before the worker gets it. A worker that stops returns the
+events that it hasn't begun; those that a dead worker hadn't handled are skipped.
 
-Exactly once: results and dead letters are written into transactions, one for each stream, and stored completely. Then
-one conditional update of the group's state records the position together with the transactions' ids, and then
-they are committed. A worker that dies
+Exactly once: results and dead letters are written to transactions, one for each stream, and stored completely. Then one
+conditional update of the group's state records the position and the transactions' ids, and then they are committed. A
+worker that dies
 
-- before the update leaves transactions that nobody knows of: they end with their lease, and another worker
-  makes the results again;
-- after it leaves a record, and the events are done: whoever finds the record commits (`settle_all` when an instance of
-  the function starts, and the next reader of the segment before it gets an event of it).
+- before the update leaves unrecorded transactions: they expire with their lease, and another worker makes the results
+again; - after it leaves a record, and the events are done: the reader of the record commits (`settle_all` when an
+instance of the function starts, and the segment's next reader before its first event).
 
-A worker that was taken for dead can't record anything. A transaction that was recorded and yet can't be committed,
-because nobody came for longer than its lease (`FUNCTION_LEASE_MS`), or because its stream was sealed, is told loudly
-and undone: the position goes back to where its events start, and they are handled again.
+A worker that the group has removed can't record anything. If a recorded transaction can't be committed, because all
+workers were down longer than its lease (`FUNCTION_LEASE_MS`), or because its stream was sealed, that is logged as an
+error and undone: the position goes back to where its events start, and they are handled again.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class RedoError(Exception):
 
 
 class Acknowledged:
-    """`Outputs` of one worker and its current reader, of a function that isn't exactly once: of events that count as
-    done when what they made is stored, or, at most once, when they are begun."""
+    """The outputs of one worker and its current reader, without exactly-once delivery: events are done when their
+    results are stored, or, at most once, when they are begun."""
 
     def __init__(self, manager: StreamManager, function: Function, reader: OutputReader) -> None:
         self._manager, self._function, self._reader = manager, function, reader
@@ -65,8 +64,8 @@ class Acknowledged:
         if self._function.delivery == AT_MOST_ONCE:
             self._reader.confirm(end)
 
-    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
-        for stream, written in _by_stream(self._function, outputs, letters):
+    async def store(self, start: int, end: int, outputs: Sequence[Output], dead_letters: Sequence[Output]) -> None:
+        for stream, written in _by_stream(self._function, outputs, dead_letters):
             writer = self._writers.get(stream)
             if writer is None:
                 writer = self._writers[stream] = await self._manager.create_writer(*stream.split("/"))
@@ -77,12 +76,12 @@ class Acknowledged:
 
     async def close(self) -> None:
         for writer in self._writers.values():
-            with suppress(NadiError):  # what was stored is flushed
+            with suppress(NadiError):  # all stored events are flushed already
                 await writer.close(timeout=1.0)
 
 
 class TransactionWriters:
-    """One for each stream that a function writes to, shared by an instance's workers."""
+    """The writers for the function's streams, shared by an instance's workers."""
 
     def __init__(self, manager: StreamManager) -> None:
         self._manager = manager
@@ -92,19 +91,19 @@ class TransactionWriters:
         return await (await self._writer(stream)).begin_txn()
 
     async def commit(self, stream: str, txn_id: str) -> None:
-        """TransactionFailedError or TransactionNotFoundError if it can't be committed any more."""
+        """Commit; TransactionFailedError or TransactionNotFoundError if it is too late."""
         txn = await (await self._writer(stream)).get_txn(txn_id)
         await txn.commit()
 
     async def _writer(self, stream: str) -> TransactionalEventWriter:
         if stream not in self._writers:
-            made = await self._manager.create_transaction_writer(*stream.split("/"), lease_ms=FUNCTION_LEASE_MS)
-            self._writers.setdefault(stream, made)
+            writer = await self._manager.create_transaction_writer(*stream.split("/"), lease_ms=FUNCTION_LEASE_MS)
+            self._writers.setdefault(stream, writer)
         return self._writers[stream]
 
 
 class ExactlyOnce:
-    """`Outputs` of one worker and its current reader. step: called with the name of each step that was done."""
+    """The outputs of one worker and its current reader. step: called with the name of each completed step."""
 
     def __init__(
         self,
@@ -119,35 +118,35 @@ class ExactlyOnce:
     def begin(self, end: int) -> None:
         pass
 
-    async def store(self, start: int, end: int, outputs: Sequence[Output], letters: Sequence[Output]) -> None:
-        by_stream = _by_stream(self._function, outputs, letters)
+    async def store(self, start: int, end: int, outputs: Sequence[Output], dead_letters: Sequence[Output]) -> None:
+        by_stream = _by_stream(self._function, outputs, dead_letters)
         if not by_stream:
             self._reader.confirm(end)
             return
-        open_ones: dict[str, Transaction] = {}
+        transactions: dict[str, Transaction] = {}
         try:
-            await self._store(start, end, by_stream, open_ones)
-        except (ReaderOfflineError, ConditionFailedError):  # nothing is recorded
-            for txn in open_ones.values():
+            await self._store(start, end, by_stream, transactions)
+        except (ReaderOfflineError, ConditionFailedError):  # not recorded
+            for txn in transactions.values():
                 with suppress(NadiError):
                     await txn.abort()
             raise
         finally:
-            for txn in open_ones.values():
-                let_go(txn)  # else an undecided one would be kept alive as long as this process lives
+            for txn in transactions.values():
+                let_go(txn)  # otherwise an undecided one would be kept alive by this process
 
     async def _store(
-        self, start: int, end: int, by_stream: list[tuple[str, list[Output]]], open_ones: dict[str, Transaction]
+        self, start: int, end: int, by_stream: list[tuple[str, list[Output]]], transactions: dict[str, Transaction]
     ) -> None:
         for stream, written in by_stream:
-            txn = open_ones[stream] = await self._writers.begin(stream)
+            txn = transactions[stream] = await self._writers.begin(stream)
             self._step("begun")
             await txn.write_many([data for _, data in written], [key for key, _ in written])
             await txn.flush()
         self._step("written")
-        recorded = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in open_ones.items()})
+        recorded = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in transactions.items()})
         self._step("recorded")
-        for txn in open_ones.values():
+        for txn in transactions.values():
             try:
                 await txn.commit()
             except TransactionFailedError as error:
@@ -164,7 +163,7 @@ class ExactlyOnce:
         for tries_left in reversed(range(_TRIES_TO_RECORD)):
             try:
                 return await self._reader.record(start, end, transactions)
-            except UnavailableError:  # it may be recorded
+            except UnavailableError:  # the record may be stored
                 if not tries_left:
                     raise
         raise AssertionError
@@ -173,7 +172,7 @@ class ExactlyOnce:
 async def settle(
     unsettled: Unsettled, reader: OutputReader, writers: TransactionWriters, function: str, logger: logging.Logger
 ) -> None:
-    """Commit what an earlier reader of a segment recorded, before the reader goes on; RedoError if it can't be."""
+    """Commit the recorded output of a segment's earlier reader; RedoError if it is too late."""
     if not await _commit(unsettled, writers, function, logger):
         await reader.undo(unsettled)
         raise RedoError
@@ -184,10 +183,10 @@ async def settle(
 async def settle_all(
     group: ReaderGroup, writers: TransactionWriters, logger: logging.Logger, *, on_unknown_commit: IfUnknown = "raise"
 ) -> int:
-    """Commit every output that is recorded: those of workers that died, and once more those being committed.
+    """Commit every recorded output: dead workers' outputs, and again those being committed.
 
-    on_unknown_commit: what to do with one of which nobody knows whether it was committed: raise UnknownOutcomeError,
-    forget it, or have its events handled again; return how many these were.
+    on_unknown_commit: how to treat an output whose outcome is unknown: raise UnknownOutcomeError, forget it, or handle
+    its events again; return the number of these.
     """
     unknown = 0
     for unsettled in await recorded_outputs(group):
@@ -203,7 +202,7 @@ async def settle_all(
 
 
 async def _commit(unsettled: Unsettled, writers: TransactionWriters, function: str, logger: logging.Logger) -> bool:
-    """Commit an output that is recorded; return False if it can't be any more. UnknownOutcomeError."""
+    """Commit a recorded output; return False if it is too late. UnknownOutcomeError."""
     try:
         for stream, txn_id in unsettled.output.transactions:
             await writers.commit(stream, txn_id)
@@ -217,29 +216,29 @@ async def _commit(unsettled: Unsettled, writers: TransactionWriters, function: s
 
 def _log_undone(unsettled: Unsettled, error: NadiError, logger: logging.Logger) -> None:
     logger.error(
-        "the output of %s from %d to %d was recorded but can't be committed (%s): its events are handled again",
+        "can't commit the recorded output of %s from %d to %d (%s): its events are handled again",
         *(unsettled.segment, unsettled.output.start, unsettled.output.end, error),
     )
 
 
 class UnknownOutcomeError(FunctionError):
-    """Whether an output was committed can't be known any more."""
+    """The outcome of a commit is unknown."""
 
     def __init__(self, function: str, unsettled: Unsettled, error: NadiError) -> None:
         output = unsettled.output
         super().__init__(
-            f"function {function} can't know whether the output of {unsettled.segment} from {output.start:,} to "
+            f"function {function} can't determine whether the output of {unsettled.segment} from {output.start:,} to "
             f"{output.end:,} is in {', '.join(stream for stream, _ in output.transactions)}: {error}. The server has "
-            "forgotten the transaction, or the stream was deleted. Look there whether it is; then `nadi function "
-            "settle` continues after these events, and `nadi function settle --redo` handles them again"
+            "forgotten the transaction, or the stream was deleted. Check the stream; then `nadi function settle` "
+            "continues after these events, and `nadi function settle --redo` handles them again"
         )
 
 
 def _by_stream(
-    function: Function, outputs: Sequence[Output], letters: Sequence[Output]
+    function: Function, outputs: Sequence[Output], dead_letters: Sequence[Output]
 ) -> list[tuple[str, list[Output]]]:
-    found: dict[str, list[Output]] = {}
-    for stream, written in ((function.output_stream, outputs), (function.dead_letter_stream, letters)):
+    by_stream: dict[str, list[Output]] = {}
+    for stream, written in ((function.output_stream, outputs), (function.dead_letter_stream, dead_letters)):
         if stream is not None and written:
-            found.setdefault(stream, []).extend(written)
-    return list(found.items())
+            by_stream.setdefault(stream, []).extend(written)
+    return list(by_stream.items())

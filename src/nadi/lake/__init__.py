@@ -1,8 +1,9 @@
-"""Lakes: an Iceberg table that is kept level with a stream, and both read as one.
+"""Lakes: an Iceberg table that is kept up to date with a stream, and reading both as one.
 
-`definition` says what a lake is, and keeps it in the store. `writer` writes what lies between the table's cut and a
-later one as rows (`rows`) of the table (`table`), and commits them as one snapshot that names that cut; events that are
-no rows are dead letters. `running` is the process around it. `united` reads table and stream.
+`definition` defines a lake and stores the definition. `writer` writes the events between the table's cut and a later
+one as rows (`rows`) of the table (`table`), and commits them as one snapshot with that cut; invalid events become dead
+letters. `runner` runs the writer as a process. `union_scan` reads table and stream; `rebuilding` makes a stream from a
+table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a lake is: which stream, which table, and how the one's events become the other's rows.
+"""The definition of a lake: its stream, its table, and how events become rows.
 
-The store keeps its definition in the table of its reader group, and beside it what each of its writers says of itself
-(`process.members`). The group is the stream's subscriber for the lake: it publishes the table's cut, so retention keeps
-what isn't in the table yet (`docs/retention.md`). It has no readers. How far the table is it doesn't say: the table's
-snapshot alone does.
+The store keeps the definition in the table of the lake's reader group, with the writers' reports (`process.members`).
+The group is the lake's subscription to the stream: it publishes the table's cut, so that retention keeps events that
+aren't in the table yet (`docs/retention.md`). It has no readers. The lake's progress is only in the table's snapshot.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import NO_UNIT, PER_SECOND, READER_GROUP_PREFIX, check_name, segment_name
 from nadi.process.members import Members, WorkerInfo, live_members
 
-FIXED = ("table", "partition", "value_format", "keep_events", "start", "event_time_unit")  # which a table is made for
+FIXED = ("table", "partition", "value_format", "keep_events", "start", "event_time_unit")  # fixed once the table exists
 
 
 class Options(TypedDict, total=False):
-    """The options of a `LakeDefinition`, which are described there."""
+    """The options of a `LakeDefinition`, see there."""
 
     table: str
     catalog: Mapping[str, str]
@@ -59,19 +58,19 @@ class Options(TypedDict, total=False):
 class LakeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A lake of `scope`/`stream`.
 
-    name: that of its reader group, which holds back retention and keeps the lake's record; by default made of the
-    stream's. table: in the catalog, with its namespace. catalog: PyIceberg's properties; secrets as ${VARIABLE}.
-    partition: such as "day(_append_time), bucket(16, meter)".
-    value_format: json, msgpack, avro, protobuf or arrow: the fields of the stream's schema, or of `value_schema`
-    (Spark's DDL), are columns; without it the events are, as bytes. keep_events: these besides, as `_event`.
-    event_time_unit: of what the stream's writers note, for `_event_time`: s, ms, us, ns, or none for numbers.
-    dead_letters: the stream, `stream` of the same scope or `scope/stream`, for events that can't be read as values;
-    None stops the lake before the first. holds_back: the stream's retention keeps what isn't in the table yet.
-    skip_truncated: go on after events that were truncated all the same; else the lake stops there.
-    start: where a new lake begins. every_s: seconds between commits while there is something to write; commit_bytes:
-    about the most that one has.
-    compact_files: once so many small files are in a partition, they are joined; 0 leaves them. keep_snapshots_s: older
-    snapshots are expired then, and files that none is left to name are removed.
+    name: of its reader group, which protects events from retention and has the lake's record; by default derived from
+    the stream's name. table: in the catalog, with its namespace. catalog: PyIceberg's properties; secrets as
+    ${VARIABLE}. partition: such as "day(_append_time), bucket(16, meter)".
+    value_format: json, msgpack, avro, protobuf or arrow: columns are the fields of the stream's schema, or of
+    `value_schema` (Spark's DDL); without a format the column is the event's bytes. keep_events: store the bytes too, as
+    `_event`. event_time_unit: of the times that writers note, for `_event_time`: s, ms, us, ns, or none for numbers.
+    dead_letters: the stream, `stream` of the same scope or `scope/stream`, for invalid events; None stops the lake at
+    the first. holds_back: the stream's retention keeps events that aren't in the table yet. skip_truncated: continue
+    after truncated events; otherwise the lake stops.
+    start: where a new lake starts. every_s: seconds between commits while there are events; commit_bytes: approximate
+    limit of one commit.
+    compact_files: number of small files in a partition at which they are merged; 0 never merges. keep_snapshots_s: age
+    at which snapshots are expired, with the files that only they reference.
     """
 
     scope: str
@@ -118,73 +117,74 @@ def definition_of(
     is_made: bool = False,
     **options: Unpack[Options],
 ) -> LakeDefinition:
-    """The lake with these options, and otherwise as it was `before`; InvalidArgumentError for what can't be meant, or
-    can't be changed any more. is_made: whether it has a table."""
+    """Return the lake with these options, others as `before`; InvalidArgumentError for invalid options, or changes that
+    are no longer possible. is_made: whether its table exists."""
     check_name("scope", scope)
     check_name("stream", stream)
-    given: dict[str, Any] = dict(options)
-    if given.get("partition", "") is None:
-        given["partition"] = ""
+    changes: dict[str, Any] = dict(options)
+    if changes.get("partition", "") is None:
+        changes["partition"] = ""
     if before is None:
-        missing = [one for one in ("table", "catalog") if not given.get(one)]
+        missing = [option for option in ("table", "catalog") if not changes.get(option)]
         if missing:
             raise errors.InvalidArgumentError(
-                f"there is no lake of {scope}/{stream} yet: to make it, say its {missing[0]}"
+                f"stream {scope}/{stream} doesn't have a lake yet: pass {missing[0]} to create it"
             )
-        made = LakeDefinition(scope=scope, stream=stream, name=lake_name(stream, name), **given)
+        lake = LakeDefinition(scope=scope, stream=stream, name=lake_name(stream, name), **changes)
     else:
         if before.stream != stream:
             raise errors.InvalidArgumentError(
-                f"lake {before.name} is one of stream {before.stream}, not of {stream}: give it another name (--name)"
+                f"lake {before.name} belongs to stream {before.stream}, not {stream}: choose another name (--name)"
             )
-        for one in FIXED:
-            if is_made and one in given and given[one] != getattr(before, one):
+        for option in FIXED:
+            if is_made and option in changes and changes[option] != getattr(before, option):
                 raise errors.InvalidArgumentError(
-                    f"lake {before.name} was made with {one} = {getattr(before, one)!r}, and its table stays so: make "
-                    "another lake of another name and table"
+                    f"lake {before.name} was created with {option} = {getattr(before, option)!r}, which can't be "
+                    "changed: create another lake with another name and table"
                 )
-        made = msgspec.structs.replace(before, **given)
-    catalog_properties(made.catalog)
-    names = made.table.split(".")
+        lake = msgspec.structs.replace(before, **changes)
+    catalog_properties(lake.catalog)
+    names = lake.table.split(".")
     if len(names) < 2 or not all(names):
-        raise errors.InvalidArgumentError(f"a table is named with its namespace, as home.meters, not {made.table!r}")
-    partition_fields(made.partition)
-    value_options(made.value_format, made.value_schema, None, None)
-    if made.value_schema is not None:
-        of_ddl(made.value_schema)
-    if made.event_time_unit not in (*PER_SECOND, NO_UNIT):
+        raise errors.InvalidArgumentError(f"the table name needs a namespace, as in home.meters, not {lake.table!r}")
+    partition_fields(lake.partition)
+    value_options(lake.value_format, lake.value_schema, None, None)
+    if lake.value_schema is not None:
+        of_ddl(lake.value_schema)
+    if lake.event_time_unit not in (*PER_SECOND, NO_UNIT):
         raise errors.InvalidArgumentError(
-            f"event_time_unit is {made.event_time_unit!r}: it must be {', '.join(PER_SECOND)} or {NO_UNIT}"
+            f"event_time_unit must be one of {', '.join(PER_SECOND)} or {NO_UNIT}, not {lake.event_time_unit!r}"
         )
-    if made.keep_events and made.value_format is None:
+    if lake.keep_events and lake.value_format is None:
         raise errors.InvalidArgumentError(
-            "keep_events has no effect without value_format: the events are a column already"
+            "keep_events has no effect without value_format: the events' bytes are a column already"
         )
-    if made.dead_letters is not None:
-        if made.value_format is None:
-            raise errors.InvalidArgumentError("dead_letters has no effect without value_format: bytes are always a row")
-        for kind, name in zip(("scope", "stream"), made.dead_letter_stream or (), strict=True):
+    if lake.dead_letters is not None:
+        if lake.value_format is None:
+            raise errors.InvalidArgumentError("dead_letters has no effect without value_format: bytes are always valid")
+        for kind, name in zip(("scope", "stream"), lake.dead_letter_stream or (), strict=True):
             check_name(kind, name)
-        if made.dead_letter_stream == (made.scope, made.stream):
-            raise errors.InvalidArgumentError("the dead-letter stream is the lake's own: it would never end")
-    if made.start not in ("head", "tail"):
-        raise errors.InvalidArgumentError(f"a lake starts at the head or at the tail, not at {made.start!r}")
+        if lake.dead_letter_stream == (lake.scope, lake.stream):
+            raise errors.InvalidArgumentError("the dead-letter stream can't be the lake's stream: name another stream")
+    if lake.start not in ("head", "tail"):
+        raise errors.InvalidArgumentError(f"start must be head or tail, not {lake.start!r}")
     for option, least, most in (
         ("every_s", LAKE_EVERY_MIN_S, LAKE_EVERY_MAX_S),
         ("compact_files", 0, 10_000),
         ("keep_snapshots_s", 0, 3_650 * 86_400),
         ("commit_bytes", MIB, 64 * LAKE_COMMIT_BYTES),
     ):
-        if not least <= getattr(made, option) <= most:
-            raise errors.InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {getattr(made, option):,}")
-    if made.compact_files == 1:
-        raise errors.InvalidArgumentError("compact_files is 0, or at least 2: one file is joined already")
-    return made
+        if not least <= getattr(lake, option) <= most:
+            raise errors.InvalidArgumentError(f"{option} must be {least:,} to {most:,}, not {getattr(lake, option):,}")
+    if lake.compact_files == 1:
+        raise errors.InvalidArgumentError("compact_files must be 0 or at least 2, not 1")
+    return lake
 
 
 class LakeRecord(msgspec.Struct, frozen=True):
-    """A lake as others see it. table_id: of its table, once that was made. start: the cut at which a new one begins.
-    is_wanted: whether its writers are to run, which `stop` ends. trouble: that one ended with, until one can write."""
+    """The stored record of a lake. table_id: of its table, once it exists. start: the cut at which a new lake starts.
+    is_wanted: whether its writers should run; `stop` resets it. trouble: the last writer's error, until one can
+    write."""
 
     definition: LakeDefinition
     table_id: str = ""
@@ -199,12 +199,12 @@ class StoredLake:
     def __init__(self, manager: aio.StreamManager, scope: str, name: str) -> None:
         self._manager, self.name = manager, name
         self._groups = manager.reader_group_manager(scope)
-        self._place = stores_of(manager), scope, READER_GROUP_PREFIX + name, "writer/"
+        self._location = stores_of(manager), scope, READER_GROUP_PREFIX + name, "writer/"
         kind = RecordKind(
             "the record of lake",
             scope,
             lambda name: "delete the lake (`nadi lake delete`; its table stays)",
-            lambda name: errors.NotFoundError(f"there is no lake {scope}/{name}: see `nadi lake list {scope}`"),
+            lambda name: errors.NotFoundError(f"lake {scope}/{name} doesn't exist: see `nadi lake list {scope}`"),
             lambda name, value: msgspec.msgpack.decode(value, type=LakeRecord),
             msgspec.msgpack.encode,
             key=b"lake",
@@ -214,15 +214,15 @@ class StoredLake:
         )
 
     def members(self) -> Members:
-        return Members(*self._place)
+        return Members(*self._location)
 
     async def writers(self) -> list[WorkerInfo]:
-        """Those that are there. state: "writing", "level" with the stream when it last looked, or "waiting" to try
-        again for the reason in `last_error`."""
-        return await live_members(*self._place)
+        """Return the live writers. state: "writing", "level" (the table is up to date), or "waiting" to retry after
+        `last_error`."""
+        return await live_members(*self._location)
 
     async def define(self, lake: LakeDefinition) -> LakeRecord:
-        """Keep the definition, with a group and a cut to begin at if the lake is new."""
+        """Store the definition; create a new lake's group and starting cut."""
         record = await self.record.find()
         if record is None:
             start = await self._start_of(lake)
@@ -236,23 +236,24 @@ class StoredLake:
             streams = (await shared_state_of(await self._groups.get_reader_group(self.name)).read()).streams
             if streams != (lake.full_name,):
                 raise errors.ConflictError(
-                    f"there is a reader group {self.name} of {', '.join(streams)}: give the lake another name (--name)"
+                    f"reader group {self.name} exists and reads {', '.join(streams)}: choose another name for the lake "
+                    "(--name)"
                 )
             record = LakeRecord(lake, start=start.as_text())
         elif record.definition.start != lake.start and not record.table_id:
             record = replace(record, start=(await self._start_of(lake)).as_text())
         elif record.definition.holds_back != lake.holds_back:
             raise errors.ConflictError(
-                f"lake {self.name} {'holds' if record.definition.holds_back else 'does not hold'} back retention since "
-                "it was made: delete it with `nadi lake delete`, and run it again, to change that"
+                f"holds_back of lake {self.name} is {record.definition.holds_back} and can't be changed: delete the "
+                "lake with `nadi lake delete`, and run it again"
             )
         await self.check_stream()
         first = record
 
-        def defined(held: LakeRecord | None) -> LakeRecord:
-            stays = held is not None and (held.table_id or held.definition.start == lake.start)
-            start = held.start if held is not None and stays else first.start
-            return replace(held or first, definition=lake, is_wanted=True, start=start)
+        def defined(stored: LakeRecord | None) -> LakeRecord:
+            stays = stored is not None and (stored.table_id or stored.definition.start == lake.start)
+            start = stored.start if stored is not None and stays else first.start
+            return replace(stored or first, definition=lake, is_wanted=True, start=start)
 
         await self.record.put(defined)
         return self.record.newest
@@ -262,8 +263,8 @@ class StoredLake:
         return await (cuts.head() if lake.start == "head" else cuts.tail())
 
     async def check_stream(self, cut: StreamCut | None = None) -> None:
-        """StreamRemadeError if the stream was deleted, and made anew under its name, since the lake was made, or since
-        its table reached the cut."""
+        """Raise StreamRecreatedError if the stream was recreated since the lake was created, or since its table reached
+        the cut."""
         stores = stores_of(self._manager)
         state = await shared_state_of(await self._groups.get_reader_group(self.name)).read()
         error: errors.NadiError | None = await made_anew(stores, state)
@@ -273,18 +274,18 @@ class StoredLake:
             raise errors.StreamRecreatedError(
                 error.scope,
                 error.stream,
-                "the lake's table has the old one. Delete the lake (`nadi lake delete`; the table stays), and run it "
-                "again with a new table",
+                "the lake's table has the old stream. Delete the lake (`nadi lake delete`; the table stays), and run "
+                "it again with a new table",
             )
 
-    async def note(self, trouble: str) -> None:
-        """Have the record say what a writer ended with, or "" for one that can write."""
+    async def record_trouble(self, trouble: str) -> None:
+        """Record the error with which a writer ended, or "" for a writer that can write."""
         await self.record.change(lambda record: None if record.trouble == trouble else replace(record, trouble=trouble))
 
     async def release(self, cut: StreamCut) -> None:
-        """Let retention have what lies before the cut."""
+        """Allow retention to truncate events before the cut."""
         group = await self._groups.get_reader_group(self.name)
-        # another writer was further; or it doesn't hold back
+        # another writer has released more, or the lake doesn't hold back retention
         with suppress(errors.InvalidStreamCutError, errors.SubscriberNotFoundError):
             await group.update_retention_stream_cut([cut])
 
@@ -294,8 +295,8 @@ class StoredLake:
 
 @checking
 def lakes_of(manager: StreamManager, scope: str) -> tuple[dict[str, LakeRecord], list[Unreadable]]:
-    """The scope's lakes by name, as the store has them; and those whose records are damaged, or of a newer nadi, which
-    can be forgotten."""
+    """Return the scope's lakes by name, and those whose records are damaged or of a newer nadi, which can be
+    deleted."""
     thread, core = inside(manager)
 
     async def listed() -> tuple[dict[str, LakeRecord], list[Unreadable]]:
@@ -311,6 +312,6 @@ def writers_of(manager: StreamManager, scope: str, name: str) -> list[WorkerInfo
 
 
 def record_of(manager: StreamManager, scope: str, name: str) -> LakeRecord:
-    """NotFoundError if there is no such lake."""
+    """Return the lake's record; NotFoundError."""
     thread, core = inside(manager)
     return thread.run(StoredLake(core, scope, name).record.get())

@@ -1,14 +1,14 @@
-"""Events as a table's rows: the fields of their values, or their bytes, and where and when each came; and what a
-snapshot's summary says of the stream, the one record of how far a table is.
+"""Converts events to a table's rows: the fields of their values, or their bytes, with position and times; and reads and
+writes the mark in a snapshot's summary, the only record of the table's progress.
 
-field, field, …      of the value; or `event`, the bytes, where nothing is said of values
-_event               the bytes besides, if they are kept
-_segment_id, _offset where the event lies in its stream
-_append_time         when the server took it, to a second or ten
-_event_time          what the stream's writers had noted of time before it
+field, field, …      of the value; or `event`, the bytes, without a value format
+_event               the bytes too, if they are kept
+_segment_id, _offset the event's position in the stream
+_append_time         when the server received it, exact to 1 to 10 seconds
+_event_time          the last time that the stream's writers had noted before it
 
-Every snapshot that the lake commits has the cut up to which the table holds the stream, also one that only joins files.
-Others' snapshots have none: the newest one before them that has counts.
+Every snapshot of the lake has the cut up to which the table has the stream, including those that only merge files.
+Snapshots of other programs don't: the last one before them that has a cut counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MARK = "nadi.mark"
 
 
 class ReadFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """What events were read as: format and, of these, the schema's number in the store or the fields given."""
+    """How events were decoded: the format and the version of the stored schema, or the DDL given."""
 
     format: str
     version: int | None = None
@@ -52,9 +52,9 @@ class ReadFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotMark(msgspec.Struct, frozen=True, kw_only=True):
-    """cut: up to which the table has the stream. start: the cut at which the snapshot's own rows begin; rows: how many
-    it has. letters: of all snapshots so far, these rows' included, events that were no rows; own_letters: of these.
-    reading: how they were read. segments: ids and key ranges of those in which the rows lay."""
+    """The mark of a snapshot. cut: up to which the table has the stream. start: the cut where the snapshot's rows
+    start; rows: their number. letters: number of invalid events of all snapshots up to this one; own_letters: of this
+    one. reading: how events were decoded. segments: ids and key ranges of the rows' segments."""
 
     cut: str
     start: str
@@ -69,16 +69,16 @@ class SnapshotMark(msgspec.Struct, frozen=True, kw_only=True):
         return StreamCut.from_text(self.cut)
 
     def without_rows(self, segments: tuple[tuple[int, float, float], ...]) -> SnapshotMark:
-        """Of a snapshot at the same cut that has no rows of its own; it says what `segments_told` found."""
+        """Return the mark of a snapshot at the same cut without new rows; segments: from `recorded_segments`."""
         return SnapshotMark(cut=self.cut, start=self.cut, letters=self.letters, reading=self.reading, segments=segments)
 
     def summary(self) -> dict[str, str]:
-        """For the snapshot: the cut by itself, for whoever looks, and the whole mark."""
+        """Return the properties for the snapshot's summary: the plain cut, for people, and the whole mark."""
         return {CUT: self.cut, _MARK: msgspec.json.encode(self).decode()}
 
 
 def mark_of(snapshot: Snapshot) -> SnapshotMark | None:
-    """What the snapshot says; None if it is another's."""
+    """Return the snapshot's mark; None if another program committed it."""
     text = snapshot.summary.additional_properties.get(_MARK) if snapshot.summary is not None else None
     if text is None:
         return None
@@ -86,13 +86,13 @@ def mark_of(snapshot: Snapshot) -> SnapshotMark | None:
         return msgspec.json.decode(text, type=SnapshotMark)
     except msgspec.MsgspecError as error:
         raise LakeStoppedError(
-            f"snapshot {snapshot.snapshot_id} has a mark that can't be read ({error}): use the nadi that wrote it"
+            f"can't read the mark of snapshot {snapshot.snapshot_id} ({error}): use the nadi version that wrote it"
         ) from error
 
 
 def newest_mark(table: Table, scope: str, stream: str) -> SnapshotMark | None:
-    """How far the table is; None if it has no snapshot yet. LakeStoppedError if that isn't known, or it is
-    another's."""
+    """Return the table's mark, or None if it doesn't have a snapshot yet. LakeStoppedError if no snapshot has a mark,
+    or it is of another stream."""
     snapshot = table.current_snapshot()
     name = ".".join(table.name())
     if snapshot is None:
@@ -104,38 +104,47 @@ def newest_mark(table: Table, scope: str, stream: str) -> SnapshotMark | None:
         try:
             cut = mark.end_cut
         except InvalidStreamCutError as error:
-            raise LakeStoppedError(f"the cut that table {name} stands at can't be read: {error}") from error
+            raise LakeStoppedError(
+                f"can't read the cut of table {name} ({error}): roll it back to an earlier snapshot"
+            ) from error
         if (cut.scope, cut.stream) != (scope, stream):
             raise LakeStoppedError(
-                f"table {name} has stream {cut.scope}/{cut.stream}, not {scope}/{stream}: give the lake a table of its "
-                "own"
+                f"table {name} contains stream {cut.scope}/{cut.stream}, not {scope}/{stream}: give the lake another "
+                "table"
             )
         return mark
     raise LakeStoppedError(
-        f"no snapshot of table {name} says how far it has the stream: its rows are others', or the snapshots that said "
-        "it were expired behind others'. Give the lake a table of its own, or roll the table back to a snapshot with "
+        f"no snapshot of table {name} records a stream position: another program wrote the table, or the lake's "
+        "snapshots have expired. Give the lake another table, or roll the table back to a snapshot with "
         f"{CUT} in its summary"
     )
 
 
-def segments_told(table: Table, snapshots: Iterable[Snapshot] | None = None) -> tuple[tuple[int, float, float], ...]:
-    """All segments of which the table has rows, with their keys, as far as its snapshots say: one that joins files says
-    what those before it did, and so does one before which others are expired. snapshots: what these say alone."""
-    found: set[tuple[int, float, float]] = set()
+def recorded_segments(
+    table: Table, snapshots: Iterable[Snapshot] | None = None
+) -> tuple[tuple[int, float, float], ...]:
+    """Return the ids and key ranges of all segments with rows in the table, from the marks of its snapshots; snapshots
+    that merge files, or precede an expiry, repeat earlier ones. snapshots: only these."""
+    segments: set[tuple[int, float, float]] = set()
     for snapshot in table.snapshots() if snapshots is None else snapshots:
         mark = mark_of(snapshot)
-        found |= set(mark.segments) if mark is not None else set()
-    return tuple(sorted(found))
+        segments |= set(mark.segments) if mark is not None else set()
+    return tuple(sorted(segments))
 
 
 EVENT = "event"
-PLACES = {"segment_id": "_segment_id", "offset": "_offset", APPEND_TIME: "_append_time", EVENT_TIME: "_event_time"}
-SEGMENT_ID, OFFSET, APPENDED = PLACES["segment_id"], PLACES["offset"], PLACES[APPEND_TIME]
+SOURCE_COLUMNS = {
+    "segment_id": "_segment_id",
+    "offset": "_offset",
+    APPEND_TIME: "_append_time",
+    EVENT_TIME: "_event_time",
+}
+SEGMENT_ID, OFFSET, APPENDED = SOURCE_COLUMNS["segment_id"], SOURCE_COLUMNS["offset"], SOURCE_COLUMNS[APPEND_TIME]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """LakeRows, and how many events beside them are none."""
+    """Valid rows, and the number of invalid events."""
 
     rows: pa.RecordBatch
     letters: int
@@ -143,19 +152,19 @@ class DecodedRows:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How batches of a scan become rows. schema: of these; partition: columns with their transforms, of which each row
-    has to have a value."""
+    """How batches of a scan become rows. schema: of the rows; partition: columns with transforms, which need a value in
+    each row."""
 
     schema: pa.Schema
     partition: tuple[tuple[str, str], ...] = ()
 
     def of(self, batch: pa.RecordBatch) -> DecodedRows:
         columns: list[pa.Array] = []
-        kept = None
+        valid = None
         if VALUE in batch.schema.names:
             value = batch.column(VALUE)
             if value.null_count:
-                kept = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
+                valid = pa.array(np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False)))
             columns += value.flatten()
         columns += [batch.column(name) for name in batch.schema.names if name != VALUE]
         rows = pa.RecordBatch.from_arrays(
@@ -166,17 +175,19 @@ class Shape:
             schema=self.schema,
         )
         if wrong := misplaced(self.partition, rows):
-            all_kept = np.arange(batch.num_rows) if kept is None else kept.to_numpy()
-            kept = pa.array(np.setdiff1d(all_kept, list(wrong)))
-        return DecodedRows(rows, 0) if kept is None else DecodedRows(rows.take(kept), batch.num_rows - len(kept))
+            all_valid = np.arange(batch.num_rows) if valid is None else valid.to_numpy()
+            valid = pa.array(np.setdiff1d(all_valid, list(wrong)))
+        return DecodedRows(rows, 0) if valid is None else DecodedRows(rows.take(valid), batch.num_rows - len(valid))
 
 
 class LakeRows:
-    """What lies between two cuts as rows: the one way from a scan to a table, for the writer and the union."""
+    """The events between two cuts as rows, for the writer and the union."""
 
     def __init__(self, manager: StreamManager, lake: LakeDefinition, start: StreamCut, end: StreamCut) -> None:
         self._lake = lake
-        names = ([VALUE, *([EVENT] if lake.keep_events else [])] if lake.value_format else [EVENT]) + list(PLACES)
+        names = ([VALUE, *([EVENT] if lake.keep_events else [])] if lake.value_format else [EVENT]) + list(
+            SOURCE_COLUMNS
+        )
         self.target = target_of_lake(manager, lake)
         self.scan: Scan = scan(
             manager,
@@ -210,54 +221,56 @@ class LakeRows:
         fields: list[pa.Field] = []
         for column in scanned:
             if column.name == VALUE:
-                fields += [pa.field(one.name, stored_type(one.type, one.name)) for one in column.type]
+                fields += [pa.field(field.name, stored_type(field.type, field.name)) for field in column.type]
             elif column.name == EVENT and self._lake.value_format:
                 fields.append(pa.field("_event", pa.binary()))
             else:
-                fields.append(pa.field(PLACES.get(column.name, column.name), column.type))
+                fields.append(pa.field(SOURCE_COLUMNS.get(column.name, column.name), column.type))
         names = [field.name for field in fields]
         problem = case_problem(fields)
-        if problem is None and (twice := next((name for name in names if names.count(name) > 1), None)):
-            problem = f"{twice!r} has the name of another column: rename it"
+        if problem is None and (duplicate := next((name for name in names if names.count(name) > 1), None)):
+            problem = f"{duplicate!r} is also the name of another column: rename the field"
         if problem is not None:
-            raise LakeStoppedError(f"of the fields of events, {problem}")
+            raise LakeStoppedError(f"the fields of events can't be columns: {problem}")
         return pa.schema(fields)
 
 
-def check_places(table: Table) -> None:
-    """LakeStoppedError unless the table has the columns that say of each row where it lies and when it came."""
-    there = columns_named(table)
-    for name in PLACES.values():
-        if name not in there:
+def check_position_columns(table: Table) -> None:
+    """Raise LakeStoppedError unless the table has the columns with each row's position and time."""
+    present = columns_named(table)
+    for name in SOURCE_COLUMNS.values():
+        if name not in present:
             raise LakeStoppedError(
-                f"table {'.'.join(table.name())} has no column {name!r} any more, by which a lake finds its rows: "
-                "another engine has renamed or dropped it. Give it its name back, or roll the table back"
+                f"table {'.'.join(table.name())} lacks the column {name!r}, which the lake needs: another engine has "
+                "renamed or dropped it. Restore the name, or roll the table back"
             )
 
 
 def target_of_lake(manager: StreamManager, lake: LakeDefinition) -> ReadTarget | None:
-    """What the stream's events are read as now; None without a format."""
+    """Return how the stream's events are decoded now; None without a format."""
     value = value_options(lake.value_format, lake.value_schema, None, None)
     if value is None:
         return None
     thread, core = inside(manager)
     target = thread.run(target_of(core, value, lake.scope, [lake.stream], lambda _: True))
-    assert target is not None, "whichever is found is wanted"
+    assert target is not None, "any value type is accepted"
     if not pa.types.is_struct(target.kind):
         raise InvalidArgumentError(
-            f"the values of {lake.full_name} are {target.kind}, and have no fields to be columns: make the lake "
-            "without a format, of the events' bytes"
+            f"the values of {lake.full_name} are {target.kind}, which doesn't have fields: create the lake without a "
+            "format, to store the events' bytes"
         )
     return target
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """A column's type as Iceberg has it."""
+    """Return a column's type in Iceberg."""
     types = pa.types
     if types.is_struct(kind):
         if not kind.num_fields:
-            raise InvalidArgumentError(f"{path} is a struct without fields, of which no column can be made")
-        return pa.struct([pa.field(one.name, stored_type(one.type, f"{path}.{one.name}")) for one in kind])
+            raise InvalidArgumentError(
+                f"{path} is a struct without fields, which can't be a column: add a field to the schema"
+            )
+        return pa.struct([pa.field(field.name, stored_type(field.type, f"{path}.{field.name}")) for field in kind])
     if types.is_list(kind):
         return pa.list_(pa.field("element", stored_type(kind.value_type, f"{path}.element")))
     if types.is_map(kind):
@@ -265,5 +278,5 @@ def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
     if types.is_integer(kind) and kind.bit_width < 32:
         return pa.int32()
     if types.is_duration(kind):
-        return pa.int64()  # of microseconds
+        return pa.int64()  # microseconds
     return kind

@@ -1,8 +1,8 @@
-"""A lake's writer as a process: commits every so many seconds, tries again while something is away, and says how it is.
-`status` tells that, and how far the table is.
+"""Runs a lake's writer as a process: commits periodically, retries while a service is unavailable, and reports its
+state. `status` shows that and the table's progress.
 
-It ends when it is told to (a signal, `stop`), at an error that trying again can't mend, or, with `once`, when the table
-is level with the stream.
+It ends on a signal or `stop`, at an error that retries can't fix, or, with `once`, when the table is up to date with
+the stream.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nadi.limits import LAKE_COMPACT_EVERY_S, LAKE_ONCE_TRIES_S, LAKE_RETRY_LONG
 from nadi.model.streamcut import StreamCut
 from nadi.process.members import WorkerInfo
 from nadi.process.runner import each_beat
-from nadi.process.worker import ended
+from nadi.process.worker import cancel_all
 
 log = logging.getLogger("nadi.lake")
 OnProgress = Callable[[Committed], None]
@@ -45,8 +45,7 @@ OnProgress = Callable[[Committed], None]
 def define(
     manager: StreamManager, scope: str, stream: str, *, name: str | None = None, **options: Unpack[Options]
 ) -> LakeDefinition:
-    """Make a stream's lake, or change its options, and have its writers run; `run` is one. StreamNotFoundError if there
-    is no such stream.
+    """Create a stream's lake, or change its options, and enable its writers; `run` is one. StreamNotFoundError.
 
     >>> import nadi.lake
     >>> def keep(manager):
@@ -77,7 +76,7 @@ def define(
 
 @checking
 def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
-    """Have a lake's writers end after what they have in hand; see `run`."""
+    """Stop a lake's writers after the current commit; see `run`."""
     thread, core = inside(manager)
     stored = StoredLake(core, scope, name)
     return thread.run(stored.record.change(partial(replace, is_wanted=False)))
@@ -85,8 +84,8 @@ def stop(manager: StreamManager, scope: str, name: str) -> LakeRecord:
 
 @checking
 def delete(manager: StreamManager, scope: str, name: str) -> None:
-    """Forget a lake: its definition, and that retention waits for it. The table stays. ConflictError while it runs. One
-    whose record can't be read is forgotten all the same, and its writers, if any run, stop then."""
+    """Delete a lake's definition and its protection from retention. The table stays. ConflictError while it runs. A
+    lake with an unreadable record is deleted even so, and running writers stop."""
     thread, core = inside(manager)
     stored = StoredLake(core, scope, name)
 
@@ -95,8 +94,8 @@ def delete(manager: StreamManager, scope: str, name: str) -> None:
             await stored.record.get()
             if running := await stored.writers():
                 raise ConflictError(
-                    f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first (`nadi lake "
-                    f"stop`); one that was killed counts as gone after {PROCESS_SILENT_S:g} s"
+                    f"lake {name} is running on {running[0].host}, process {running[0].pid}: stop it first with `nadi "
+                    f"lake stop`; a killed writer counts as dead after {PROCESS_SILENT_S:g} s"
                 )
         await stored.forget()
 
@@ -113,11 +112,11 @@ def run(
     on_progress: OnProgress = lambda done: None,
     step: Step = lambda name: None,
 ) -> None:
-    """Keep a table level with its stream, until `stopping` is set, a signal or `stop` ends it, or, with `once`, until
-    it is level. on_progress: called with each snapshot.
+    """Keep a table up to date with its stream until `stopping` is set, a signal or `stop`, or, with `once`, until it is
+    up to date. on_progress: called with each snapshot.
 
-    LakeStoppedError where it can't go on by itself. With `once` UnavailableError, too, if what is away doesn't come
-    back within some 15 s.
+    LakeStoppedError if a change is needed to continue. With `once` also UnavailableError, if a service stays
+    unavailable for some 15 s.
     """
     stopping = threading.Event() if stopping is None else stopping
     with _signals(stopping):
@@ -145,7 +144,7 @@ class _Running:
     step: Step
 
     def __post_init__(self) -> None:
-        self._old_files = ""  # what keeps them from being joined
+        self._compact_error = ""  # the last error of merging small files
         self._thread, core = inside(self.manager)
         self._stored = StoredLake(core, self.lake.scope, self.lake.name)
         self._members = self._stored.members()
@@ -154,7 +153,7 @@ class _Running:
         self._backoff = Backoff(first_s=0.2, longest_s=LAKE_RETRY_LONGEST_S)
 
     def run(self) -> None:
-        beat = self._thread.result(lambda: asyncio.create_task(each_beat(self._say)))
+        beat = self._thread.result(lambda: asyncio.create_task(each_beat(self._report)))
         trouble = ""
         try:
             with ExitStack() as closing:
@@ -168,39 +167,39 @@ class _Running:
                 self._thread.run(self._end(beat, trouble))
 
     async def _end(self, beat: asyncio.Task[None], trouble: str) -> None:
-        await ended([beat])
+        await cancel_all([beat])
         await self._members.leave()
-        await self._stored.note(trouble)
+        await self._stored.record_trouble(trouble)
 
-    async def _say(self) -> None:
+    async def _report(self) -> None:
         try:
-            await self._members.say(self._rows, 0.0, 0, self._trouble, self._state)
+            await self._members.report(self._rows, 0.0, 0, self._trouble, self._state)
             record = await self._stored.record.get()
         except NotFoundError:
-            log.warning("lake %s was forgotten: this writer ends", self.lake.name)
+            log.warning("lake %s was deleted: this writer ends", self.lake.name)
             self.stopping.set()
             return
         if not record.is_wanted:
             self.stopping.set()
         if record.trouble and not self._trouble:
-            await self._stored.note("")
+            await self._stored.record_trouble("")
 
     def _rounds(self, closing: ExitStack) -> None:
         writer = None
         failing_since: float | None = None
         while not self.stopping.is_set():
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 if writer is None:
                     writer = LakeWriter(self.manager, self.lake, step=self.step)
                     closing.callback(writer.close)
                 done = writer.commit()
             except UnavailableError as error:
-                failing_since = began if failing_since is None else failing_since
+                failing_since = started if failing_since is None else failing_since
                 if self.once and time.monotonic() - failing_since > LAKE_ONCE_TRIES_S:
                     raise
                 pause_s = self._backoff.take()
-                log.warning("trying again in %.1f s: %s", pause_s, error)
+                log.warning("retrying in %.1f s: %s", pause_s, error)
                 self._state, self._trouble = "waiting", str(error)
                 self.stopping.wait(pause_s)
                 continue
@@ -214,9 +213,9 @@ class _Running:
                 self._compact(writer)
             if done is None and self.once:
                 return
-            self._state, self._trouble = "level" if is_level else "writing", self._old_files
+            self._state, self._trouble = "level" if is_level else "writing", self._compact_error
             if is_level and not self.once:
-                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - began), 0.0))
+                self.stopping.wait(max(self.lake.every_s - (time.monotonic() - started), 0.0))
 
     def _compact(self, writer: LakeWriter) -> None:
         self._compact_at = time.monotonic() + LAKE_COMPACT_EVERY_S
@@ -224,18 +223,18 @@ class _Running:
             self._state = "writing"
             while writer.compact() and not self.stopping.is_set():
                 pass
-            self._old_files = ""
-        except (UnavailableError, LakeStoppedError) as error:  # events can be written all the same
+            self._compact_error = ""
+        except (UnavailableError, LakeStoppedError) as error:  # events can still be written
             if self.once and isinstance(error, LakeStoppedError):
                 raise
-            log.warning("small files are joined later: %s", error)
-            self._old_files = str(error)
+            log.warning("can't merge small files now; retrying later: %s", error)
+            self._compact_error = str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus:
-    """cut: up to which the table has the stream; None if it has nothing yet, or isn't known: `trouble` says why.
-    behind_bytes: of the stream, that aren't in the table; None if that isn't known. writers: those that are there."""
+    """The state of a lake. cut: up to which the table has the stream; None if it is empty or unknown: see `trouble`.
+    behind_bytes: of the stream, not yet in the table; None if unknown. writers: live ones."""
 
     lake: LakeDefinition
     is_wanted: bool
@@ -251,7 +250,7 @@ class LakeStatus:
 
 @checking
 def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
-    """How a lake is; NotFoundError if there is none of that name."""
+    """Return a lake's state; NotFoundError if it doesn't exist."""
     thread, core = inside(manager)
 
     stored = StoredLake(core, scope, name)
@@ -267,12 +266,12 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
     record, writers = thread.run(stored.record.get()), tuple(thread.run(stored.writers()))
     trouble = next((writer.last_error for writer in writers if writer.last_error), record.trouble)
     lake = record.definition
-    cut = behind = snapshot_id = rows = files = letters = None
+    cut = behind_bytes = snapshot_id = rows = files = letters = None
     try:
         table = table_of(lake.catalog, lake.table)
         mark = None if table is None else newest_mark(table, lake.scope, lake.stream)
         cut = None if mark is None else mark.end_cut
-        behind = thread.run(measured(cut or StreamCut.from_text(record.start)))
+        behind_bytes = thread.run(measured(cut or StreamCut.from_text(record.start)))
         snapshot = None if table is None else table.current_snapshot()
         if snapshot is not None and snapshot.summary is not None and mark is not None:
             totals = snapshot.summary.additional_properties
@@ -280,4 +279,4 @@ def status(manager: StreamManager, scope: str, name: str) -> LakeStatus:
             rows, files = int(totals["total-records"]), int(totals["total-data-files"])
     except NadiError as error:
         trouble = str(error)
-    return LakeStatus(lake, record.is_wanted, writers, cut, behind, snapshot_id, rows, files, letters, trouble)
+    return LakeStatus(lake, record.is_wanted, writers, cut, behind_bytes, snapshot_id, rows, files, letters, trouble)

@@ -1,8 +1,9 @@
-"""Table and stream as one: the table up to its cut, the stream from there, at one cut, without a gap or a double.
+"""Reads table and stream as one: the table up to its cut and the stream from there, up to one cut, without gaps or
+duplicates.
 
-Which rows lie before a cut follows from where each lies in the stream (`_segment_id`, `_offset`) and the rule of cuts
-(`model.frontier.Bound`). So a cut before the table's is read from the same table, whichever snapshots are left; and
-what the stream has lost is read from it, too.
+Whether a row is before a cut follows from its position (`_segment_id`, `_offset`) and the rules of cuts
+(`model.frontier.Bound`). So a cut before the table's is read from the same table, whichever snapshots remain, and
+events that the stream has lost are read from it, too.
 """
 
 from __future__ import annotations
@@ -30,10 +31,27 @@ from nadi.client.stream_cuts.segment_ends import SegmentEnds
 from nadi.client.stream_cuts.timestamps import event_moment, is_moment, moment_ms, moment_of
 from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, TruncatedError
 from nadi.lake.definition import StoredLake, lake_name, record_of
-from nadi.lake.rows import APPENDED, OFFSET, SEGMENT_ID, LakeRows, Shape, check_places, newest_mark, segments_told
+from nadi.lake.rows import (
+    APPENDED,
+    OFFSET,
+    SEGMENT_ID,
+    LakeRows,
+    Shape,
+    check_position_columns,
+    newest_mark,
+    recorded_segments,
+)
 from nadi.lake.table.catalogs import case_problem, fitted, table_of
 from nadi.lake.table.error_mapping import LakeStoppedError
-from nadi.lake.table.reading import FilePiece, TableFiles, columns_of, dealt, files_of, has_one_name_each, pieces_of
+from nadi.lake.table.reading import (
+    FilePiece,
+    TableFiles,
+    columns_of,
+    distribute,
+    files_of,
+    has_one_name_each,
+    pieces_of,
+)
 from nadi.model.frontier import Bound
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -43,11 +61,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-_NOWHERE = -1  # of a row that isn't of the stream
+_NOWHERE = -1  # segment of a row that isn't from the stream
 
 
 class Before:
-    """Which rows lie before a cut. moment_ms: and came no later than that."""
+    """Selects the rows before a cut. moment_ms: and not later than that time."""
 
     def __init__(self, cut: StreamCut, ranges: dict[int, SegmentRange], moment_ms: int | None = None) -> None:
         self.cut, self.moment_ms = cut, moment_ms
@@ -55,58 +73,60 @@ class Before:
         self._bound = Bound(dict(cut.positions), [ranges[segment] for segment in cut.positions])
 
     def limit(self, segment: int) -> int | None:
-        """Up to where a segment lies before it; None: all of it does."""
+        """Return the offset up to which a segment is before the cut; None for all of it."""
         if segment not in self.ranges:
             raise LakeStoppedError(
-                f"nothing is known any more of segment {segment}, of which the table has rows: read the table's newest "
-                "cut"
+                f"segment {segment}, which has rows in the table, is forgotten: read up to the table's newest cut"
             )
         return self._bound.limit(self.ranges[segment])
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without those behind it; rows that others added without a position count as before every cut."""
+        """Return the rows before the cut; rows without a position, from other programs, are before every cut."""
         segments = batch.column(SEGMENT_ID).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
         offsets = batch.column(OFFSET).fill_null(_NOWHERE).to_numpy(zero_copy_only=False)
-        kept = np.ones(batch.num_rows, bool)
+        selected = np.ones(batch.num_rows, bool)
         for segment in np.unique(segments).tolist():
             limit = None if segment == _NOWHERE else self.limit(segment)
             if limit is not None:
-                kept &= (segments != segment) | (offsets < limit)
+                selected &= (segments != segment) | (offsets < limit)
         if self.moment_ms is not None:
-            came = pc.less_equal(batch.column(APPENDED), pa.scalar(self.moment_ms * 1000, batch.column(APPENDED).type))
-            kept &= came.fill_null(True).to_numpy(zero_copy_only=False)
-        return batch if kept.all() else batch.filter(pa.array(kept))
+            arrived = pc.less_equal(
+                batch.column(APPENDED), pa.scalar(self.moment_ms * 1000, batch.column(APPENDED).type)
+            )
+            selected &= arrived.fill_null(True).to_numpy(zero_copy_only=False)
+        return batch if selected.all() else batch.filter(pa.array(selected))
 
 
 @dataclass(frozen=True, slots=True)
 class UnionColumns:
-    """What both parts give: the columns wanted; how events become rows of the table; which of its rows are read."""
+    """The columns of both parts: those selected, the conversion of events to rows, and which rows of the table are
+    read."""
 
-    wanted: pa.Schema
+    columns: pa.Schema
     shape: Shape
     before: Before | None
 
     def of_table(self, table: TableFiles, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
-        names = [name for name in self.wanted.names if name in table.names] or [OFFSET]
+        names = [name for name in self.columns.names if name in table.names] or [OFFSET]
         if self.before is not None:
-            places = [SEGMENT_ID, OFFSET, *([] if self.before.moment_ms is None else [APPENDED])]
-            names += [name for name in places if name not in names]
+            positions = [SEGMENT_ID, OFFSET, *([] if self.before.moment_ms is None else [APPENDED])]
+            names += [name for name in positions if name not in names]
         for batch in table.read(pieces, names):
-            found = batch if self.before is None else self.before.rows(batch)
-            if found.num_rows:
-                yield fitted(found, self.wanted)
+            selected = batch if self.before is None else self.before.rows(batch)
+            if selected.num_rows:
+                yield fitted(selected, self.columns)
 
     def of_stream(self, stream: Scan | Split) -> Iterator[pa.RecordBatch]:
         for batch in stream.batches():
-            found = self.shape.of(batch).rows
-            if found.num_rows:
-                yield fitted(found, self.wanted)
+            rows = self.shape.of(batch).rows
+            if rows.num_rows:
+                yield fitted(rows, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class UnionSplit(Readable):
-    """A part of a union that anybody can read who reaches server and storage: pickle it, and send it there. It has the
-    credentials of both; whoever has it can sign in with them."""
+    """A part of a union, readable in any process that can reach server and storage: pickle it and send it there. It
+    contains the credentials of both."""
 
     columns: UnionColumns
     table: TableFiles | None
@@ -115,7 +135,7 @@ class UnionSplit(Readable):
 
     @property
     def schema(self) -> pa.Schema:
-        return self.columns.wanted
+        return self.columns.columns
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self.table is not None:
@@ -125,10 +145,10 @@ class UnionSplit(Readable):
 
 
 class Union(Readable):
-    """A lake's table and stream up to one cut, read anew each time as it was when this was made.
+    """A lake's table and stream up to one cut; each read gives the rows as they were when this was made.
 
-    cut: where it ends; table_cut: where the table does, and the stream goes on. Rows of the table come first; those of
-    a segment are in order within a file, and all of them by `_segment_id` and `_offset`.
+    cut: the end; table_cut: the end of the table, where the stream starts. The table's rows come first; within a file
+    each segment's rows are in order. Sort all by `_segment_id` and `_offset`.
     """
 
     def __init__(
@@ -141,7 +161,7 @@ class Union(Readable):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._columns.wanted
+        return self._columns.columns
 
     @property
     def stream_bytes(self) -> int:
@@ -149,18 +169,18 @@ class Union(Readable):
 
     @property
     def table_bytes(self) -> int:
-        return sum(one.file.file_size_in_bytes for one in self._files)
+        return sum(task.file.file_size_in_bytes for task in self._files)
 
     @property
     def table_files(self) -> list[str]:
-        return [one.file.file_path for one in self._files]
+        return [task.file.file_path for task in self._files]
 
     @property
     def table_conditions(self) -> list[tuple[int, int]] | None:
-        """Which of their rows are before the cut: of those of each segment named here, the ones below the offset. None
-        if it takes more to say; the files have rows that others have deleted, or columns under other names than the
-        table has now; or both parts don't meet at one cut."""
-        if any(one.delete_files or one.file.file_format != "PARQUET" for one in self._files):
+        """The rows of `table_files` before the cut: for each segment listed, those below the offset. None if
+        more is needed: other engines have deleted rows, the files have other column names than the table, or table and
+        stream don't meet at one cut."""
+        if any(task.delete_files or task.file.file_format != "PARQUET" for task in self._files):
             return None
         if self._table is not None and not has_one_name_each(self._table.metadata):
             return None
@@ -182,15 +202,15 @@ class Union(Readable):
         yield from self._columns.of_stream(self._stream)
 
     def splits(self, count: int) -> list[UnionSplit]:
-        """Return about `count` parts, which together have every row once: of the table's files, and of the stream.
+        """Return about `count` parts, which together have every row once.
 
-        At most so many are of files, whose groups of rows are dealt out by size, a MiB or more each; and at most so
-        many of the stream, as `Scan.splits` makes them.
+        At most `count` are of the table's files, whose row groups are distributed by size, 1 MiB or more each; and at
+        most `count` of the stream, see `Scan.splits`.
         """
         of_stream = self._stream.splits(count)
-        of_table = dealt(pieces_of(self._files), count)
-        found = [UnionSplit(self._columns, self._table, mine, None) for mine in of_table]
-        return found + [UnionSplit(self._columns, None, (), split) for split in of_stream]
+        of_table = distribute(pieces_of(self._files), count)
+        table_splits = [UnionSplit(self._columns, self._table, part, None) for part in of_table]
+        return table_splits + [UnionSplit(self._columns, None, (), split) for split in of_stream]
 
 
 @checking
@@ -203,11 +223,11 @@ def union(
     columns: Sequence[str] | None = None,
     name: str | None = None,
 ) -> Union:
-    """Return a lake's table and stream as one, up to a cut, to be read as Arrow.
+    """Return a lake's table and stream as one, up to a cut, readable as Arrow.
 
-    at: a cut, a time with a zone, or text as `StreamCuts.named` takes it; the stream's tail if not given. What the
-    stream has lost since is there all the same. columns: of the table's; all of them if not given. name: of the lake,
-    if it isn't the stream's first.
+    at: a cut, a time with a zone, or text for `StreamCuts.named`; by default the stream's tail. Events that the stream
+    has lost since are included. columns: by default all of the table's. name: of the lake, by default the stream's
+    default lake.
 
     >>> import nadi.lake, pyarrow as pa
     >>> def total_wh(manager, moment):
@@ -225,7 +245,7 @@ def union(
 def union_schema(
     manager: StreamManager, scope: str, stream: str, *, columns: Sequence[str] | None = None, name: str | None = None
 ) -> pa.Schema:
-    """Return the columns that `union` has, without finding out what it reads."""
+    """Return the columns of `union` without planning the read."""
     return _PlannedUnion(manager, scope, stream, name).schema(columns)
 
 
@@ -234,12 +254,15 @@ class _PlannedUnion:
         record = record_of(manager, scope, lake_name(stream, name))
         self._manager, self._lake = manager, record.definition
         if self._lake.stream != stream:
-            raise InvalidArgumentError(f"lake {self._lake.name} is one of stream {self._lake.stream}, not of {stream}")
+            raise InvalidArgumentError(
+                f"lake {self._lake.name} belongs to stream {self._lake.stream}, not {stream}: name a lake of this "
+                "stream"
+            )
         self._table = table_of(self._lake.catalog, self._lake.table)
         if self._table is None and record.table_id:
-            raise LakeStoppedError(f"table {self._lake.table} isn't in the catalog any more")
+            raise LakeStoppedError(f"table {self._lake.table} isn't in the catalog any more: restore it")
         if self._table is not None:
-            check_places(self._table)
+            check_position_columns(self._table)
         self._mark = None if self._table is None else newest_mark(self._table, scope, stream)
         self._thread, self._core = inside(manager)
         self._stores = stores_of(self._core)
@@ -251,11 +274,11 @@ class _PlannedUnion:
 
     def union(self, at: StreamCut | datetime | str | None, columns: Sequence[str] | None) -> Union:
         tail = self._tail()
-        rows = LakeRows(self._manager, self._lake, tail, tail)  # what there is behind it: none yet
+        rows = LakeRows(self._manager, self._lake, tail, tail)  # an empty range, for the columns
         schema = self._schema(rows.schema, columns)
         cut, before = tail, None
         if at is not None:
-            cut, moment = self._thread.run(self._place(at))
+            cut, moment = self._thread.run(self._resolve(at))
             before = self._thread.run(self._before(cut, moment, tail))
         pieces = self._thread.run(self._pieces(tail, before))
         table = None if self._mark is None else self._table
@@ -264,7 +287,7 @@ class _PlannedUnion:
         )
 
     def check_stream(self) -> None:
-        """An error if the stream isn't the one that the table is of."""
+        """Raise an error if the stream isn't the table's."""
         stored = StoredLake(self._core, self._lake.scope, self._lake.name)
         self._thread.run(stored.check_stream(None if self._mark is None else self._mark.end_cut))
 
@@ -275,28 +298,31 @@ class _PlannedUnion:
         parts = [rows] if self._table is None else [columns_of(self._table), rows]
         problem = case_problem(rows, *parts[:-1])
         if problem is not None:
-            raise LakeStoppedError(f"of the columns of events and of table {self._lake.table}, {problem}")
+            raise LakeStoppedError(f"the columns of events and of table {self._lake.table} don't fit: {problem}")
         try:
             nullable = [pa.schema([pa.field(field.name, field.type) for field in part]) for part in parts]
-            whole = pa.unify_schemas(nullable, promote_options="permissive")
+            all_columns = pa.unify_schemas(nullable, promote_options="permissive")
         except pa.ArrowException as error:
             raise LakeStoppedError(
-                f"the events' columns have changed so that table {self._lake.table} can't follow: {error}"
+                f"the events' columns have changed in a way that table {self._lake.table} can't follow; rename the "
+                f"field: {error}"
             ) from error
         if columns is None:
-            return whole
+            return all_columns
         names = several_texts(columns, "columns")
-        for one in names:
-            if one not in whole.names:
-                raise InvalidArgumentError(f"there is no column {one[:40]!r}: there are {', '.join(whole.names)}")
-            if names.count(one) > 1:
-                raise InvalidArgumentError(f"columns names {one[:40]!r} twice")
+        for name in names:
+            if name not in all_columns.names:
+                raise InvalidArgumentError(
+                    f"the lake doesn't have a column {name[:40]!r}: choose from {', '.join(all_columns.names)}"
+                )
+            if names.count(name) > 1:
+                raise InvalidArgumentError(f"columns has {name[:40]!r} twice: name it once")
         if not names:
-            raise InvalidArgumentError("columns names none: give one at least")
-        return pa.schema([whole.field(one) for one in names])
+            raise InvalidArgumentError("columns is empty: name at least one")
+        return pa.schema([all_columns.field(name) for name in names])
 
-    async def _place(self, at: StreamCut | datetime | str) -> tuple[StreamCut, int | None]:
-        """The cut; and the moment, if the stream has lost what it had then."""
+    async def _resolve(self, at: StreamCut | datetime | str) -> tuple[StreamCut, int | None]:
+        """Return the cut; and the time, if the stream has lost events before it."""
         cuts = self._core.cuts(self._lake.scope, self._lake.stream)
         if isinstance(at, str) and is_moment(at) and event_moment(at) is None:
             at = moment_of(at)
@@ -305,43 +331,44 @@ class _PlannedUnion:
             return cut, moment_ms(at) if cut == head else None
         if isinstance(at, str):
             try:
-                at = StreamCut.from_text(at)  # which may lie before the stream's head
+                at = StreamCut.from_text(at)  # may be before the stream's head
             except InvalidStreamCutError:
-                found: StreamCut = await cuts.named(str(at), end=True)
-                return found, None
+                named: StreamCut = await cuts.named(str(at), end=True)
+                return named, None
         if not isinstance(at, StreamCut):
             raise InvalidArgumentError(
-                f"at is a cut, a time with a zone, or the text of a cut, a bookmark or a time, not {at!r:.60}"
+                f"at must be a cut, a time with a zone, or the text of a cut, a bookmark or a time, not {at!r:.60}"
             )
         if (at.scope, at.stream) != (self._lake.scope, self._lake.stream):
-            raise InvalidStreamCutError(f"the cut is one of {at.scope}/{at.stream}, not of {self._lake.full_name}")
+            raise InvalidStreamCutError(f"the cut is of {at.scope}/{at.stream}, not {self._lake.full_name}")
         return at, None
 
     async def _before(self, cut: StreamCut, moment: int | None, tail: StreamCut) -> Before:
-        """Of all segments of which the table has rows, as far as its snapshots say, or the stream's part may have."""
-        marked = () if self._table is None else segments_told(self._table)
+        """Return the selection, with the ranges of all segments that may have rows in the table or events in the
+        stream."""
+        marked = () if self._table is None else recorded_segments(self._table)
         ranges = {segment: SegmentRange(segment, low, high) for segment, low, high in marked}
         if missing := cut.positions.keys() - ranges.keys():
-            asked = StreamCut(cut.scope, cut.stream, dict.fromkeys(missing, 0))
-            found = await segment_ranges(self._stores, cut.scope, cut.stream, asked)
-            ranges |= {segment.segment_id: segment for segment in found}
-        if newer := {*self._table_cut.positions, *tail.positions, *await self._behind(tail)} - ranges.keys():
-            found = await known_ranges(self._stores, StreamCut(tail.scope, tail.stream, dict.fromkeys(newer, 0)))
-            ranges |= {segment.segment_id: segment for segment in found}
+            unknown = StreamCut(cut.scope, cut.stream, dict.fromkeys(missing, 0))
+            segments = await segment_ranges(self._stores, cut.scope, cut.stream, unknown)
+            ranges |= {segment.segment_id: segment for segment in segments}
+        if newer := {*self._table_cut.positions, *tail.positions, *await self._unread_segments(tail)} - ranges.keys():
+            segments = await known_ranges(self._stores, StreamCut(tail.scope, tail.stream, dict.fromkeys(newer, 0)))
+            ranges |= {segment.segment_id: segment for segment in segments}
         return Before(cut, ranges, moment)
 
-    async def _behind(self, tail: StreamCut) -> list[int]:
-        """The segments that have something behind the table's cut."""
+    async def _unread_segments(self, tail: StreamCut) -> list[int]:
+        """Return the segments with events after the table's cut."""
         try:
             return await segments_between(self._stores, self._table_cut, tail)
         except EpochGoneError:
             raise TruncatedError(self._lake.full_name, 0, 0) from None
 
     async def _pieces(self, tail: StreamCut, before: Before | None) -> list[ScanRange]:
-        """What of the stream lies behind the table's cut. TruncatedError if some of it is gone that is asked for."""
+        """Return the ranges of the stream to read. TruncatedError if some of the events are truncated."""
         ends = SegmentEnds(self._stores, self._lake.scope, self._lake.stream)
-        found = []
-        for segment in sorted(await self._behind(tail)):
+        pieces = []
+        for segment in sorted(await self._unread_segments(tail)):
             low = max(self._table_cut.positions.get(segment, 0), 0)
             limit = None if before is None else before.limit(segment)
             if limit is not None and limit <= low:
@@ -354,5 +381,5 @@ class _PlannedUnion:
             if low < info.start_offset:
                 name = segment_name(self._lake.scope, self._lake.stream, segment)
                 raise TruncatedError(name, low, info.start_offset)
-            found.append(ScanRange(self._lake.stream, segment, low, high))
-        return found
+            pieces.append(ScanRange(self._lake.stream, segment, low, high))
+        return pieces

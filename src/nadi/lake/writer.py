@@ -1,26 +1,26 @@
-"""A lake's writer: brings the table from its cut to a later one, a commit at a time.
+"""A lake's writer: advances the table from its cut to a later one, a commit at a time.
 
-    the newest snapshot's mark        where the table is; letters that its writer left are written
-    next_cut                          where the next snapshot is
-    Rows → DataFiles                  data files, which nothing names yet
-    commit_files                      the snapshot with files and mark, if the newest is still the one looked at
-    write_letters                     events that are no rows
-    release                           retention may have what lies before the cut
+    the newest snapshot's mark        the table's position; the dead letters left by its writer are written
+    next_cut                          the next snapshot's position
+    LakeRows → DataFiles              data files, still unreferenced
+    commit_files                      the snapshot with files and mark, if the newest snapshot is unchanged
+    write_dead_letters                invalid events
+    release                           retention may truncate events before the cut
 
-A writer that is killed at any of these steps has either committed or not, and the next one sees which. Files of those
-that hadn't are removed once nothing can name them any more (`sweep`).
+A writer that is killed at any of these steps has either committed or not, and the next one finds out. Uncommitted files
+are deleted once no snapshot can reference them any more (`sweep`).
 
-Small files are joined: a snapshot replaces files by others with the same rows. Each commit leaves a file or more in
-each partition that it has rows of. Where there are many small ones, they are read and written anew, as much at once as
-one commit may have. What others have deleted from them is gone then.
+Small files are merged: a snapshot replaces files by others with the same rows. Each commit adds at least one file to
+each partition of its rows. Partitions with many small files are read and rewritten, as much at once as a commit may
+have. Rows that others have deleted from these files are dropped then.
 
-An attempt's files can only come to be named by a snapshot that follows the one that it is built on. While that one is
-the newest, they are left alone: somebody may be about to commit them. Once it isn't, they are named already, or never
-will be (`table.files`). No clock is asked, and no other writer.
+An attempt's files can only be referenced by a snapshot that follows the attempt's parent. While the parent is the
+newest snapshot, they are kept: a writer may be about to commit them. Afterwards they are referenced already, or never
+will be (`table.files`). This needs neither clocks nor other writers.
 
-Events that are no rows are dead letters. A snapshot says how many there are among the events that it covers, and how
-many there were before. They are written after it, read anew from between its cuts, under numbers that follow from that:
-a writer that finds some missing writes these (`client.numbered`). No snapshot follows before.
+Invalid events become dead letters. A snapshot records their number among its events and before them. They are written
+after the snapshot, read again from between its cuts, with numbers that follow from these counts: a writer that finds
+some missing writes them (`client.idempotent`). No other snapshot follows before.
 """
 
 from __future__ import annotations
@@ -50,9 +50,17 @@ from nadi.client.values.parser import ValueParser
 from nadi.client.values.target import target_of
 from nadi.errors import InvalidStreamCutError, TruncatedError, UnavailableError
 from nadi.lake.definition import FIXED, LakeDefinition, StoredLake
-from nadi.lake.rows import LakeRows, SnapshotMark, check_places, mark_of, newest_mark, segments_told
-from nadi.lake.table.catalogs import create_table, evolved, expire_snapshots, fitted, lasting, load_table, open_catalog
-from nadi.lake.table.error_mapping import STORAGE, LakeStoppedError, reaching
+from nadi.lake.rows import LakeRows, SnapshotMark, check_position_columns, mark_of, newest_mark, recorded_segments
+from nadi.lake.table.catalogs import (
+    create_table,
+    evolved,
+    expire_snapshots,
+    fitted,
+    load_table,
+    open_catalog,
+    retained_snapshots,
+)
+from nadi.lake.table.error_mapping import STORAGE, LakeStoppedError, mapped_errors
 from nadi.lake.table.files import DataFiles, SnapshotConflictError, commit_files, head_of, new_attempt, parent_of
 from nadi.lake.table.partitions import misplaced, partition_fields
 from nadi.lake.table.reading import TableFiles, columns_named, files_of, pieces_of
@@ -72,7 +80,7 @@ _AT_ONCE_BYTES = 4 * MIB
 
 
 def in_batches(events: Iterable[NumberedEvent], most: int) -> Iterator[list[NumberedEvent]]:
-    """The events in lists of at most so many, and of about 4 MiB."""
+    """Yield the events in lists of at most `most`, and of about 4 MiB."""
     batch: list[NumberedEvent] = []
     size = 0
     for event in events:
@@ -85,19 +93,19 @@ def in_batches(events: Iterable[NumberedEvent], most: int) -> Iterator[list[Numb
         yield batch
 
 
-def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: SnapshotMark) -> None:
-    """Write those of one snapshot that aren't there yet, in order. TruncatedError if their events are gone."""
+def write_dead_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, mark: SnapshotMark) -> None:
+    """Write the missing dead letters of one snapshot, in order. TruncatedError if their events are truncated."""
     to = lake.dead_letter_stream
     if not mark.own_letters or to is None:
         return
     thread, core = inside(manager)
     stores = stores_of(core)
     writer = thread.result(lambda: IdempotentWriter(StreamShape(stores, *to), table_id.bytes))
-    position = key_position(str(table_id))  # of all, so that the last of them is there only if all are
+    position = key_position(str(table_id))  # one position for all, so that the last exists only if all do
     try:
         if thread.run(writer.last_number(position)) >= mark.letters - 1:
-            return  # and what they were made of may be gone
-        letters = enumerate(letters_of(manager, lake, mark), mark.letters - mark.own_letters)
+            return  # their events may be truncated
+        letters = enumerate(dead_letters_of(manager, lake, mark), mark.letters - mark.own_letters)
         events = (NumberedEvent(number, position, letter.encode()) for number, letter in letters)
         for batch in in_batches(events, LAKE_LETTERS_AT_ONCE):
             thread.run(writer.write(batch))
@@ -105,8 +113,8 @@ def write_letters(manager: StreamManager, lake: LakeDefinition, table_id: UUID, 
         thread.result(writer.close)
 
 
-def letters_of(manager: StreamManager, lake: LakeDefinition, mark: SnapshotMark) -> Iterator[DeadLetter]:
-    """Those between a snapshot's cuts, read as it read them: always the same, in the same order."""
+def dead_letters_of(manager: StreamManager, lake: LakeDefinition, mark: SnapshotMark) -> Iterator[DeadLetter]:
+    """Yield the dead letters between a snapshot's cuts, always the same in the same order."""
     reading = mark.reading
     assert reading is not None, "bytes are always rows"
     thread, core = inside(manager)
@@ -142,17 +150,17 @@ def letters_of(manager: StreamManager, lake: LakeDefinition, mark: SnapshotMark)
                 by=f"lake {lake.name}",
                 segment=segment_name(lake.scope, lake.stream, segment_id),
                 offset=int(offsets[at]),
-                reason=reasons.get(at, nowhere[at] or "it is null"),
+                reason=reasons.get(at, nowhere[at] or "the value is null"),
                 data=data,
             )
 
 
 async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int) -> tuple[StreamCut, int]:
-    """Where the next commit ends, and how many bytes of the stream it has, at most about so many: at the tail, or at a
-    legal cut before it. TruncatedError if some of them are gone.
+    """Return the cut of the next commit, and its size in bytes of the stream, about `most_bytes` or less: the tail, or
+    a valid cut before it. TruncatedError if some of these bytes are truncated.
 
-    A cut before the tail is made as a reader would get there (`model.frontier`): finished segments are passed, and each
-    of those that may be read then is read on by an equal share, up to a boundary between its events.
+    A cut before the tail is made by reading rules (`model.frontier`): finished segments are passed, and each segment
+    that may then be read advances by an equal share, to an event boundary.
     """
     cuts = manager.cuts(start.scope, start.stream)
     tail = await cuts.tail()
@@ -164,15 +172,15 @@ async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int
     frontier = await frontier_at(stores, start)
     offsets = {segment: max(start.positions[segment], 0) for segment in frontier.active}
     infos = await pass_finished(ends, frontier, offsets)
-    left = {segment: max(infos[segment].write_offset - offset, 0) for segment, offset in offsets.items()}
-    share = max(most_bytes // max(sum(size > 0 for size in left.values()), 1), 1)
+    unread = {segment: max(infos[segment].write_offset - offset, 0) for segment, offset in offsets.items()}
+    share = max(most_bytes // max(sum(size > 0 for size in unread.values()), 1), 1)
 
     async def read_on(segment: int) -> int:
-        if left[segment] <= share:
-            return offsets[segment] + left[segment]
+        if unread[segment] <= share:
+            return offsets[segment] + unread[segment]
         name = segment_name(start.scope, start.stream, segment)
-        asked = wire.LocateOffset(0, name, offsets[segment] + share, "")
-        return (await stores.ask(asked, wire.OffsetLocated)).offset
+        request = wire.LocateOffset(0, name, offsets[segment] + share, "")
+        return (await stores.ask(request, wire.OffsetLocated)).offset
 
     reached = dict(zip(offsets, await asyncio.gather(*map(read_on, offsets)), strict=True))
     cut = StreamCut(start.scope, start.stream, frontier.positions(reached))
@@ -180,19 +188,19 @@ async def next_cut(manager: aio.StreamManager, start: StreamCut, most_bytes: int
 
 
 def sweep(catalog: Catalog, table: Table) -> int:
-    """Remove such files; how many there were. The table is looked at once more, behind the list of its files: so the
-    snapshot that a file is built on is this table's newest, or an older one. OvertakenError if another has expired
-    snapshots meanwhile: what is left then is seen later."""
-    with reaching(STORAGE):
+    """Delete unreferenced files of old attempts; return their number. The table is loaded again after its files are
+    listed, so that a file's parent is the newest snapshot or an older one. SnapshotConflictError if another writer has
+    expired snapshots meanwhile: try again later."""
+    with mapped_errors(STORAGE):
         folders = table.location_provider()
-        found = [*_files(table, folders.data_path), *_files(table, folders.metadata_path)]
-    now = load_table(catalog, ".".join(table.name()))
-    if now is None or now.metadata.table_uuid != table.metadata.table_uuid:
+        paths = [*_files(table, folders.data_path), *_files(table, folders.metadata_path)]
+    newest = load_table(catalog, ".".join(table.name()))
+    if newest is None or newest.metadata.table_uuid != table.metadata.table_uuid:
         return 0
-    table, head = now, head_of(now)
-    with reaching(STORAGE):
-        ours = [path for path in found if (parent := parent_of(_name(path))) is not None and parent != head]
-        if not ours:
+    table, head = newest, head_of(newest)
+    with mapped_errors(STORAGE):
+        own = [path for path in paths if (parent := parent_of(_name(path))) is not None and parent != head]
+        if not own:
             return 0
         try:
             named = _named(table)
@@ -201,9 +209,9 @@ def sweep(catalog: Catalog, table: Table) -> int:
             if newest is None or newest.metadata_location == table.metadata_location:
                 raise
             raise SnapshotConflictError(str(error)) from error
-        orphans = [path for path in ours if _name(path) not in named]
+        orphans = [path for path in own if _name(path) not in named]
         for path in orphans:
-            with suppress(FileNotFoundError):  # another writer has swept meanwhile
+            with suppress(FileNotFoundError):  # another writer has deleted it
                 table.io.delete(path)
     return len(orphans)
 
@@ -213,18 +221,18 @@ def _name(path: str) -> str:
 
 
 def _named(table: Table) -> set[str]:
-    """The names of the files that a snapshot names."""
+    """Return the names of all files that snapshots reference."""
     snapshots = table.snapshots()
-    manifests = {one.manifest_path: one for snapshot in snapshots for one in snapshot.manifests(table.io)}
+    manifests = {item.manifest_path: item for snapshot in snapshots for item in snapshot.manifests(table.io)}
     entries = (
-        entry for one in manifests.values() for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)
+        entry for item in manifests.values() for entry in item.fetch_manifest_entry(table.io, discard_deleted=True)
     )
     files = (entry.data_file.file_path for entry in entries)
-    return {*map(_name, manifests), *map(_name, files), *(_name(one.manifest_list) for one in snapshots)}
+    return {*map(_name, manifests), *map(_name, files), *(_name(item.manifest_list) for item in snapshots)}
 
 
 def _files(table: Table, folder: str) -> list[str]:
-    """What lies in a folder of the table's storage, and below it, in its own naming."""
+    """Return the paths of all files below a folder of the table's storage."""
     from pyarrow.fs import FileSelector, FileType
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -233,28 +241,28 @@ def _files(table: Table, folder: str) -> list[str]:
     scheme, netloc, path = PyArrowFileIO.parse_location(folder, table.io.properties)
     filesystem = table.io.fs_by_scheme(scheme, netloc)
     listed = filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
-    return [folder + one.path[len(path) :] for one in listed if one.type == FileType.File]
+    return [folder + info.path[len(path) :] for info in listed if info.type == FileType.File]
 
 
 def small_files(table: Table, least: int) -> list[FileScanTask]:
-    """Those to join next: of partitions that have at least so many, the fullest first, up to about as much as one
-    commit may have. Only of the present partitioning."""
+    """Return the files to merge next, up to the size of a commit: of partitions with at least `least` small files, the
+    fullest first. Only of the current partitioning."""
     spec = table.metadata.default_spec_id
     groups: dict[Any, list[FileScanTask]] = {}
     for task in files_of(table):
         if task.file.file_size_in_bytes < LAKE_SMALL_FILE_BYTES and task.file.spec_id == spec:
             groups.setdefault(tuple(task.file.partition[at] for at in range(len(task.file.partition))), []).append(task)
-    found: list[FileScanTask] = []
+    selected: list[FileScanTask] = []
     size = 0
     for group in sorted(groups.values(), key=len, reverse=True):
         if len(group) < max(least, 2):
             break
         for task in group:
             size += task.file.file_size_in_bytes
-            if size > LAKE_COMPACTED_BYTES and found:
-                return found
-            found.append(task)
-    return found
+            if size > LAKE_COMPACTED_BYTES and selected:
+                return selected
+            selected.append(task)
+    return selected
 
 
 log = logging.getLogger("nadi.lake")
@@ -263,7 +271,8 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A snapshot: up to where it is, and how much was new. is_level: as far as the stream was when it began."""
+    """A snapshot: its cut, and the counts of the commit. is_level: up to date with the stream as it was at the
+    start."""
 
     cut: StreamCut
     rows: int
@@ -273,7 +282,7 @@ class Committed:
 
 
 class LakeWriter:
-    """Of one lake. step: called with the name of each step that was done: planned, written, committed, letters,
+    """Writes one lake's table. step: called with the name of each completed step: planned, written, committed, letters,
     released; and compacted."""
 
     def __init__(self, manager: StreamManager, lake: LakeDefinition, *, step: Step = lambda name: None) -> None:
@@ -282,14 +291,14 @@ class LakeWriter:
         self._stored = StoredLake(self._core, lake.scope, lake.name)
         self._catalog = open_catalog(lake.catalog)
         self._is_swept = False
-        self._settled: int | None = None  # the snapshot whose letters are known to be written
+        self._settled: int | None = None  # the snapshot whose dead letters are known to be written
 
     def close(self) -> None:
         self._catalog.close()
 
     def commit(self) -> Committed | None:
-        """Write one snapshot; None if the table is level with the stream. UnavailableError: try again later.
-        LakeStoppedError: something is to be changed first. OvertakenError stays within: another writer was faster."""
+        """Write one snapshot; None if the table is up to date. UnavailableError: retry later. LakeStoppedError: a
+        change is needed first. If another writer was faster, return a commit without rows."""
         table = self._table()
         mark = newest_mark(table, self.lake.scope, self.lake.stream)
         self._settle(table, mark)
@@ -301,14 +310,14 @@ class LakeWriter:
             raise
         except TruncatedError as error:
             self._thread.run(self._stored.check_stream(start))
-            start, end, size = self._behind(start, error)
+            start, end, size = self._skip_truncated(start, error)
         if not size and (mark is None or start == mark.end_cut):
             return None
         self._step("planned")
         try:
             return self._commit(table, mark, start, end, size)
         except SnapshotConflictError:
-            log.info("another writer of %s was faster: looking where the table is", self.lake.table)
+            log.info("another writer of %s was faster; reading the table's position again", self.lake.table)
             self._is_swept = False
             return Committed(start, 0, 0, 0, False)
         except UnavailableError:
@@ -316,7 +325,7 @@ class LakeWriter:
             raise
 
     def compact(self) -> int:
-        """Join small files in one snapshot, and expire old snapshots; how many files were joined. Errors as in
+        """Merge small files in one snapshot, and expire old snapshots; return the number of files merged. Errors as in
         `commit`."""
         table = self._table()
         mark = newest_mark(table, self.lake.scope, self.lake.stream)
@@ -325,25 +334,25 @@ class LakeWriter:
         self._settle(table, mark)
         files = small_files(table, self.lake.compact_files) if self.lake.compact_files else []
         if files:
-            summary = mark.without_rows(segments_told(table)).summary()
+            summary = mark.without_rows(recorded_segments(table)).summary()
             try:
-                table, made = self._join(table, files, summary)
+                table, merged = self._join(table, files, summary)
             except SnapshotConflictError:
-                log.info("another writer of %s was faster: its small files are joined later", self.lake.table)
+                log.info("another writer of %s was faster; merging small files later", self.lake.table)
                 self._is_swept = False
                 return 0
             self._step("compacted")
-            log.info("joined %d files of %s in %d", len(files), self.lake.table, made)
+            log.info("merged %d files of %s into %d", len(files), self.lake.table, merged)
             self._settled = head_of(table)
         snapshot = table.current_snapshot()
         if snapshot is None or mark_of(snapshot) is None:
-            return len(files)  # another's: what says the table's cut may be behind it, and old
+            return len(files)  # another program's: an older snapshot has the table's cut
         before = datetime.now(UTC) - timedelta(seconds=self.lake.keep_snapshots_s)
-        if len(lasting(table, before)) < len(table.snapshots()):
+        if len(retained_snapshots(table, before)) < len(table.snapshots()):
             try:
-                table = self._told_again(table, mark, before)
+                table = self._with_segments_recorded(table, mark, before)
             except SnapshotConflictError:
-                return len(files)  # they are expired later
+                return len(files)  # expired later
             expire_snapshots(table, before)
             self._is_swept = False
         if not self._is_swept and files:
@@ -352,22 +361,23 @@ class LakeWriter:
 
     def _join(self, table: Table, files: Sequence[FileScanTask], summary: dict[str, str]) -> tuple[Table, int]:
         attempt = new_attempt(head_of(table))
-        made = DataFiles(table, attempt)
+        files_made = DataFiles(table, attempt)
         try:
             for batch in TableFiles.of(table).read(pieces_of(files), columns_named(table)):
-                made.write(fitted(batch, made.schema))
-            new = made.close()
-            with reaching(STORAGE):
+                files_made.write(fitted(batch, files_made.schema))
+            new = files_made.close()
+            with mapped_errors(STORAGE):
                 old = [task.file for task in files]
         except Exception:
-            made.abandon()
+            files_made.abandon()
             raise
         return commit_files(self._catalog, table, attempt, new, summary, old), len(new)
 
-    def _told_again(self, table: Table, mark: SnapshotMark, before: datetime) -> Table:
-        """With a snapshot that says of which segments there are rows, where only such say it that are to go."""
-        known = segments_told(table)
-        if segments_told(table, lasting(table, before)) == known:
+    def _with_segments_recorded(self, table: Table, mark: SnapshotMark, before: datetime) -> Table:
+        """Commit a snapshot that repeats which segments have rows, if only snapshots about to expire have that
+        record."""
+        known = recorded_segments(table)
+        if recorded_segments(table, retained_snapshots(table, before)) == known:
             return table
         summary = mark.without_rows(known).summary()
         table = commit_files(self._catalog, table, new_attempt(head_of(table)), [], summary)
@@ -379,15 +389,15 @@ class LakeWriter:
     def _table(self) -> Table:
         table = load_table(self._catalog, self.lake.table)
         record = self._thread.run(self._stored.record.get())
-        if any(getattr(record.definition, one) != getattr(self.lake, one) for one in FIXED):
+        if any(getattr(record.definition, option) != getattr(self.lake, option) for option in FIXED):
             raise LakeStoppedError(
-                f"lake {self.lake.name} has other options by now than this writer began with: start it again"
+                f"the options of lake {self.lake.name} have changed since this writer started: restart it"
             )
         if table is None:
             if record.table_id:
                 raise LakeStoppedError(
-                    f"table {self.lake.table} isn't in the catalog any more: bring it back, or forget the lake (`nadi "
-                    "lake forget`) and start it again, to write a new one from what the stream has left"
+                    f"table {self.lake.table} isn't in the catalog any more: restore it, or delete the lake (`nadi "
+                    "lake delete`) and run it again, to write a new table from what remains in the stream"
                 )
             rows = LakeRows(self._manager, self.lake, self._first_cut(), self._first_cut())
             table = create_table(self._catalog, self.lake.table, rows.schema, partition_fields(self.lake.partition))
@@ -395,25 +405,30 @@ class LakeWriter:
         if record.table_id != table_id:
             if record.table_id:
                 raise LakeStoppedError(
-                    f"table {self.lake.table} isn't the one that the lake wrote: it was dropped, and another made "
-                    "under its name. Delete the lake (`nadi lake delete`), and run it again with a table of its own"
+                    f"table {self.lake.table} was dropped and recreated by another program. Delete the lake (`nadi "
+                    "lake delete`), and run it again with another table"
                 )
-            self._thread.run(self._stored.record.put(lambda held: replace(held or record, table_id=table_id)))
-        check_places(table)
+            self._thread.run(self._stored.record.put(lambda stored: replace(stored or record, table_id=table_id)))
+        check_position_columns(table)
         return table
 
     def _first_cut(self) -> StreamCut:
         return StreamCut.from_text(self._thread.run(self._stored.record.get()).start)
 
-    def _behind(self, start: StreamCut, error: TruncatedError) -> tuple[StreamCut, StreamCut, int]:
+    def _skip_truncated(self, start: StreamCut, error: TruncatedError) -> tuple[StreamCut, StreamCut, int]:
         if not self.lake.skip_truncated:
             raise LakeStoppedError(
-                f"events behind the table's cut were truncated before they were in it ({error}): start the lake with "
-                "--skip-truncated to go on with what is left"
+                f"events after the table's cut were truncated before they were written ({error}): restart the lake "
+                "with --skip-truncated to continue with the remaining events"
             ) from error
-        log.error("events of %s were truncated before they were in %s: %s", self.lake.full_name, self.lake.table, error)
+        log.error(
+            "skipping events of %s that were truncated before they were written to %s: %s",
+            self.lake.full_name,
+            self.lake.table,
+            error,
+        )
         cuts = self._manager.cuts(start.scope, start.stream)
-        start = cuts.latest(start, cuts.head())  # the later one under each key
+        start = cuts.latest(start, cuts.head())  # the later position of each key
         return start, *self._thread.run(next_cut(self._core, start, self.lake.commit_bytes))
 
     # --- one commit --------------------------------------------------------------------------------
@@ -427,11 +442,11 @@ class LakeWriter:
         files = DataFiles(table, attempt)
         letters = 0
         try:
-            for some in rows:
-                letters += some.letters
-                if some.rows.num_rows:
-                    files.write(fitted(some.rows, files.schema))
-            made = files.close()
+            for batch in rows:
+                letters += batch.letters
+                if batch.rows.num_rows:
+                    files.write(fitted(batch.rows, files.schema))
+            committed = files.close()
             new = SnapshotMark(
                 cut=end.as_text(),
                 start=start.as_text(),
@@ -447,7 +462,7 @@ class LakeWriter:
             files.abandon()
             raise
         try:
-            table = commit_files(self._catalog, table, attempt, made, new.summary())
+            table = commit_files(self._catalog, table, attempt, committed, new.summary())
         except SnapshotConflictError:
             files.abandon()
             raise
@@ -457,37 +472,36 @@ class LakeWriter:
         return Committed(end, files.rows, letters, size, size < self.lake.commit_bytes)
 
     async def _segments(self, start: StreamCut, end: StreamCut) -> tuple[tuple[int, float, float], ...]:
-        """Those between two cuts, also those without an event, with their keys."""
+        """Return the ids and key ranges of the segments between two cuts, including those without events."""
         between = await self._core.cuts(start.scope, start.stream).segments_between(start, end)
-        asked = StreamCut(start.scope, start.stream, dict.fromkeys(between, 0))
-        found = await segment_ranges(stores_of(self._core), start.scope, start.stream, asked) if between else []
-        return tuple((one.segment_id, one.low, one.high) for one in found)
+        cut = StreamCut(start.scope, start.stream, dict.fromkeys(between, 0))
+        ranges = await segment_ranges(stores_of(self._core), start.scope, start.stream, cut) if between else []
+        return tuple((segment.segment_id, segment.low, segment.high) for segment in ranges)
 
     def _check_letters(self, mark: SnapshotMark) -> None:
-        """LakeStoppedError if there are some and no stream for them."""
+        """Raise LakeStoppedError if there are dead letters but no stream for them."""
         if not mark.own_letters or self.lake.dead_letters is not None:
             return
-        first = next(letters_of(self._manager, self.lake, mark))
+        first = next(dead_letters_of(self._manager, self.lake, mark))
         raise LakeStoppedError(
             f"the event at {first.segment}@{first.offset} can't be read as {self.lake.value_format}: {first.reason}. "
-            f"Nothing behind the table's cut was written. There are {mark.own_letters:,} such events up to where the "
-            "stream was: give the lake a stream for them (--dead-letter STREAM), or correct its schema, and start it "
-            "again"
+            f"Nothing after the table's cut was written. {mark.own_letters:,} events up to the stream's tail are "
+            "invalid: name a stream for them (--dead-letter STREAM), or correct the schema, and restart the lake"
         )
 
     def _settle(self, table: Table, mark: SnapshotMark | None) -> None:
-        """Whatever is to follow the newest snapshot, if its writer was killed."""
+        """Complete the steps after the newest snapshot, if its writer was killed."""
         if mark is None or self._settled == head_of(table):
             return
         try:
-            write_letters(self._manager, self.lake, UUID(str(table.metadata.table_uuid)), mark)
+            write_dead_letters(self._manager, self.lake, UUID(str(table.metadata.table_uuid)), mark)
         except TruncatedError as error:
             if not self.lake.skip_truncated:
                 raise LakeStoppedError(
-                    f"{mark.own_letters:,} events that are no rows of {self.lake.table} were truncated before all of "
-                    f"them were in {self.lake.dead_letters} ({error}): start the lake with --skip-truncated to go on"
+                    f"{mark.own_letters:,} invalid events of {self.lake.table} were truncated before all were in "
+                    f"{self.lake.dead_letters} ({error}): restart the lake with --skip-truncated to continue"
                 ) from error
-            log.error("dead letters of %s are lost: %s", self.lake.table, error)
+            log.error("lost dead letters of %s: %s", self.lake.table, error)
         self._step("letters")
         if self.lake.holds_back:
             self._thread.run(self._stored.release(mark.end_cut))
@@ -495,13 +509,14 @@ class LakeWriter:
         self._step("released")
 
     def _sweep(self, table: Table) -> None:
-        """Once after it began, and after each trouble: behind a commit, for then nothing can name what is older."""
+        """Sweep once at the start and after each error, right after a commit: then older attempts can't be
+        referenced."""
         if self._is_swept:
             return
         try:
             removed = sweep(self._catalog, table)
         except SnapshotConflictError:
-            return  # behind the next commit
+            return  # tried again after the next commit
         if removed:
-            log.info("removed %d files of attempts that came to nothing from %s", removed, self.lake.table)
+            log.info("deleted %d files of failed attempts from %s", removed, self.lake.table)
         self._is_swept = True

@@ -1,10 +1,10 @@
-"""Processing a stream with any number of workers: they share its segments, and each position has one owner.
+"""Processes a stream with any number of workers, which share its segments; each position has one owner.
 
-`Processor` is a function of one's own for each event (`processor`). It is built of what search indexers and standing
-queries are built of, too: a `worker` follows its share of the segments (`members`, `following`), hands on batches,
-and records positions; what it makes is stored once (`outputs`), what it gives up is a `DeadLetter`.
+`Processor` calls a user's function for each event (`processor`). Search indexers and standing queries use the same
+parts: a `worker` follows its share of the segments (`members`, `segment_follower`), handles batches and records
+positions. Outputs are stored once (`outputs`); events that fail for good become `DeadLetter`s.
 
-What is named here is imported when it is first asked for.
+Exported names are imported on first use.
 """
 
 from __future__ import annotations

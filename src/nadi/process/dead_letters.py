@@ -1,5 +1,4 @@
-"""Dead letters: events that were given up, as JSON in a stream of their own, with what there is to know for trying
-again."""
+"""Dead letters: events that failed for good, as JSON in a separate stream, with all that a retry needs."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from nadi.limits import DEAD_LETTER_DATA_BYTES
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that was given up.
+    """An event that failed for good.
 
-    by: what gave it up, as "function billing", "lake meters-lake" or "index home/logs". segment, offset: where the
-    event is in its stream. kind, error: of the failure, as "raised" and "ValueError"; reason: in words. attempts: how
-    often it was tried. given_up_ms: when, in milliseconds since 1970; None where a letter is the same whenever it is
-    written. data: the event, base64 in the JSON, or None for one over 4 MiB, which has to be read where it is.
+    by: the component that rejected it, such as "function billing", "lake meters-lake" or "index home/logs". segment,
+    offset: the event's position. kind, error: of the failure, such as "raised" and "ValueError"; reason: a sentence.
+    attempts: number of attempts. given_up_ms: time in milliseconds since 1970, or None if the letter must be the same
+    on each write. data: the event, base64 in the JSON; None above 4 MiB, then read it from the stream.
 
     >>> letter = DeadLetter(by="lake m", segment="home/m/0.#epoch.0", offset=7, reason="no number", data=b"x")
     >>> DeadLetter.decode(letter.encode()).reason
@@ -39,8 +38,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(data: bytes) -> DeadLetter:
-        """Return the letter that an event of a dead-letter stream holds; SerializationError for anything else."""
+        """Return the dead letter in an event of a dead-letter stream; SerializationError for other events."""
         try:
             return msgspec.json.decode(data, type=DeadLetter)
         except msgspec.MsgspecError as error:
-            raise SerializationError(f"this is not a dead letter: {error}") from None
+            raise SerializationError(f"the event is not a dead letter ({error}): read a dead-letter stream") from None

@@ -1,8 +1,9 @@
 """Assigns a stream's segments to its live workers, by rendezvous hashing.
 
-Each worker changes its record every second. One whose record stays the same for five seconds, by the observer's clock,
-is gone. A segment belongs to the worker whose name and the segment's number give the highest digest, so few segments
-move when a worker comes or goes. Two may have the same for a moment: the record of positions fences one of them off.
+Each worker updates its record every second. A worker whose record is unchanged for five seconds, by the observer's
+clock, counts as dead. A segment belongs to the worker whose name and the segment's number give the highest digest, so
+few segments move when a worker joins or leaves. Two workers may briefly own the same segment: the record of positions
+fences one of them off.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from nadi.limits import PROCESS_BEAT_S, PROCESS_GONE_S, PROCESS_LEAVE_S, PROCESS
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """What a worker says of itself. state: in a word, where its kind has some; beat: grows; events: that it has done;
-    events_per_s: lately; last_error: or ""; said_ms: when, by its clock."""
+    """A worker's report. state: a word, for kinds that have states; beat: grows with each report; events: processed so
+    far; events_per_s: recent rate; last_error: or ""; said_ms: the time of the report, by the worker's clock."""
 
     host: str
     pid: int
@@ -44,34 +45,34 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     last_error: str = ""
     said_ms: int = 0
 
-    def is_there(self) -> bool:
-        """Whether it said something in the last ten seconds, by this machine's clock, and isn't known to be dead."""
+    def is_live(self) -> bool:
+        """Return whether it reported in the last ten seconds, by this machine's clock, and its process may be alive."""
         return self.said_ms >= _now_ms() - PROCESS_SILENT_S * 1000 and not self.has_died()
 
     def has_died(self) -> bool:
-        """Whether it ran on this machine, and its process is gone: that is known at once."""
+        """Return whether it ran on this machine and its process has ended."""
         if self.machine != _machine():
             return False
         try:
             os.kill(self.pid, 0)
-        except OSError as error:  # another user's can't be asked
+        except OSError as error:  # a process of another user may not be signalled
             return isinstance(error, ProcessLookupError)
         return False
 
 
 class Beats:
-    """How long others have shown no sign, by the clock of who looks."""
+    """Measures how long workers have been silent, by the observer's clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[int, float]] = {}  # the last beat of each, and when it was new
+        self._seen: dict[str, tuple[int, float]] = {}  # by worker: the last beat and when it changed
 
     @property
     def known(self) -> set[str]:
         return set(self._seen)
 
     def silent_for(self, beats: Mapping[str, int], seconds: float) -> set[str]:
-        """Those of which nothing new was seen for so long. beats: of all there are."""
+        """Return the workers whose beat hasn't changed for that time. beats: of all workers."""
         now = self._clock()
         self._seen = {
             name: seen if (seen := self._seen.get(name, (beat, now)))[0] == beat else (beat, now)
@@ -81,7 +82,7 @@ class Beats:
 
 
 class Members:
-    """This worker, and those with which it shares the segments. prefix: of their keys in the table."""
+    """This worker and those with which it shares segments. prefix: of the workers' keys in the table."""
 
     def __init__(
         self, stores: SegmentStores, scope: str, table: str, prefix: str, clock: Callable[[], float] = time.monotonic
@@ -91,10 +92,10 @@ class Members:
         self.name = uuid.uuid4().hex
         self._beats = Beats(clock)
         self._member = WorkerInfo(socket.gethostname(), os.getpid(), _now_ms(), self.name, _machine())
-        self._there = [self.name]
+        self._live = [self.name]
 
-    async def say(self, events: int, events_per_s: float, segments: int, last_error: str, state: str = "") -> None:
-        """That it is there."""
+    async def report(self, events: int, events_per_s: float, segments: int, last_error: str, state: str = "") -> None:
+        """Store this worker's report."""
         self._member = msgspec.structs.replace(
             self._member,
             beat=self._member.beat + 1,
@@ -107,8 +108,8 @@ class Members:
         )
         await self._table.put(self._prefix + self.name.encode(), msgspec.json.encode(self._member))
 
-    async def look(self) -> None:
-        """See who is there; whoever has been gone for long is forgotten."""
+    async def refresh(self) -> None:
+        """Read the workers' records; delete those that have been silent for a minute."""
         beats: dict[str, int] = {}
         dead = set()
         async for entry in entries_of(self._stores, self._scope, self._table, self._prefix):
@@ -116,59 +117,61 @@ class Members:
             beats[name] = -1 if member is None else member.beat
             if member is not None and member.has_died():
                 dead.add(name)
-        self._there = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
+        self._live = sorted(beats.keys() - dead - self._beats.silent_for(beats, PROCESS_GONE_S) | {self.name})
         if self.is_first:
             for name in self._beats.silent_for(beats, PROCESS_GONE_S * 12) - {self.name}:
                 await self._table.remove(self._prefix + name.encode())
 
     async def leave(self) -> None:
-        """Say so, or leave it to the others to find out."""
+        """Delete this worker's record; on an error the others notice by its silence."""
         with suppress(NadiError, TimeoutError):
             async with asyncio.timeout(PROCESS_LEAVE_S):
                 await self._table.remove(self._prefix + self.name.encode())
 
     @property
-    def there(self) -> Collection[str]:
-        """The names of those that were there when this one looked last, with its own."""
-        return self._there
+    def live(self) -> Collection[str]:
+        """The names of the live workers at the last `refresh`, including this one."""
+        return self._live
 
     @property
     def known(self) -> Collection[str]:
-        """The names of these, and of those that aren't there any more and yet to be forgotten."""
+        """The names of all workers with a record, live or not, including this one."""
         return self._beats.known | {self.name}
 
     @property
     def is_first(self) -> bool:
-        """Whether this one does what one of them is to do."""
-        return self._there[0] == self.name
+        """Whether this worker does the tasks that only one does."""
+        return self._live[0] == self.name
 
-    def mine(self, segments: Iterable[int]) -> list[int]:
-        return [segment for segment in segments if max(self._there, key=lambda one: _weight(one, segment)) == self.name]
+    def own_segments(self, segments: Iterable[int]) -> list[int]:
+        return [
+            segment for segment in segments if max(self._live, key=lambda name: _weight(name, segment)) == self.name
+        ]
 
 
 async def live_members(stores: SegmentStores, scope: str, table: str, prefix: str) -> list[WorkerInfo]:
-    """The workers that said something in the last ten seconds, by this machine's clock."""
+    """Return the workers that reported in the last ten seconds, by this machine's clock."""
     entries = entries_of(stores, scope, Table(stores, scope, table), prefix.encode())
     members = [_member(entry.value) async for entry in entries]
-    return [member for member in members if member is not None and member.is_there()]
+    return [member for member in members if member is not None and member.is_live()]
 
 
-async def ended(stores: SegmentStores, scope: str, table: str, prefix: str, most_s: float) -> None:
-    """Return once all workers have seen that they are to end, and ended, or time is up; the killed are forgotten."""
+async def wait_until_ended(stores: SegmentStores, scope: str, table: str, prefix: str, most_s: float) -> None:
+    """Wait until all workers have ended, at most `most_s`; then delete their records."""
     known, until = Table(stores, scope, table), time.monotonic() + most_s
-    beats, left = Beats(), {""}
-    while left:
+    beats, running = Beats(), {""}
+    while running:
         entries = [entry async for entry in entries_of(stores, scope, known, prefix.encode())]
-        there = {entry.key.decode(errors="replace"): entry.version for entry in entries}
-        left = set() if time.monotonic() >= until else there.keys() - beats.silent_for(there, PROCESS_GONE_S)
-        if left:
+        live = {entry.key.decode(errors="replace"): entry.version for entry in entries}
+        running = set() if time.monotonic() >= until else live.keys() - beats.silent_for(live, PROCESS_GONE_S)
+        if running:
             await asyncio.sleep(PROCESS_BEAT_S / 4)
     for entry in entries:
         await known.remove(prefix.encode() + entry.key)
 
 
 def _member(value: bytes) -> WorkerInfo | None:
-    """None: it isn't what a worker has said."""
+    """Return the worker's report, or None if the value can't be decoded."""
     try:
         return msgspec.json.decode(value, type=WorkerInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -177,7 +180,7 @@ def _member(value: bytes) -> WorkerInfo | None:
 
 @cache
 def _machine() -> str:
-    """A mark of this machine since it was started, and of the process namespace: what process numbers are of."""
+    """Identify this machine's current boot and process namespace, within which process ids are valid."""
     marks = [socket.gethostname()]
     with suppress(OSError):
         marks.append(os.readlink("/proc/self/ns/pid"))

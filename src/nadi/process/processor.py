@@ -1,4 +1,4 @@
-"""A processor: a function of one's own that gets each event of a stream, run by any number of workers.
+"""A processor: a user's function that receives each event of a stream, run by any number of workers.
 
 >>> from nadi.process import Processor, run
 >>> def warm(event):
@@ -6,8 +6,8 @@
 ...         yield "warm", event.data
 >>> run(Processor("home", "degrees", "warm", warm, output="alarms"))  # doctest: +SKIP
 
-Positions are one record of all workers, in the table `_process` of the scope. An event is handled again after a kill,
-but what it made is in the output once (`outputs`), if the handler makes the same of the same event.
+All workers share one record of positions, in the table `_process` of the scope. A crash repeats events, but their
+outputs are stored once (`outputs`) if the handler is deterministic.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from nadi.process.dead_letters import DeadLetter
 from nadi.process.members import Members, WorkerInfo, live_members
 from nadi.process.outputs import OutputWriter
 from nadi.process.runner import in_daemon_thread, run_program, until
-from nadi.process.segment_follower import SegmentPositions, behind_bytes, check_same, reaches
-from nadi.process.worker import BatchLimits, StreamWorker, Taken
+from nadi.process.segment_follower import SegmentPositions, behind_bytes, check_same, progress_at
+from nadi.process.worker import BatchLimits, SegmentBatch, StreamWorker
 
 Output = tuple[str, bytes]  # routing key, event
 
 
 class StreamEvent(NamedTuple):
-    """An event, and where it is: `segment` as "scope/stream/segment", `offset` in bytes."""
+    """An event and its position: `segment` as "scope/stream/segment", `offset` in bytes."""
 
     data: bytes
     segment: str
@@ -70,24 +70,24 @@ Handler = Callable[[StreamEvent], Returned | Awaitable[Returned]]
 
 
 class ProcessorStoppedError(NadiError):
-    """An event can't be handled, and there is no stream for dead letters: mend the handler, or name one."""
+    """An event failed for good, and the processor doesn't have a dead-letter stream."""
 
     def __init__(self, name: str, event: StreamEvent, attempts: int, error: Exception) -> None:
         super().__init__(
             f"processor {name} stopped at {event.segment}@{event.offset} after {attempts} attempts "
-            f"({type(error).__name__}: {error}): mend it and run it again, or give it a stream for dead letters"
+            f"({type(error).__name__}: {error}): fix the handler and restart, or set `dead_letters` to a stream"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What handles the events of `scope`/`stream`. name: of its positions; another name begins anew.
+    """A handler for the events of `scope`/`stream`. name: of its positions; another name starts afresh.
 
-    handle: gets an event, in a thread unless it is a coroutine function; it may return what goes to `output`: a pair of
-    a routing key and an event, or several. What it raises is tried again, `retries` times with growing pauses of
-    `retry_first_s` and more; then the event goes to `dead_letters`, or the processor stops there. A call has no time
-    limit: one that hangs keeps its segment from other workers. output, dead_letters: `stream` of the same scope, or
-    `scope/stream`. start: where a new processor begins: head, tail, a time or a bookmark.
+    handle: gets an event, in a thread unless it is a coroutine function; may return outputs for `output`: a pair of a
+    routing key and an event, or several. An exception is retried `retries` times, with pauses that grow from
+    `retry_first_s`; then the event goes to `dead_letters`, or without one the processor stops. A call may take any
+    time: a hanging call keeps its segment from other workers. output, dead_letters: `stream` of the same scope, or
+    `scope/stream`. start: where a new processor starts: head, tail, a time or a bookmark.
     """
 
     scope: str
@@ -104,48 +104,50 @@ class Processor:
         for kind, name in (("scope", self.scope), ("stream", self.stream), ("processor", self.name)):
             check_name(kind, name)
         if not callable(self.handle):
-            raise InvalidArgumentError(f"the handler is {self.handle!r}: it must be a function of an event")
+            raise InvalidArgumentError(f"the handler {self.handle!r} isn't callable: pass a function of an event")
         for option, least in (("retries", self.retries), ("retry_first_s", self.retry_first_s)):
             if not isinstance(least, int if option == "retries" else int | float) or least < 0:
-                raise InvalidArgumentError(f"{option} is a number from 0 on, not {least!r}")
+                raise InvalidArgumentError(f"{option} must be a number of at least 0, not {least!r}")
         for to in filter(None, (self.output, self.dead_letters)):
             scope, _, stream = self.full_name(to).partition("/")
             check_name("scope", scope)
             check_name("stream", stream)
         if self.full_name(self.stream) in map(self.full_name, filter(None, (self.output, self.dead_letters))):
-            raise InvalidArgumentError("what it makes would go to the stream itself: it would never end")
+            raise InvalidArgumentError(
+                "output and dead_letters can't be the processor's input stream: name another stream"
+            )
 
     def full_name(self, stream: str) -> str:
         return stream if "/" in stream else f"{self.scope}/{stream}"
 
 
 class Positions(SegmentPositions, frozen=True):
-    """How far a processor is. run: another id each time it begins anew, of what its workers write. events,
-    dead_letters: so far. is_stopped: its workers end."""
+    """The positions of a processor. run: an id that is new after each `delete`, for the ids of its writers. events,
+    dead_letters: counts so far. is_stopped: its workers end."""
 
     run: str = ""
     events: int = 0
     dead_letters: int = 0
     is_stopped: bool = False
 
-    def advanced(self, steps: Iterable[tuple[int, int, int]], events: int, letters: int) -> Positions:
-        """With the events of each segment, from an offset up to another. OvertakenError."""
+    def advanced(self, steps: Iterable[tuple[int, int, int]], events: int, dead_letters: int) -> Positions:
+        """Return a copy with `steps` processed: (segment, start, end). PositionConflictError."""
         segments = {segment: replace(self.at(segment, start), reached=end) for segment, start, end in steps}
         return replace(
             self,
             segments=self.segments | segments,
             events=self.events + events,
-            dead_letters=self.dead_letters + letters,
+            dead_letters=self.dead_letters + dead_letters,
         )
 
 
 def processors_of(manager: StreamManager, scope: str) -> Catalog[Positions]:
-    """The positions of a scope's processors, by `stream/name`."""
+    """Return the catalog of the positions of a scope's processors, by `stream/name`."""
     kind = RecordKind(
         "the positions of processor",
         scope,
-        lambda name: "delete them (`nadi.process.delete`), and begin anew",
-        lambda name: NotFoundError(f"there is no processor {scope}/{name}: it was never run, or was deleted"),
+        lambda name: "delete the processor (`nadi.process.delete`), then run it again",
+        lambda name: NotFoundError(f"processor {scope}/{name} doesn't exist: it was never run, or was deleted"),
         lambda name, value: msgspec.msgpack.decode(value, type=Positions),
         msgspec.msgpack.encode,
         "positions/",
@@ -158,9 +160,9 @@ def _key(stream: str, name: str) -> str:
 
 
 class ProcessorWorker(StreamWorker[Positions]):
-    """One worker of a processor whose record of positions is there."""
+    """A worker of a processor whose record of positions exists."""
 
-    remedy = "its positions are the old one's: delete them (`nadi.process.delete`), and begin anew"
+    remedy = "the processor's positions are of the old stream. Delete them (`nadi.process.delete`), then run it again"
 
     def __init__(self, manager: StreamManager, processor: Processor, run: str) -> None:
         scope, stream, name = processor.scope, processor.stream, f"{processor.stream}/{processor.name}"
@@ -174,7 +176,7 @@ class ProcessorWorker(StreamWorker[Positions]):
             logging.getLogger(f"nadi.process.{processor.name}"),
         )
         self._processor, self._run, self._name = processor, run, f"processor {scope}/{name}"
-        self._output, self._letters = (
+        self._output, self._dead_letters = (
             OutputWriter(manager, scope, stream, processor.full_name(to), f"{processor.name}/{run}/{kind}")
             if to
             else None
@@ -185,13 +187,13 @@ class ProcessorWorker(StreamWorker[Positions]):
         return not (await self._positions.get()).is_stopped
 
     def _close(self) -> None:
-        for outputs in (self._output, self._letters):
+        for outputs in (self._output, self._dead_letters):
             if outputs is not None:
                 outputs.close()
 
-    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
-        """Each second, and before it ends early, what is done is recorded: handlers may be slow."""
-        loop, done = asyncio.get_running_loop(), _HandledCounts()
+    async def _handle(self, batch: Sequence[SegmentBatch], stop: asyncio.Event) -> None:
+        """Handle a batch; record the progress each second and at the end, because handlers may be slow."""
+        loop, done = asyncio.get_running_loop(), _HandledEvents()
         until = loop.time() + PROCESS_RECORD_S
         try:
             for followed, blocks in batch:
@@ -211,23 +213,23 @@ class ProcessorWorker(StreamWorker[Positions]):
                         at += 1
                     if loop.time() >= until:
                         await self._record(done)
-                        done, until = _HandledCounts(), loop.time() + PROCESS_RECORD_S
+                        done, until = _HandledEvents(), loop.time() + PROCESS_RECORD_S
         finally:
             await self._record(done)
 
-    async def _record(self, done: _HandledCounts) -> None:
+    async def _record(self, done: _HandledEvents) -> None:
         if not done.steps:
             return
         if self._output is not None:
             await self._output.write(done.made)
-        if self._letters is not None:
-            await self._letters.set_aside(done.letters)
+        if self._dead_letters is not None:
+            await self._dead_letters.write_dead_letters(done.dead_letters)
         steps = [(segment, *step) for segment, step in done.steps.items()]
 
         def advanced(newest: Positions) -> Positions:
             if newest.run != self._run:
-                raise ConflictError(f"{self._name} was deleted and begun anew meanwhile: this worker ends")
-            return newest.advanced(steps, done.events, len(done.letters))
+                raise ConflictError(f"{self._name} was deleted and recreated: this worker ends")
+            return newest.advanced(steps, done.events, len(done.dead_letters))
 
         await self._positions.change(advanced)
         self._count(done.events)
@@ -235,18 +237,18 @@ class ProcessorWorker(StreamWorker[Positions]):
     async def _outcomes(
         self, events: Sequence[StreamEvent], stop: asyncio.Event, seconds: float
     ) -> AsyncIterator[list[Output] | DeadLetter]:
-        """What becomes of each event, in order, of as many as are handled in so many seconds, or until `stop` is set;
-        one that fails is tried again before the next is handled."""
+        """Yield the result of each event, in order, for `seconds` or until `stop` is set. A failed event is retried
+        before the next is handled."""
         processor, at, attempts, backoff = self._processor, 0, 0, Backoff(first_s=self._processor.retry_first_s)
         until = time.monotonic() + seconds
         while at < len(events) and not stop.is_set() and (at == 0 or time.monotonic() < until):
-            made, error = await self._called(events[at:] if not attempts else events[at : at + 1], stop, until)
-            for outputs in made:
+            results, error = await self._called(events[at:] if not attempts else events[at : at + 1], stop, until)
+            for outputs in results:
                 if outputs and self._output is None:
-                    raise InvalidArgumentError(f"{self._name} returned outputs, and has no `output`: name a stream")
+                    raise InvalidArgumentError(f"{self._name} returned outputs without an output stream: set `output`")
                 yield outputs
-            if made:
-                at, attempts, backoff = at + len(made), 0, Backoff(first_s=processor.retry_first_s)
+            if results:
+                at, attempts, backoff = at + len(results), 0, Backoff(first_s=processor.retry_first_s)
             if error is None:
                 continue
             attempts, event = attempts + 1, events[at]
@@ -271,28 +273,28 @@ class ProcessorWorker(StreamWorker[Positions]):
     async def _called(
         self, events: Sequence[StreamEvent], stop: asyncio.Event, until: float
     ) -> tuple[list[list[Output]], Exception | None]:
-        """What the handler made of each event, as far as it came, and what it raised for the next."""
+        """Return the handler's outputs for each event until it failed, and its exception."""
         handle = self._processor.handle
         if not inspect.iscoroutinefunction(handle):
             return await in_daemon_thread(partial(_called, handle, events, stop, until))
-        made: list[list[Output]] = []
+        outputs: list[list[Output]] = []
         for event in events:
             try:
-                made.append(_outputs(await handle(event)))
+                outputs.append(_outputs(await handle(event)))
             except Exception as error:
-                return made, error
+                return outputs, error
             if stop.is_set() or time.monotonic() >= until:
                 break
-        return made, None
+        return outputs, None
 
 
-class _HandledCounts:
-    """What was handled since the last record."""
+class _HandledEvents:
+    """The events handled since the last record."""
 
     def __init__(self) -> None:
         self.steps: dict[int, tuple[int, int]] = {}  # by segment: from an offset up to another
         self.made: dict[int, list[list[NumberedEvent]]] = {}
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.events = 0
 
     def add(self, segment_id: int, event: StreamEvent, end: int, outcome: list[Output] | DeadLetter) -> None:
@@ -300,7 +302,7 @@ class _HandledCounts:
         self.steps[segment_id] = start, end
         self.events += 1
         if isinstance(outcome, DeadLetter):
-            self.letters.append(outcome)
+            self.dead_letters.append(outcome)
         elif outcome:
             numbered = [NumberedEvent(event.offset, key_position(key), output) for key, output in outcome]
             self.made.setdefault(segment_id, []).append(numbered)
@@ -309,19 +311,19 @@ class _HandledCounts:
 def _called(
     handle: Handler, events: Sequence[StreamEvent], stop: asyncio.Event, until: float
 ) -> tuple[list[list[Output]], Exception | None]:
-    made: list[list[Output]] = []
+    outputs: list[list[Output]] = []
     for event in events:
         try:
-            made.append(_outputs(handle(event)))
+            outputs.append(_outputs(handle(event)))
         except Exception as error:
-            return made, error
+            return outputs, error
         if stop.is_set() or time.monotonic() >= until:
             break
-    return made, None
+    return outputs, None
 
 
 def _outputs(result: Any) -> list[Output]:
-    """InvalidArgumentError, EventTooLargeError: that is no output."""
+    """Return the outputs of a call; InvalidArgumentError, EventTooLargeError."""
     outputs: list[Any] = [result] if isinstance(result, tuple) and len(result) == 2 else list(result or ())
     for output in outputs:
         match output:
@@ -330,7 +332,7 @@ def _outputs(result: Any) -> list[Output]:
                     raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
             case _:
                 raise InvalidArgumentError(
-                    f"a handler returns pairs of a routing key and an event, (str, bytes), not {output!r:.80}"
+                    f"a handler must return pairs of a routing key and an event, (str, bytes), not {output!r:.80}"
                 )
     return outputs
 
@@ -346,28 +348,28 @@ def run(
     credentials: Credentials | None = None,
     trust_store: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Run a worker until Ctrl-C or SIGTERM, `stop`, or all of a sealed stream is handled. Any number of workers may
-    run, on any machines: they share the segments. ProcessorStoppedError at an event that is given up."""
+    """Run a worker until Ctrl-C, SIGTERM, `stop` or the end of a sealed stream. Any number of workers may run on any
+    machines and share the segments. ProcessorStoppedError for an event that fails for good."""
     run_program(lambda manager, stop: serve(processor, manager, stop=stop), controller_uri, credentials, trust_store)
 
 
 async def serve(processor: Processor, manager: StreamManager, *, stop: asyncio.Event | None = None) -> None:
-    """Run a worker with a client of `nadi.client.aio`, until `stop` is set; see `run`."""
+    """Run a worker with a client of `nadi.client.aio` until `stop` is set; see `run`."""
     await until(stop, partial(_serve, processor, manager))
 
 
 async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Event) -> None:
     for stream in (processor.stream, processor.output, processor.dead_letters):
         if stream is not None:
-            await manager.stream_info(*processor.full_name(stream).split("/"))  # or its error
+            await manager.stream_info(*processor.full_name(stream).split("/"))  # raises if it is missing
     catalog, name = processors_of(manager, processor.scope), f"{processor.stream}/{processor.name}"
     record = catalog.record(name)
     if await record.find() is None:
         cut = await manager.cuts(processor.scope, processor.stream).named(processor.start)
-        found = await reaches(stores_of(manager), processor.scope, cut)
+        segments = await progress_at(stores_of(manager), processor.scope, cut)
         await catalog.prepare()
-        first = replace(Positions.started(found), run=uuid4().hex)
-        await record.put(lambda held: held or first)
+        first = replace(Positions.started(segments), run=uuid4().hex)
+        await record.put(lambda stored: stored or first)
     else:
         with suppress(StreamNotFoundError):
             await check_same(
@@ -380,8 +382,8 @@ async def _serve(processor: Processor, manager: StreamManager, stop: asyncio.Eve
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """How far a processor is: `reached` is the cut before which all is handled; behind_bytes: from there to the tail,
-    None where that can't be told; workers: those that said something in the last ten seconds."""
+    """The progress of a processor: `reached` is the cut before which all is handled; behind_bytes: from there to the
+    tail, None if unknown; workers: those that reported in the last ten seconds."""
 
     positions: Positions
     reached: StreamCut
@@ -390,7 +392,7 @@ class ProcessorStatus:
 
 
 async def status(manager: StreamManager, scope: str, stream: str, name: str) -> ProcessorStatus:
-    """NotFoundError if there is no such processor."""
+    """Return a processor's progress; NotFoundError if there is none."""
     positions = await processors_of(manager, scope).get(_key(stream, name))
     reached = StreamCut(scope, stream, positions.positions())
     workers = await live_members(stores_of(manager), scope, PROCESS_TABLE, _member_keys(f"{stream}/{name}"))
@@ -398,10 +400,10 @@ async def status(manager: StreamManager, scope: str, stream: str, name: str) -> 
 
 
 async def stop(manager: StreamManager, scope: str, stream: str, name: str) -> None:
-    """Have a processor's workers end; `run` goes on where they were."""
+    """Stop a processor's workers; `run` resumes at their positions."""
     await processors_of(manager, scope).change(_key(stream, name), partial(replace, is_stopped=True))
 
 
 async def delete(manager: StreamManager, scope: str, stream: str, name: str) -> bool:
-    """Forget how far a processor is, so that its workers end; return False if there is none."""
+    """Delete a processor's positions, so that its workers end; return False if it doesn't exist."""
     return await processors_of(manager, scope).delete(_key(stream, name))

@@ -1,4 +1,4 @@
-"""Running a worker in a program of its own, until a signal ends it."""
+"""Runs a worker as a program until a signal ends it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run_program(
     credentials: Credentials | None,
     trust_store: str | os.PathLike[str] | None,
 ) -> None:
-    """Do the work with a client of that controller; Ctrl-C and SIGTERM set the event that it gets. Logs go to standard
-    error if nothing else was set up."""
+    """Call `work` with a client of that controller and an event that Ctrl-C and SIGTERM set. Logs go to standard error
+    unless logging is configured."""
     logging.basicConfig(level=logging.INFO, format=FORMAT)
 
     async def working() -> None:
@@ -42,7 +42,7 @@ def run_program(
 
 
 async def in_daemon_thread(call: Callable[[], T]) -> T:
-    """Return the call's result. Unlike an executor's thread, this one ends with the process, even if the call hangs."""
+    """Return the call's result. Unlike an executor's thread, this one ends with the process even if the call hangs."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -63,19 +63,19 @@ async def in_daemon_thread(call: Callable[[], T]) -> T:
     return await result
 
 
-async def each_beat(say: Callable[[], Awaitable[object]]) -> None:
-    """Call it every second, until this is cancelled. Its errors are logged, and it is called again."""
+async def each_beat(report: Callable[[], Awaitable[object]]) -> None:
+    """Call `report` every second until cancelled. Its errors are logged."""
     while True:
         try:
-            await say()
+            await report()
         except NadiError as error:
-            log.warning("can't say that this worker is there: %s", error)
+            log.warning("can't report this worker as live; retrying: %s", error)
         await asyncio.sleep(PROCESS_BEAT_S)
 
 
 async def until(stop: asyncio.Event | None, work: Callable[[asyncio.Event], Coroutine[None, None, None]]) -> None:
-    """Do the work, which ends by itself a little after the event that it gets is set; or, if it waits for a server or a
-    store that is away, is ended then."""
+    """Run `work`, which ends soon after its event is set; cancel it if it hasn't ended by PROCESS_END_S, as when it
+    waits for a server or a store."""
     stop = stop if stop is not None else asyncio.Event()
     task, waiting = asyncio.create_task(work(stop)), asyncio.create_task(stop.wait())
     try:
@@ -83,11 +83,11 @@ async def until(stop: asyncio.Event | None, work: Callable[[asyncio.Event], Coro
         if not task.done():
             await asyncio.wait([task], timeout=PROCESS_END_S)
         if not task.done():
-            log.warning("it can't finish what it was at, and ends: another worker does that again")
+            log.warning("the worker didn't finish in time and is cancelled: another worker repeats its last batch")
             return
         await task
     finally:
         waiting.cancel()
         task.cancel()
-        with suppress(asyncio.CancelledError, NadiError):  # its error was raised already, or it was on its way to end
+        with suppress(asyncio.CancelledError, NadiError):  # its error was raised already
             await task

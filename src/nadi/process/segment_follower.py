@@ -1,5 +1,5 @@
-"""Segments that a worker follows, each from its own position: blocks as they come, gaps and ends; and the record of
-the positions (`SegmentPositions`)."""
+"""Follows segments, each from its position, and yields blocks, gaps and ends; keeps the record of the positions
+(`SegmentPositions`)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _ids = itertools.count()
 
 
 class PositionConflictError(Exception):
-    """Another worker has changed that meanwhile: look again."""
+    """Another worker has changed the record: read it again."""
 
 
 class SegmentProgress(msgspec.Struct, frozen=True, array_like=True):
-    """A segment, the keys it takes, and how far it is indexed. order: of its last event, in microseconds since 1970;
-    see `building`. is_done: it was read to its end. origin: where its following began."""
+    """A segment's key range and the position up to which it is processed. order: of its last event, in microseconds
+    since 1970, see `building`. is_done: read to its end. origin: where following began."""
 
     segment_id: int
     low: float
@@ -62,75 +62,77 @@ class SegmentProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentPositions(msgspec.Struct, frozen=True):
-    """How far all workers are, changed by compare-and-set. segments: by id, one that is done until no earlier one may
-    still lead to it; gaps: places where data was gone or damaged. Changes raise OvertakenError if another worker was
-    faster."""
+    """The positions of all workers, changed by compare-and-set. segments: by id; a done segment stays until no earlier
+    segment can lead to it; gaps: number of gaps of truncated or damaged data. Changes raise PositionConflictError if
+    another worker was faster."""
 
     segments: dict[int, SegmentProgress] = {}
     gaps: int = 0
 
     @classmethod
-    def started(cls, found: Iterable[SegmentProgress]) -> Self:
-        return cls(segments={reach.segment_id: reach for reach in found})
+    def started(cls, segments: Iterable[SegmentProgress]) -> Self:
+        return cls(segments={reach.segment_id: reach for reach in segments})
 
     @property
     def followed(self) -> list[SegmentProgress]:
-        """The segments that aren't done, and whose keys no older one has: so each key's events are handled in order."""
+        """The segments to read: not done, and without an unfinished predecessor that has their keys."""
         open_ = [reach.segment_id for reach in self.segments.values() if not reach.is_done]
-        return [self.segments[one] for one in may_begin([self.segments[one].range for one in open_], open_)]
+        return [
+            self.segments[segment] for segment in may_begin([self.segments[segment].range for segment in open_], open_)
+        ]
 
     def positions(self) -> dict[int, int]:
-        """The positions of the stream cut before which all is done."""
+        """Return the positions of the stream cut before which all is done."""
         return cut_of(self.segments.values())
 
     def at(self, segment_id: int, offset: int) -> SegmentProgress:
-        """The segment, which is processed up to there and isn't done."""
+        """Return the segment; PositionConflictError unless it is processed up to that offset and isn't done."""
         reach = self.segments.get(segment_id)
         if reach is None or reach.is_done or reach.reached != offset:
             at = "gone" if reach is None else "done" if reach.is_done else f"at {reach.reached}"
-            raise PositionConflictError(
-                f"another worker was faster in segment {segment_id}: it is {at}, not at {offset}"
-            )
+            raise PositionConflictError(f"another worker has changed segment {segment_id}: it is {at}, not at {offset}")
         return reach
 
     def completed(self, segment_id: int, at: int, successors: Iterable[SegmentRange], *, gaps: int = 0) -> Self:
-        """With a segment done that was processed up to its end `at`."""
+        """Return a copy with a segment done, whose end is `at`."""
         self.at(segment_id, at)
-        return self.with_found(
-            [SegmentProgress(one.segment_id, one.low, one.high) for one in successors], [segment_id], gaps
+        return self.with_successors(
+            [SegmentProgress(successor.segment_id, successor.low, successor.high) for successor in successors],
+            [segment_id],
+            gaps,
         )
 
     def passed(self, segment_id: int, start: int, to: int) -> Self:
-        """With a gap passed."""
+        """Return a copy with a gap passed."""
         reach = self.at(segment_id, start)
         return self.with_segments(self.segments | {segment_id: replace(reach, reached=to)}, 1)
 
-    def with_found(self, found: Iterable[SegmentProgress], gone: Iterable[int], gaps: int = 1) -> Self:
-        """With segments that follow those that are gone, which are done; or those of the stream's head, where what
-        leads there is forgotten."""
-        segments = self.segments | {one: replace(self.segments[one], is_done=True) for one in gone}
-        for reach in found:
+    def with_successors(self, successors: Iterable[SegmentProgress], done: Iterable[int], gaps: int = 1) -> Self:
+        """Return a copy with the segments `done` marked and their successors added; or with the segments of the
+        stream's head, if those between are forgotten."""
+        segments = self.segments | {segment: replace(self.segments[segment], is_done=True) for segment in done}
+        for reach in successors:
             segments.setdefault(reach.segment_id, reach)
         return self.with_segments(segments, gaps)
 
     def with_segments(self, segments: Mapping[int, SegmentProgress], gaps: int = 0) -> Self:
-        first_open = min((one.segment_id for one in segments.values() if not one.is_done), default=None)
+        first_open = min((reach.segment_id for reach in segments.values() if not reach.is_done), default=None)
         needed = self.needed()
-        kept = {
+        stored = {
             number: reach
             for number, reach in segments.items()
             if not reach.is_done or first_open is None or first_open < number or number in needed
         }
-        return replace(self, segments=kept, gaps=self.gaps + gaps)
+        return replace(self, segments=stored, gaps=self.gaps + gaps)
 
     def needed(self) -> Collection[int]:
-        """The segments that stay when they are done."""
+        """Return the segments that stay in the record when they are done."""
         return ()
 
 
 @dataclass(slots=True)
 class Followed:
-    """order: of the last event that is in a shard."""
+    """A segment that is read. order: of the last event that is in a shard."""
 
     reach: SegmentProgress
     source: SegmentSource
@@ -138,41 +140,43 @@ class Followed:
     taken: list[EventBlock] = field(default_factory=list)
 
     @property
-    def given(self) -> int:
-        """Where what was taken ends."""
+    def position(self) -> int:
+        """The end of the data taken."""
         return self.source.given
 
     @property
     def error(self) -> NadiError | None:
-        """What comes next instead of a block: a gap's, or why it ended if not at its end."""
+        """The error of the next gap or of a failed source; None if a block is next or the segment ended."""
         item = self.source.peek()
         return item.error if isinstance(item, Gap) else self.source.error
 
     @property
-    def is_over(self) -> bool:
-        """Whether everything that could be read was taken."""
+    def is_finished(self) -> bool:
+        """Whether all readable data was taken."""
         if isinstance(self.source.peek(), EventBlock) or isinstance(self.error, UnavailableError):
             return False
         return self.source.has_ended or self.error is not None
 
 
 class Follower:
-    """`news` is set when something came, or ended."""
+    """Reads segments ahead. `wakeup` is set when data has arrived or a segment has ended."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self._stores, self._scope, self._stream = stores, scope, stream
         self._purpose = f"worker {next(_ids)}"
         self._followed: dict[int, Followed] = {}
-        self.news = asyncio.Event()
+        self.wakeup = asyncio.Event()
 
-    def follow(self, reaches: Iterable[SegmentProgress], ends: Mapping[int, int] | None = None) -> None:
-        """Follow these, from where they are, and no others; those that are followed go on. ends: up to where, of some
-        segments; a source that ends there is over."""
+    def follow(self, segments: Iterable[SegmentProgress], ends: Mapping[int, int] | None = None) -> None:
+        """Follow exactly these segments; those already followed continue. ends: by segment, where to stop; a source
+        that stops there is finished."""
         ends = ends or {}
-        wanted = {one.segment_id: one for one in reaches if one.reached < ends.get(one.segment_id, math.inf)}
-        for segment_id in self._followed.keys() - wanted.keys():
+        requested = {
+            reach.segment_id: reach for reach in segments if reach.reached < ends.get(reach.segment_id, math.inf)
+        }
+        for segment_id in self._followed.keys() - requested.keys():
             self.leave(segment_id)
-        for segment_id, reach in wanted.items():
+        for segment_id, reach in requested.items():
             if segment_id in self._followed:
                 continue
             source = SegmentSource(
@@ -181,16 +185,16 @@ class Follower:
                 reach.reached,
                 ends.get(segment_id),
                 purpose=self._purpose,
-                read_ahead_bytes=share_bytes(len(wanted)),
-                news=self.news.set,
+                read_ahead_bytes=share_bytes(len(requested)),
+                news=self.wakeup.set,
             )
             self._followed[segment_id] = Followed(reach, source, reach.order)
 
     def leave(self, segment_id: int) -> None:
-        """Let go of a segment, and of what was read ahead in it."""
-        found = self._followed.pop(segment_id, None)
-        if found is not None:
-            found.source.close()
+        """Stop following a segment and drop its read-ahead data."""
+        segment = self._followed.pop(segment_id, None)
+        if segment is not None:
+            segment.source.close()
 
     def close(self) -> None:
         for segment_id in list(self._followed):
@@ -200,37 +204,37 @@ class Follower:
     def all(self) -> Iterable[Followed]:
         return self._followed.values()
 
-    def over(self) -> Iterator[Followed]:
-        """Those that ended, and of which all was taken."""
-        return (one for one in list(self._followed.values()) if one.is_over)
+    def finished(self) -> Iterator[Followed]:
+        """Return the segments that have ended and whose data was all taken."""
+        return (segment for segment in list(self._followed.values()) if segment.is_finished)
 
     def take(self, most_bytes: int, most_events: int) -> int:
-        """Add what came to what is taken of each segment, in turns, up to about so much; how many bytes it is."""
+        """Take arrived blocks of all segments in turn, up to about these limits; return their size in bytes."""
         size = events = 0
-        for one in self._followed.values():
-            one.source.try_again()
-        due = [one for one in self._followed.values() if isinstance(one.source.peek(), EventBlock)]
+        for segment in self._followed.values():
+            segment.source.try_again()
+        due = [segment for segment in self._followed.values() if isinstance(segment.source.peek(), EventBlock)]
         while due and size < most_bytes and events < most_events:
-            for one in list(due):
-                block = one.source.take()
-                one.taken.append(block)
-                one.source.given = block.offset + block.size_bytes
+            for segment in list(due):
+                block = segment.source.take()
+                segment.taken.append(block)
+                segment.source.given = block.offset + block.size_bytes
                 size += block.size_bytes
                 events += len(block)
-                if not isinstance(one.source.peek(), EventBlock):
-                    due.remove(one)
+                if not isinstance(segment.source.peek(), EventBlock):
+                    due.remove(segment)
         return size
 
     def taken(self) -> list[tuple[Followed, list[EventBlock]]]:
-        """What was taken since the last call."""
-        found = [(one, one.taken) for one in self._followed.values() if one.taken]
-        for one, _ in found:
-            one.taken = []
-        return found
+        """Return the blocks taken since the last call."""
+        taken = [(segment, segment.taken) for segment in self._followed.values() if segment.taken]
+        for segment, _ in taken:
+            segment.taken = []
+        return taken
 
 
 def gap_end(error: NadiError) -> int | None:
-    """Where to go on after that; None if the whole segment is gone. What isn't a gap is raised."""
+    """Return the position behind a gap, or None if the whole segment is gone; raise other errors."""
     if isinstance(error, EpochGoneError):
         raise error
     if isinstance(error, SegmentGoneError):
@@ -242,37 +246,37 @@ def gap_end(error: NadiError) -> int | None:
     raise error
 
 
-def cut_of(reaches: Iterable[SegmentProgress]) -> dict[int, int]:
-    """The positions of the stream cut before which all is done, given how far each segment is."""
-    left: list[SegmentProgress] = []
-    for reach in sorted(reaches, key=lambda one: one.segment_id):
-        if not reach.is_done or any(share_keys(reach, older) for older in left):
-            left.append(reach)
+def cut_of(segments: Iterable[SegmentProgress]) -> dict[int, int]:
+    """Return the positions of the stream cut before which all is done, from the progress of each segment."""
+    remaining: list[SegmentProgress] = []
+    for reach in sorted(segments, key=lambda reach: reach.segment_id):
+        if not reach.is_done or any(share_keys(reach, older) for older in remaining):
+            remaining.append(reach)
     keys: dict[int, float] = {}
-    for piece in oldest_by_key(reach.range for reach in left):
+    for piece in oldest_by_key(reach.range for reach in remaining):
         keys[piece.segment_id] = keys.get(piece.segment_id, 0.0) + piece.high - piece.low
     return {
         reach.segment_id: reach.reached
-        if abs(keys[reach.segment_id] - (reach.high - reach.low)) < _NO_KEYS  # all are its own
+        if abs(keys[reach.segment_id] - (reach.high - reach.low)) < _NO_KEYS  # it owns all its keys
         else WAITING
-        for reach in left
+        for reach in remaining
         if reach.segment_id in keys
     }
 
 
-_NO_KEYS = 1e-15  # the sum of a segment's parts may differ by less than any key's
+_NO_KEYS = 1e-15  # rounding error of a segment's summed key ranges, below the width of any key
 
 
-async def reaches(stores: SegmentStores, scope: str, cut: StreamCut) -> list[SegmentProgress]:
-    """The segments of a cut, as they are while all before it is done."""
+async def progress_at(stores: SegmentStores, scope: str, cut: StreamCut) -> list[SegmentProgress]:
+    """Return the progress of a cut's segments if all before the cut is done."""
     return [
-        SegmentProgress(one.segment_id, one.low, one.high, max(cut.positions[one.segment_id], 0))
-        for one in await segment_ranges(stores, scope, cut.stream, cut)
+        SegmentProgress(segment.segment_id, segment.low, segment.high, max(cut.positions[segment.segment_id], 0))
+        for segment in await segment_ranges(stores, scope, cut.stream, cut)
     ]
 
 
 async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None:
-    """How many bytes lie from a cut to its stream's tail; None if that can't be told, as some of them are gone."""
+    """Return the number of bytes from a cut to its stream's tail; None if unknown, because some are truncated."""
     cuts = manager.cuts(reached.scope, reached.stream)
     if not reached.positions:
         return 0  # a sealed stream, to its end
@@ -283,8 +287,7 @@ async def behind_bytes(manager: StreamManager, reached: StreamCut) -> int | None
 
 
 async def check_same(stores: SegmentStores, scope: str, stream: str, segments: Iterable[int], remedy: str) -> None:
-    """Raise StreamRemadeError, with what to do, or StreamNotFoundError, if the stream isn't the one that had these
-    segments."""
+    """Raise StreamRecreatedError with `remedy` if the stream doesn't have these segments, or StreamNotFoundError."""
     newest = max(segments, default=None)
     error = None if newest is None else await what_became_of(stores, segment_name(scope, stream, newest))
     if isinstance(error, StreamRecreatedError):

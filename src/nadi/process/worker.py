@@ -1,9 +1,9 @@
 """A worker: one of many that process the segments of a stream.
 
-It follows its share of the segments (`members`), takes what came in batches, and hands each to `_handle`, which records
-how far that brings the segments by compare-and-set: so of two workers that have a segment for a moment, one is
-overtaken, and looks again. Ends and gaps of segments are recorded here. While a server is away the worker waits, and
-goes on from the record. It stops when it is told to, when `_check` says so, or once all of a sealed stream is done.
+It follows its share of the segments (`members`), collects batches and passes each to `_handle`, which records the new
+positions by compare-and-set. If two workers briefly own a segment, one gets PositionConflictError and reads the record
+again. Ends and gaps of segments are recorded here. While a server is away the worker waits, then resumes from the
+record. It stops when `stop` is set, when `_check` returns False, or when a sealed stream is processed completely.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ from nadi.errors import ClosedError, EpochGoneError, NadiError, NotFoundError, S
 from nadi.limits import PROCESS_BEAT_S
 from nadi.model.event import EventBlock
 from nadi.process.members import Members
-from nadi.process.segment_follower import Followed, Follower, PositionConflictError, SegmentPositions, gap_end, reaches
+from nadi.process.segment_follower import (
+    Followed,
+    Follower,
+    PositionConflictError,
+    SegmentPositions,
+    gap_end,
+    progress_at,
+)
 
 T = TypeVar("T")
 _RATE_S = 10.0
 
 
 class Recent(Generic[T]):
-    """What was added in the last so many seconds, each with its time; oldest first."""
+    """The values of the last `seconds`, each with its time; oldest first."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -48,16 +55,16 @@ class Recent(Generic[T]):
 
 
 class Rate:
-    """Events per second over the last ten, or since the first event if that is less. clock: seconds, monotonic."""
+    """Events per second over the last ten seconds, or since the first event. clock: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._recent = clock, Recent[int](_RATE_S)  # by second
+        self._clock, self._recent = clock, Recent[int](_RATE_S)  # one item per second
 
     def add(self, events: int) -> None:
         now, items = self._clock(), self._recent.items
         if items and now - items[-1][0] < 1:
-            began, before = items.pop()
-            items.append((began, before + events))
+            since, before = items.pop()
+            items.append((since, before + events))
         else:
             self._recent.add(now, events)
 
@@ -68,15 +75,15 @@ class Rate:
 
 
 class BatchLimits(NamedTuple):
-    """A batch is complete with so many bytes or events, or when its first event has waited so long."""
+    """A batch is complete at this size or number of events, or when its first event has waited `wait_s`."""
 
     size_bytes: int
     events: int
     wait_s: float
 
 
-class Taken(NamedTuple):
-    """What was taken of a segment, in one batch; there is at least one block."""
+class SegmentBatch(NamedTuple):
+    """The part of a batch from one segment: at least one block."""
 
     followed: Followed
     blocks: Sequence[EventBlock]
@@ -86,8 +93,8 @@ P = TypeVar("P", bound=SegmentPositions)
 
 
 class StreamWorker(Generic[P]):
-    """positions: the record of all workers. A kind of worker defines the methods below. remedy: what to do where the
-    stream was made anew."""
+    """positions: the record of all workers. Subclasses define the methods below. remedy: advice if the stream was
+    recreated."""
 
     remedy: ClassVar[str]
 
@@ -108,59 +115,59 @@ class StreamWorker(Generic[P]):
         self._events = 0
         self._error = ""
 
-    # --- what a kind of worker defines ----------------------------------------------------------
+    # --- defined by subclasses ----------------------------------------------------------
 
-    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
-        """Process a batch, which may be empty, and record that and what is in hand; or have that done in the
+    async def _handle(self, batch: Sequence[SegmentBatch], stop: asyncio.Event) -> None:
+        """Process a batch, which may be empty, and record it and earlier unrecorded ones; or start doing so in the
         background."""
         raise NotImplementedError
 
     async def _check(self) -> bool:
-        """Whether to go on; NotFoundError if what the worker is for is gone."""
+        """Return whether to continue; NotFoundError if the worker's object was deleted."""
         raise NotImplementedError
 
     async def _is_complete(self) -> bool:
-        """Whether nothing is left to be done, now or later."""
+        """Return whether no work remains, now or later."""
         return all(reach.is_done for reach in self._positions.newest.segments.values())
 
-    def _in_hand(self) -> Collection[int]:
-        """The segments with events that were taken and aren't recorded."""
+    def _unrecorded(self) -> Collection[int]:
+        """Return the segments with events that were taken but aren't recorded."""
         return ()
 
-    def _look_s(self) -> float:
-        """How long to wait for events before others are looked at."""
+    def _poll_interval_s(self) -> float:
+        """Return how long to wait for events before reading the record of the others."""
         return PROCESS_BEAT_S / 4
 
-    def _is_free(self) -> bool:
-        """Whether a batch would be handled at once."""
+    def _can_handle(self) -> bool:
+        """Return whether a batch would be handled at once."""
         return True
 
-    def _beside(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
-        """What runs beside, until `stop` is set."""
+    def _background_tasks(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
+        """Return tasks that run until `stop` is set."""
         return ()
 
     async def _finish(self) -> None:
-        """CatalogRecord what was done last."""
+        """Record the last batch."""
 
-    async def _forget(self) -> None:
-        """Let go of what is in hand: it is begun again from the record."""
+    async def _discard(self) -> None:
+        """Drop unrecorded batches; they are read again from the recorded positions."""
 
     def _ends(self) -> Mapping[int, int]:
-        """Up to where segments are followed that aren't followed to their ends."""
+        """Return where to stop, for segments that aren't followed to their ends."""
         return {}
 
     async def _follow(self) -> None:
         followed = {reach.segment_id: reach for reach in self._positions.newest.followed}
-        self._follower.follow((followed[segment] for segment in self._members.mine(followed)), self._ends())
+        self._follower.follow((followed[segment] for segment in self._members.own_segments(followed)), self._ends())
 
     # --- running --------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, `_check` says so, or all is done; StreamRemadeError: the stream was made anew."""
+        """Work until `stop` is set, `_check` returns False, or all is done. StreamRecreatedError."""
         await self._positions.get()
-        await self._say()
-        coroutines = [self._work(stop), self._beat(stop), _until(stop), *self._beside(stop)]
-        tasks = [asyncio.create_task(one) for one in coroutines]
+        await self._report()
+        coroutines = [self._work(stop), self._beat(stop), _until(stop), *self._background_tasks(stop)]
+        tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             stop.set()
@@ -171,19 +178,19 @@ class StreamWorker(Generic[P]):
             await self._failed(error, tasks)
         finally:
             stop.set()
-            await ended(tasks)
+            await cancel_all(tasks)
             self._follower.close()
             self._close()
             await self._members.leave()
 
     async def _failed(self, error: NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Raise the error with which it ends, or return to end without one."""
+        """Raise the error that ends the worker, or return to end without one."""
         if isinstance(error, StreamRecreatedError):
             raise StreamRecreatedError(self._scope, self._stream, self.remedy) from error
         raise error
 
     def _close(self) -> None:
-        """Close what writes."""
+        """Close the writers."""
 
     async def _work(self, stop: asyncio.Event) -> None:
         backoff, is_old = Backoff(), False
@@ -193,105 +200,109 @@ class StreamWorker(Generic[P]):
                     await self._positions.get()
                     is_old = False
                 if await self._is_complete():
-                    self._log.info("all that was to come is done: this worker ends")
+                    self._log.info("the sealed stream is processed completely: this worker ends")
                     return
                 await self._follow()
                 await self._collect(stop)
-                batch = [Taken(*one) for one in self._follower.taken()]
-                if batch or self._in_hand():
+                batch = [SegmentBatch(*item) for item in self._follower.taken()]
+                if batch or self._unrecorded():
                     await self._handle(batch, stop)
                     backoff = Backoff()
                 await self._pass_ends()
             except ClosedError:
                 raise
             except (PositionConflictError, UnavailableError) as error:
-                await self._forget()
+                await self._discard()
                 self._follower.follow(())
                 is_old = True
                 if isinstance(error, UnavailableError):
                     self._error = str(error)
-                    self._log.warning("the server is away, or slow: %s", error)
+                    self._log.warning("the server is unavailable; retrying: %s", error)
                     await backoff.pause()
                 else:
-                    self._log.info("%s: looking again", error)
-        with suppress(PositionConflictError):  # another has it
+                    self._log.info("%s; reading the positions again", error)
+        with suppress(PositionConflictError):  # another worker owns the segment now
             await self._finish()
 
     async def _collect(self, stop: asyncio.Event) -> None:
-        """Take what came: once some did, a little later; nothing if something ended, or others may be there."""
+        """Collect a batch until it is complete; return early if a segment has ended or the record is due to be read."""
         loop, follower, limits = asyncio.get_running_loop(), self._follower, self._limits
-        look_at, until, size = loop.time() + self._look_s(), 0.0, 0
+        refresh_at, until, size = loop.time() + self._poll_interval_s(), 0.0, 0
         while not stop.is_set():
-            follower.news.clear()
+            follower.wakeup.clear()
             if size < limits.size_bytes:
                 size += follower.take(limits.size_bytes - size, limits.events)
             now = loop.time()
             if size:
                 until = until or now + limits.wait_s
-                events = sum(len(block) for one in follower.all() for block in one.taken)
+                events = sum(len(block) for segment in follower.all() for block in segment.taken)
                 is_due = size >= limits.size_bytes or events >= limits.events or now >= until
-                if is_due and self._is_free():
+                if is_due and self._can_handle():
                     return
-                wait_s = until - now if now < until and self._is_free() else 1.0
-            elif now >= look_at or any(True for _ in follower.over()):
+                wait_s = until - now if now < until and self._can_handle() else 1.0
+            elif now >= refresh_at or any(True for _ in follower.finished()):
                 return
             else:
-                wait_s = look_at - now
+                wait_s = refresh_at - now
             with suppress(TimeoutError):
-                await asyncio.wait_for(follower.news.wait(), max(wait_s, 0.001))
+                await asyncio.wait_for(follower.wakeup.wait(), max(wait_s, 0.001))
 
     # --- ends and gaps --------------------------------------------------------------------------
 
     async def _pass_ends(self) -> None:
-        in_hand = self._in_hand()
-        for one in self._follower.over():
-            if one.reach.segment_id in in_hand:
+        unrecorded = self._unrecorded()
+        for segment in self._follower.finished():
+            if segment.reach.segment_id in unrecorded:
                 continue
-            if (error := one.error) is None:
-                await self._complete(one)
+            if (error := segment.error) is None:
+                await self._complete(segment)
             else:
-                await self._pass_gap(one, error)
+                await self._pass_gap(segment, error)
 
-    async def _complete(self, one: Followed, gaps: int = 0) -> None:
-        segment = one.reach.segment_id
+    async def _complete(self, followed: Followed, gaps: int = 0) -> None:
+        segment = followed.reach.segment_id
         try:
             successors = await following(self._stores, self._scope, self._stream, segment)
         except EpochGoneError:
             await self._find_head()
             return
-        await self._positions.change(lambda newest: newest.completed(segment, one.given, successors, gaps=gaps))
+        await self._positions.change(lambda newest: newest.completed(segment, followed.position, successors, gaps=gaps))
         self._follower.leave(segment)
 
-    async def _pass_gap(self, one: Followed, error: NadiError) -> None:
+    async def _pass_gap(self, followed: Followed, error: NadiError) -> None:
         try:
             to = gap_end(error)
         except EpochGoneError:
             await self._find_head()
             return
-        self._tell_gap(one.reach.segment_id, one.given, error)
+        self._report_gap(followed.reach.segment_id, followed.position, error)
         if to is None:
-            await self._complete(one, gaps=1)
+            await self._complete(followed, gaps=1)
             return
         end = to
-        await self._positions.change(lambda newest: newest.passed(one.reach.segment_id, one.given, end))
-        one.source.pass_gap()
+        await self._positions.change(lambda newest: newest.passed(followed.reach.segment_id, followed.position, end))
+        followed.source.pass_gap()
 
-    def _tell_gap(self, segment: int, at: int, error: NadiError) -> None:
-        self._log.warning("a gap in segment %d at %d: %s", segment, at, error)
+    def _report_gap(self, segment: int, at: int, error: NadiError) -> None:
+        self._log.warning("skipped a gap in segment %d at %d: %s", segment, at, error)
         self._error = str(error)
 
     async def _find_head(self) -> None:
-        """What leads from here to the stream's head is forgotten: go on there."""
-        found = await reaches(self._stores, self._scope, await self._manager.cuts(self._scope, self._stream).head())
-        first = min(reach.segment_id for reach in found)
-        self._log.warning("what follows segments before the stream's head is forgotten: going on there")
+        """Continue at the stream's head, because what leads there from here is forgotten."""
+        segments = await progress_at(
+            self._stores, self._scope, await self._manager.cuts(self._scope, self._stream).head()
+        )
+        first = min(reach.segment_id for reach in segments)
+        self._log.warning(
+            "the segments between this position and the stream's head are forgotten: continuing at the head"
+        )
         await self._positions.change(
-            lambda newest: newest.with_found(
-                found, [reach.segment_id for reach in newest.followed if reach.segment_id < first]
+            lambda newest: newest.with_successors(
+                segments, [reach.segment_id for reach in newest.followed if reach.segment_id < first]
             )
         )
 
-    # --- beside ---------------------------------------------------------------------------------
+    # --- background ---------------------------------------------------------------------------------
 
     async def _beat(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -300,29 +311,29 @@ class StreamWorker(Generic[P]):
             is_checked = False
             try:
                 if not await self._check():
-                    self._log.info("it was stopped: this worker ends")
+                    self._log.info("the worker was stopped")
                     return
                 is_checked = True
-                await self._say()
+                await self._report()
                 await self._positions.get()
             except NadiError as error:
                 if isinstance(error, NotFoundError) and not is_checked:
                     raise
                 self._error = str(error)
-                self._log.warning("can't say that this worker is there: %s", error)
+                self._log.warning("can't report this worker as live; retrying: %s", error)
 
-    async def _say(self) -> None:
-        mine = len(self._members.mine(reach.segment_id for reach in self._positions.newest.followed))
-        await self._members.say(self._events, round(self._rate.per_s(), 1), mine, self._error)
-        await self._members.look()
+    async def _report(self) -> None:
+        own_segments = len(self._members.own_segments(reach.segment_id for reach in self._positions.newest.followed))
+        await self._members.report(self._events, round(self._rate.per_s(), 1), own_segments, self._error)
+        await self._members.refresh()
 
     def _count(self, events: int) -> None:
         self._events += events
         self._rate.add(events)
 
 
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel the tasks, and wait until they have ended; their errors were raised already."""
+async def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel the tasks and wait for their end, ignoring their errors."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

@@ -1,13 +1,12 @@
-"""Full-text search in streams: `fields` and `query` are the language, `definition` what an index is, `indexing` fills
-it while events come, `shards` is what it consists of, `asking` answers queries; `standing` is for queries that wait for
-events.
+"""Full-text search in streams: `fields` and `query` define the language, `definition` an index; `indexing` fills the
+index with new events, `shards` stores it, `searching` answers queries; `percolate` implements standing queries.
 
     >>> from nadi import search
     >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
     ...     search.indexes(manager, "home").create("logs", "message:text,level:keyword", where="/data/search")
     >>> search.run("home", "logs")  # doctest: +SKIP
 
-It needs the extra `nadi[search]`. What is named here is imported when it is first asked for.
+It needs the extra `nadi[search]`. Exported names are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The blocking face of search: see `nadi.client.blocking.face`. `indexes` and `standing_queries` work with a client of
-either face."""
+"""The blocking API of search, see `nadi.client.blocking.face`. `indexes` and `standing_queries` accept a blocking or an
+asyncio client."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class StandingQueries(Face[standing.StandingQueries]):
 
 
 def orphaned_shards(manager: StreamManager, where: str) -> list[OrphanedShards]:
-    """Return what indexes that are gone have left in a store, a folder or a URL, as after a program has deleted their
-    scope; and what of others is there that isn't one of this server's. `clean` deletes the former."""
+    """Return the shards in a store (a folder or a URL) that deleted indexes have left, as when a program has deleted
+    their scope; and unknown folders, which aren't this server's. `clean` deletes the former."""
     thread, core = inside(manager)
     return thread.run(objects.find(core, where))
 
 
 def clean(manager: StreamManager, where: str) -> list[OrphanedShards]:
-    """Delete what indexes of this server that are gone have left in a store, and return that."""
+    """Delete the shards that deleted indexes of this server have left in a store, and return them."""
     thread, core = inside(manager)
     return thread.run(objects.find(core, where, delete=True))
 

@@ -1,4 +1,4 @@
-"""The indexes of a scope: made, listed, looked at, stopped, dropped, opened for queries."""
+"""The search indexes of a scope: create, list, status, stop, delete, open for queries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nadi.display import Displayed
 from nadi.limits import SEARCH_DROP_S
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE
-from nadi.process.members import WorkerInfo, ended, live_members
-from nadi.process.segment_follower import behind_bytes, check_same, reaches
+from nadi.process.members import WorkerInfo, live_members, wait_until_ended
+from nadi.process.segment_follower import behind_bytes, check_same, progress_at
 from nadi.runtime import REAL
 from nadi.search.definition import (
     BEING_DROPPED,
@@ -37,11 +37,11 @@ from nadi.search.shards.manifest import ShardManifest, new_index
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus(Displayed):
-    """How far an index is. indexed: events that can be found, those that retention has deleted since included; having:
-    how many of these have each field, by its name; a name that none has may be misspelt. unfit: that didn't parse;
-    gaps: places where data was gone or damaged; shards, size_bytes: in the store; reached: the cut before which all is
-    indexed; behind_bytes: from there to the tail, None where that can't be told; past_bytes: of the past that is
-    indexed by many; indexers: reports of the last ten seconds, by this machine's clock."""
+    """The progress of an index. indexed: events indexed, including those that retention has deleted since; having:
+    number of these with each field, by name; a field in no event may be misspelt. unfit: invalid events; gaps: number
+    of gaps of truncated or damaged data; shards, size_bytes: in the store; reached: the cut before which all is
+    indexed; behind_bytes: from there to the tail, None if unknown; past_bytes: left for backfill; indexers: reports of
+    the last ten seconds, by this machine's clock."""
 
     definition: IndexDefinition
     indexed: int
@@ -75,61 +75,60 @@ class Indexes:
     ) -> IndexDefinition:
         """Define the index of a stream; AlreadyExistsError if it has one. Indexers fill it: `nadi.search.run`.
 
-        fields: `name:kind,name:kind`; a name is a path, as `resource.service.name` or `resource."service.name"`, and
+        fields: `name:kind,name:kind`; a name is a path such as `resource.service.name` or `resource."service.name"`;
         kinds are text, keyword, long, double, date, timestamp_s, timestamp_ms, timestamp_us, timestamp_ns, bool, facet.
-        where: a folder, or the URL of a store, for its shards. format: json or text, which has one field. start: the
-        cut from which on events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for events
-        that don't parse.
+        where: a folder, or the URL of a store, for the shards. format: json or text, which has one field. start: the
+        cut from which events are indexed, or head, tail, a time, a bookmark. dead_letters: the stream for invalid
+        events.
         """
         definitions, scope = self._definitions, self._definitions.scope
         check_installed()
-        made = fields_of(fields)
+        parsed_fields = fields_of(fields)
         letters = None if dead_letters is None else full_name(scope, dead_letters)
         if letters == f"{scope}/{stream}":
-            raise errors.InvalidArgumentError("the dead-letter stream is the index's own: it would never end")
-        url, form = url_of(where), check_format(format, made)
+            raise errors.InvalidArgumentError("the dead-letter stream can't be the indexed stream: name another stream")
+        url, form = url_of(where), check_format(format, parsed_fields)
         cut = await definitions.cut(stream, start)
         if letters is not None:
             await definitions.manager.stream_info(*letters.split("/"))
-        found = IndexDefinition(stream, new_index(), form, made, url, cut.as_text(), REAL.now_ms(), letters)
-        async with shards_of(scope, found) as shards:
-            await shards.sizes()  # or its error: nothing would ever be indexed there
-        manifest = definitions.manifest(found)
+        definition = IndexDefinition(
+            stream, new_index(), form, parsed_fields, url, cut.as_text(), REAL.now_ms(), letters
+        )
+        async with shards_of(scope, definition) as shards:
+            await shards.sizes()  # fail now if the store can't be used
+        manifest = definitions.manifest(definition)
         await definitions.catalog.prepare()
-        await manifest.create(ShardManifest.started(await reaches(definitions.stores, scope, cut)))
+        await manifest.create(ShardManifest.started(await progress_at(definitions.stores, scope, cut)))
         try:
-            await definitions.catalog.create(stream, found)
+            await definitions.catalog.create(stream, definition)
         except errors.AlreadyExistsError:
             await manifest.delete()
             if (await definitions.catalog.get(stream)).is_dropped:
                 name = f"{scope}/{stream}"
-                raise errors.ConflictError(
-                    f"the index that {name} had {BEING_DROPPED}, and make this one then"
-                ) from None
+                raise errors.ConflictError(f"the old index of {name} {BEING_DROPPED}, then create this one") from None
             raise
-        return found
+        return definition
 
     async def get(self, stream: str) -> IndexDefinition:
-        """Return the definition of a stream's index; IndexNotFoundError if it has none."""
+        """Return the definition of a stream's index; IndexNotFoundError if it doesn't exist."""
         async with self._definitions.named(stream):
             return await self._definitions.catalog.get(stream)
 
     async def list(self) -> list[IndexDefinition]:
-        """Return the definitions of all indexes of the scope, without those that `unreadable` tells."""
+        """Return the definitions of the scope's indexes, without unreadable ones."""
         return (await self.list_with_unreadable())[0]
 
     async def unreadable(self) -> builtins.list[Unreadable]:
-        """Return the indexes whose definitions are damaged, or of a newer nadi, by their streams; they can be
-        dropped."""
+        """Return the indexes whose definitions are damaged or of a newer nadi, by stream; they can be deleted."""
         return (await self._definitions.catalog.all())[1]
 
     async def list_with_unreadable(self) -> tuple[builtins.list[IndexDefinition], builtins.list[Unreadable]]:
-        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        """Return the results of `list` and `unreadable` from one pass over the table."""
         definitions, unreadable = await self._definitions.catalog.all()
         return [*definitions.values()], unreadable
 
     async def status(self, stream: str) -> IndexStatus:
-        """Return how far a stream's index is. StreamRemadeError if it is that of an earlier stream of the name."""
+        """Return the progress of a stream's index. StreamRecreatedError if the stream was recreated since."""
         async with self._definitions.named(stream):
             definition = await self._definitions.get(stream)
         scope, stores = self._definitions.scope, self._definitions.stores
@@ -152,60 +151,60 @@ class Indexes:
         )
 
     async def stop(self, stream: str) -> IndexDefinition:
-        """Have a stream's indexers end; `nadi.search.run` begins again where they were."""
+        """Stop a stream's indexers; `nadi.search.run` resumes at their positions."""
         async with self._definitions.named(stream):
             return await self._definitions.stop(stream, is_stopped=True)
 
     async def drop(self, stream: str, *, leave_shards: bool = False) -> None:
-        """Delete a stream's index; the stream stays. What was begun and killed can be done again.
+        """Delete a stream's index; the stream stays. Repeat an interrupted call.
 
-        leave_shards: don't delete them, as where their store is gone for good. StoreError: they can't be deleted now,
-        or nobody knows where they are, for the index's definition can't be read.
+        leave_shards: don't delete them, as when their store is lost. StoreError: they can't be deleted now, or their
+        location is unknown because the index's definition can't be read.
         """
         definitions = self._definitions
         async with definitions.named(stream):
             try:
-                definition = await definitions.catalog.change(stream, lambda found: replace(found, is_dropped=True))
+                definition = await definitions.catalog.change(stream, lambda current: replace(current, is_dropped=True))
             except errors.ProtocolError as error:
                 await self._drop_unreadable(stream, leave_shards=leave_shards, why=error)
                 return
-        await definitions.manifest(definition).delete()  # its indexers end, and nobody adds a shard any more
+        await definitions.manifest(definition).delete()  # its indexers end, and no shard is added after this
         await self._drop_content(None if leave_shards else definition, indexer_keys(definition))
         record = definitions.catalog.record(stream)
-        if (kept := await record.find()) is not None and kept.id == definition.id:
+        if (current := await record.find()) is not None and current.id == definition.id:
             await record.delete_read()
 
     async def _drop_unreadable(self, stream: str, *, leave_shards: bool, why: errors.ProtocolError) -> None:
-        place, version = await self._definitions.place(stream)
-        if place is None and not leave_shards:
+        location, version = await self._definitions.location(stream)
+        if location is None and not leave_shards:
             raise errors.StoreError(
-                f"{why}. Nor does it say where the shards are: delete the index and keep them, with `nadi search "
+                f"{why}. The shards' location is unknown: delete the index but keep its shards with `nadi search "
                 f"delete {self._definitions.scope} {stream} --keep-objects`"
             ) from why
-        await self._definitions.forget_all(f"manifest/{stream}/")  # its indexers end, and nobody adds a shard any more
-        await self._drop_content(None if leave_shards else place, f"indexer/{stream}/")
+        await self._definitions.delete_all_with(f"manifest/{stream}/")  # its indexers end
+        await self._drop_content(None if leave_shards else location, f"indexer/{stream}/")
         await self._definitions.table.remove(self._definitions.catalog.kind.key_of(stream), version)
 
-    async def _drop_content(self, place: IndexDefinition | IndexLocation | None, keys: str) -> None:
-        """Its shards, if they are to be deleted, and what its indexers say of themselves, with keys that begin so."""
-        if place is not None:
-            await self._delete_shards(place)  # also those of whoever is killed now
-        await ended(self._definitions.stores, self._definitions.scope, SEARCH_TABLE, keys, SEARCH_DROP_S)
-        if place is not None:
-            await self._delete_shards(place)
+    async def _drop_content(self, location: IndexDefinition | IndexLocation | None, keys: str) -> None:
+        """Delete shards unless `place` is None, and the indexers' reports, whose keys begin with `keys`."""
+        if location is not None:
+            await self._delete_shards(location)  # once before the wait, in case this process is killed
+        await wait_until_ended(self._definitions.stores, self._definitions.scope, SEARCH_TABLE, keys, SEARCH_DROP_S)
+        if location is not None:
+            await self._delete_shards(location)
 
     async def open(self, stream: str, *, cache: str | Path | None = None) -> Search:
-        """Open a stream's index for queries. cache: the folder that keeps its shards on this machine, by default the
-        user's cache, or NADI_SEARCH_CACHE."""
+        """Open a stream's index for queries. cache: a folder for copies of shards on this machine, by default
+        NADI_SEARCH_CACHE or the user's cache folder."""
         async with self._definitions.named(stream):
             return Search(self._definitions, await self._definitions.get(stream), cache)
 
-    async def _delete_shards(self, place: IndexDefinition | IndexLocation) -> None:
+    async def _delete_shards(self, location: IndexDefinition | IndexLocation) -> None:
         try:
-            async with shards_of(self._definitions.scope, place) as shards:
+            async with shards_of(self._definitions.scope, location) as shards:
                 await shards.delete_all()
         except (errors.InvalidArgumentError, errors.StoreError, errors.UnavailableError) as error:
             raise errors.StoreError(
-                f"the shards in {place.url} can't be deleted ({error}). Nobody can use the index any more: delete "
-                "it again once its store is there, or keep them there with `nadi search delete --keep-objects`"
+                f"can't delete the shards in {location.url} ({error}). The index can't be used any more: repeat the "
+                "deletion when the store is available, or keep the shards with `nadi search delete --keep-objects`"
             ) from error

@@ -1,8 +1,8 @@
-"""What an index is, and its records: in the table `_search` of the scope, which goes with the scope.
+"""The definition of an index and its records in the table `_search` of the scope, which is deleted with the scope.
 
 index/<stream>              its definition
-manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that one made anew begins anew
-indexer/<stream>/<id>       an indexer that runs, see `nadi.process.members`
+manifest/<stream>/<id>      see `shards.manifest`; id: of the index, so that a recreated one starts empty
+indexer/<stream>/<id>       a running indexer, see `nadi.process.members`
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from nadi.naming import SEARCH_TABLE, check_name
 from nadi.search.fields import Field, Format
 from nadi.search.shards.manifest import IndexId, ShardManifest
 
-REMADE = "the search index is the old one's. Delete it (`nadi search delete`), and create it again for the new one"
+REMADE = "the search index is of the old stream. Delete it (`nadi search delete`) and create it again"
 
 
 class IndexNotFoundError(NotFoundError):
     def __init__(
-        self, scope: str, stream: str, why: str = "has no search index (any more): make one with `nadi search create`"
+        self, scope: str, stream: str, why: str = "doesn't have a search index: create one with `nadi search create`"
     ) -> None:
         super().__init__(f"stream {scope}/{stream} {why}")
         self.scope, self.stream = scope, stream
 
 
 class IndexDefinition(msgspec.Struct, frozen=True):
-    """The index of a stream. id: of this one, as others may have had its name; start: the text of the cut where it
-    begins; dead_letters: the stream, as `scope/stream`, for events that don't parse; is_stopped: its indexers end;
-    is_dropped: so do they, and what is left of it is being deleted."""
+    """The index of a stream. id: unique, also among earlier indexes of the stream; start: the cut where it starts, as
+    text; dead_letters: the stream, as `scope/stream`, for invalid events; is_stopped: its indexers end; is_dropped:
+    its deletion has begun, and indexers end."""
 
     stream: str
     id: IndexId
@@ -55,7 +55,7 @@ class IndexDefinition(msgspec.Struct, frozen=True):
 
 
 class IndexLocation(msgspec.Struct, frozen=True):
-    """Of a definition, what says where the index's shards are."""
+    """The part of a definition that locates the index's shards."""
 
     stream: str
     id: IndexId
@@ -80,22 +80,22 @@ class Definitions:
         self.catalog: Catalog[IndexDefinition] = Catalog(self.stores, scope, SEARCH_TABLE, kind)
 
     async def get(self, stream: str) -> IndexDefinition:
-        """IndexNotFoundError if there is none, or only what is left of one."""
-        found = await self.catalog.get(stream)
-        if found.is_dropped:
+        """Return the definition of a stream's index; IndexNotFoundError if there is none or it is being deleted."""
+        definition = await self.catalog.get(stream)
+        if definition.is_dropped:
             raise IndexNotFoundError(self.scope, stream, f"had a search index that {BEING_DROPPED}")
-        return found
+        return definition
 
-    async def cut(self, stream: str, given: StreamCut | str) -> StreamCut:
-        """A stream's cut, from which to begin; or what `StreamCuts.named` makes one of."""
+    async def cut(self, stream: str, cut_or_name: StreamCut | str) -> StreamCut:
+        """Return a stream's cut, checked; text is resolved by `StreamCuts.named`."""
         cuts = self.manager.cuts(self.scope, check_name("stream", stream))
-        cut = await cuts.named(given) if isinstance(given, str) else given
+        cut = await cuts.named(cut_or_name) if isinstance(cut_or_name, str) else cut_or_name
         await cuts.check(cut)
         return cut
 
     @asynccontextmanager
     async def named(self, stream: str) -> AsyncIterator[None]:
-        """Raise ScopeNotFoundError or StreamNotFoundError instead of IndexNotFoundError where that is why."""
+        """Replace IndexNotFoundError by ScopeNotFoundError or StreamNotFoundError if that is the cause."""
         try:
             yield
         except IndexNotFoundError as error:
@@ -115,7 +115,7 @@ class Definitions:
         return await self.catalog.change(stream, stopped)
 
     def manifest(self, definition: IndexDefinition) -> CatalogRecord[ShardManifest]:
-        """Of an index; whoever reads it gets IndexNotFoundError if the index was dropped."""
+        """Return the record of an index's manifest; reading it raises IndexNotFoundError if the index was deleted."""
         remedy = f"delete the index, and create it again: `nadi search delete {self.scope} {definition.stream}`"
         kind = RecordKind(
             "the manifest of the search index of",
@@ -128,33 +128,34 @@ class Definitions:
         )
         return CatalogRecord(self.table, kind, f"{definition.stream}/{definition.id}", waits=True)
 
-    async def place(self, stream: str) -> tuple[IndexLocation | None, int]:
-        """Where the shards are of an index whose definition can't be read, if that much of it can; and its version."""
-        held = await value_or_none(self.table, self.catalog.kind.key_of(stream))
-        if held is None:
+    async def location(self, stream: str) -> tuple[IndexLocation | None, int]:
+        """Return where the shards of an index with an unreadable definition are, if that part can be read; and its
+        version."""
+        entry = await value_or_none(self.table, self.catalog.kind.key_of(stream))
+        if entry is None:
             raise IndexNotFoundError(self.scope, stream)
         try:
-            found = msgspec.json.decode(held.value, type=IndexLocation)
+            location = msgspec.json.decode(entry.value, type=IndexLocation)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None, held.version
-        return found if found.stream == stream else None, held.version
+            return None, entry.version
+        return location if location.stream == stream else None, entry.version
 
-    async def forget_all(self, prefix: str) -> None:
+    async def delete_all_with(self, prefix: str) -> None:
         await remove_all(self.stores, self.scope, self.table, prefix.encode())
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         return await segment_ranges(self.stores, self.scope, cut.stream, cut)
 
 
-BEING_DROPPED = "is being deleted: finish that with `nadi search delete`"
+BEING_DROPPED = "is partly deleted: repeat `nadi search delete`"
 
 
 def indexer_keys(definition: IndexDefinition) -> str:
-    """How the keys of its indexers begin."""
+    """Return the key prefix of its indexers' reports."""
     return f"indexer/{definition.stream}/{definition.id}/"
 
 
 def full_name(scope: str, stream: str) -> str:
-    """`stream` of that scope, or `scope/stream`, as the latter."""
+    """Return `scope/stream`, given that or a stream of the scope."""
     of, _, name = stream.rpartition("/")
     return f"{check_name('scope', of or scope)}/{check_name('stream', name)}"

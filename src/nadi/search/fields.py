@@ -1,12 +1,11 @@
-"""The fields of an index: their names, their kinds, and how an event's values become them.
+"""The fields of an index: names, kinds, and conversion of an event's values.
 
-An event is a JSON object, in which a field's name is a path, see `model.field_path`; or plain UTF-8 text, which is the
-one field there is. A member that isn't there, or null, isn't indexed; one of another kind than its field's makes the
-event one that doesn't parse. A list has each of its values indexed, and of a list on the way what each element has.
+An event is a JSON object, in which a field's name is a path, see `model.field_path`; or plain UTF-8 text, its only
+field. A missing or null member isn't indexed; a value of another kind makes the event invalid. All values of a list are
+indexed, and a path through a list takes each element's values.
 
-A word of a text is a run of letters and digits, in lower case. The same analyzer makes an event's words, a query's, and
-those that standing queries are matched with. Tantivy knows fields by their numbers, `f0`, `f1` …, so any name may be
-one.
+A word of a text is a run of letters and digits, in lower case. The same analyzer splits the texts of events, queries
+and standing queries. Tantivy knows fields by number, `f0`, `f1` …, so names may have any characters.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ Kind = Literal["text", "keyword", "long", "double", "date", Counted, "bool", "fa
 Format = Literal["json", "text"]
 Value = str | int | float | bool
 KINDS: tuple[str, ...] = get_args(Kind)
-COUNTED = {kind: kind.removeprefix("timestamp_") for kind in get_args(Counted)}  # times, and what numbers of them count
-TIMES = ("date", *COUNTED)  # are indexed in microseconds since 1970
+COUNTED = {kind: kind.removeprefix("timestamp_") for kind in get_args(Counted)}  # and the unit of their numbers
+TIMES = ("date", *COUNTED)  # indexed in microseconds since 1970
 RANGES = ("long", "double", *TIMES)
-_SAME = {"timestamp": "date"}  # as tables have it
+_SAME = {"timestamp": "date"}  # the name that tables use
 _LONG = 1 << 63
 _US = 1_000_000
 _INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
@@ -47,14 +46,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Field(msgspec.Struct, frozen=True):
-    """kind: `text` is found by its words, `keyword` as it is, numbers and times also by ranges, `facet` is a path
-    (`/shop/shoes`), found by what it begins with."""
+    """kind: `text` is found by its words, `keyword` by its value, numbers and times also by ranges, `facet`, a path
+    such as `/shop/shoes`, by itself or a parent."""
 
     name: str
     kind: Kind
 
     def __post_init__(self) -> None:
-        parse_path(self.name)  # of a record that others wrote, too
+        parse_path(self.name)  # also checks records written by other programs
 
     @property
     def path(self) -> FieldPath:
@@ -62,36 +61,38 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class UnfitError(Exception):
-    """Why an event can't be indexed."""
+    """An event can't be indexed."""
 
 
 def fields_of(text: str | Iterable[str]) -> tuple[Field, ...]:
-    """The fields that `name:kind,name:kind` says.
+    """Parse `name:kind,name:kind`.
 
     >>> fields_of("message:text, ms:long")
     (Field(name='message', kind='text'), Field(name='ms', kind='long'))
     """
-    given = _divided(text) if isinstance(text, str) else several_texts(text, "the fields of an index")
-    parts = [part.strip() for part in given]
+    texts = _divided(text) if isinstance(text, str) else several_texts(text, "the fields of an index")
+    parts = [part.strip() for part in texts]
     if not 0 < len(parts) <= SEARCH_FIELDS:
-        raise InvalidArgumentError(f"an index has 1 to {SEARCH_FIELDS} fields, not {len(parts):,}")
-    found: list[tuple[Field, FieldPath]] = []
+        raise InvalidArgumentError(f"an index must have 1 to {SEARCH_FIELDS} fields, not {len(parts):,}")
+    accepted: list[tuple[Field, FieldPath]] = []
     for part in parts:
         name, _, kind = part.rpartition(":")
         kind = _SAME.get(kind, kind)
         if kind not in KINDS:
-            raise InvalidArgumentError(f"{part[:80]!r} is not a field: write name:kind, with one of {', '.join(KINDS)}")
+            raise InvalidArgumentError(
+                f"{part[:80]!r} is not a field: write name:kind with one of the kinds {', '.join(KINDS)}"
+            )
         path = parse_path(name)
         _check_name(name)
-        if same := next((field for field, other in found if path.may_be(other)), None):
+        if same := next((field for field, other in accepted if path.may_be(other)), None):
             both = name if name == same.name else f"{same.name} and {name}"
-            raise InvalidArgumentError(f"the fields name one member twice, {both}: an event's member has one kind")
-        found.append((Field(name, kind), path))  # type: ignore[arg-type]
-    return tuple(field for field, _ in found)
+            raise InvalidArgumentError(f"the fields {both} may be the same member: name each member once")
+        accepted.append((Field(name, kind), path))  # type: ignore[arg-type]
+    return tuple(field for field, _ in accepted)
 
 
 def _divided(text: str) -> list[str]:
-    """At the commas outside of quotes."""
+    """Split at the commas outside quotes."""
     parts = [""]
     for number, piece in enumerate(text.split('"')):
         if number:
@@ -103,45 +104,49 @@ def _divided(text: str) -> list[str]:
 
 
 def _check_name(name: str) -> None:
-    """InvalidArgumentError for one that a query couldn't have."""
+    """Raise InvalidArgumentError for a name that a query can't use."""
     if len(name) > SEARCH_FIELD_CHARS:
-        raise InvalidArgumentError(f"the field {name[:60]!r}… has more than {SEARCH_FIELD_CHARS} characters")
+        raise InvalidArgumentError(
+            f"the field name {name[:60]!r}… is too long: use at most {SEARCH_FIELD_CHARS} characters"
+        )
     if not name[0].isalpha() and name[0] not in '@"':
         raise InvalidArgumentError(
-            f"the field {name!r} begins with {name[0]!r}, which queries have for something else: put the name in quotes"
+            f"the field {name!r} begins with {name[0]!r}, which has a meaning in queries: quote the name"
         )
     if "\\" in name or not name.isprintable():
-        raise InvalidArgumentError(f"the field {name!r} has a backslash or a control character: no query can name it")
+        raise InvalidArgumentError(
+            f"the field {name!r} has a backslash or a control character, which queries can't contain: rename it"
+        )
 
 
 def number_of(fields: tuple[Field, ...], name: str) -> int | None:
-    """Which field a query means by a name: that one, or the only one that can be the same member; None if none is."""
+    """Return the number of the field with that name, or of the only one that can be the same member; None otherwise."""
     path = parse_path(name)
-    found = [number for number, field in enumerate(fields) if field.path.may_be(path)]
-    exact = [number for number in found if fields[number].name == name]
-    return next(iter(exact or found), None) if exact or len(found) == 1 else None
+    possible = [number for number, field in enumerate(fields) if field.path.may_be(path)]
+    exact = [number for number in possible if fields[number].name == name]
+    return next(iter(exact or possible), None) if exact or len(possible) == 1 else None
 
 
 def by_field(fields: Iterable[Field], counts: Iterable[int]) -> dict[str, int]:
-    """The counts by the fields' names; zero where there is none yet."""
+    """Return the counts by field name, 0 if missing."""
     return {field.name: count for field, count in zip(fields, chain(counts, repeat(0)), strict=False)}
 
 
 def check_format(form: str, fields: tuple[Field, ...]) -> Format:
-    """InvalidArgumentError unless events of that form have these fields."""
+    """Return the format; InvalidArgumentError if its events can't have these fields."""
     if form not in get_args(Format):
-        raise InvalidArgumentError(f"events are json or text, not {form!r}")
+        raise InvalidArgumentError(f"the format must be json or text, not {form!r}")
     if form == "text" and [field.kind for field in fields] != ["text"]:
-        raise InvalidArgumentError("an event that is plain text is one field of the kind text: name it, and no others")
+        raise InvalidArgumentError("the format text has exactly one field, of the kind text: name only that")
     return form  # type: ignore[return-value]
 
 
-Values = list[tuple[int, Value]]  # of an event: the number of the field, and what it holds there
+Values = list[tuple[int, Value]]  # of an event: field numbers and values
 
 
 @lru_cache(100)
 def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Values]:
-    """What makes an event's values of its bytes; UnfitError where it can't be done."""
+    """Return the function that extracts an event's values from its bytes; it raises UnfitError."""
     if form == "text":
         return _text_values
     decode = msgspec.json.Decoder().decode
@@ -151,31 +156,32 @@ def reader_of(form: Format, fields: tuple[Field, ...]) -> Callable[[bytes], Valu
         try:
             event = decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise UnfitError(f"it is not JSON: {error}") from None
+            raise UnfitError(f"the event is not JSON: {error}") from None
         if type(event) is not dict:
-            raise UnfitError(f"it is not a JSON object, but {_kind_of(event)}")
-        found: Values = []
+            raise UnfitError(f"the event is not a JSON object, but {_kind_of(event)}")
+        extracted: Values = []
         for number, take, check, name in paths:
             try:
                 value = take(event)
             except RecursionError:
-                raise UnfitError(f"{name} lies too deep in lists") from None
+                raise UnfitError(f"{name} is nested too deeply in lists") from None
             if value is None:
                 continue
             try:
                 if type(value) is list:
-                    found += [(number, check(one)) for one in value if one is not None]
+                    extracted += [(number, check(item)) for item in value if item is not None]
                 else:
-                    found.append((number, check(value)))
+                    extracted.append((number, check(value)))
             except ValueError as error:
                 raise UnfitError(f"{name} is {error}") from None
-        return found
+        return extracted
 
     return values
 
 
 def _taking(field: Field, fields: tuple[Field, ...]) -> Callable[[dict[str, Any]], Any]:
-    """What takes the field's value out of an event. An object isn't one of a field that others lie within."""
+    """Return the function that extracts the field's value from an event, without objects if other fields are in
+    them."""
     path = field.path
     if any(other.path.may_lie_within(path) for other in fields):
         return lambda event: _without_objects(path.find(event))
@@ -184,7 +190,7 @@ def _taking(field: Field, fields: tuple[Field, ...]) -> Callable[[dict[str, Any]
 
 def _without_objects(value: Any) -> Any:
     if type(value) is list:
-        return [one for one in value if type(one) is not dict]
+        return [item for item in value if type(item) is not dict]
     return None if type(value) is dict else value
 
 
@@ -192,14 +198,14 @@ def _text_values(data: bytes) -> Values:
     try:
         return [(0, data.decode())]
     except UnicodeDecodeError as error:
-        raise UnfitError(f"it is not text in UTF-8: {error}") from None
+        raise UnfitError(f"the event is not UTF-8 text: {error}") from None
 
 
 def value_of(kind: Kind, text: str) -> Value:
-    """What a query's text means for a field of that kind; ValueError, in words, if it can't mean anything."""
+    """Convert a query's text to a field's value; ValueError with the reason if that fails."""
     if kind == "bool":
         if text not in ("true", "false"):
-            raise ValueError(f"no bool, which is true or false: {text[:60]!r}")
+            raise ValueError(f"not a bool (true or false): {text[:60]!r}")
         return text == "true"
     if kind in ("long", "double"):
         try:
@@ -218,13 +224,13 @@ def _kind_of(value: object) -> str:
 def _text(value: object) -> str:
     if type(value) is str:
         return value
-    raise ValueError(f"no text, but {_kind_of(value)}")
+    raise ValueError(f"not a text, but {_kind_of(value)}")
 
 
 def _keyword(value: object) -> str:
     text = _text(value)
     if len(text) > SEARCH_KEYWORD_BYTES // 4 and len(text.encode()) > SEARCH_KEYWORD_BYTES:
-        raise ValueError(f"longer than the {SEARCH_KEYWORD_BYTES:,} bytes of a keyword: make it a text")
+        raise ValueError(f"longer than the {SEARCH_KEYWORD_BYTES:,} bytes of a keyword: use the kind text")
     return text
 
 
@@ -232,7 +238,7 @@ def _long(value: object) -> int:
     if type(value) is not int:
         raise ValueError(f"not a whole number, but {_kind_of(value)}")
     if not -_LONG <= value < _LONG:
-        raise ValueError(f"{value}, which is out of a long's range: make it a double or a keyword")
+        raise ValueError(f"{value}, out of a long's range: use the kind double or keyword")
     return value
 
 
@@ -240,17 +246,17 @@ def _double(value: object) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"not a number, but {_kind_of(value)}")
     try:
-        found = float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        number = math.inf
+    if not math.isfinite(number):
         raise ValueError("a number out of a double's range")
-    return found + 0.0  # which makes -0.0 what it equals: tantivy has it apart
+    return number + 0.0  # turns -0.0 into 0.0: tantivy distinguishes them
 
 
 def _time(unit: str, are_digits_numbers: bool, value: object) -> int:
-    """In microseconds since 1970: of a text in ISO 8601, in UTC where it has no zone, or of a number that counts that
-    unit since then, which may be a text of digits where the field's kind names the unit."""
+    """Return microseconds since 1970, from ISO 8601 text (UTC unless it has a zone), or from a number in that unit,
+    which may be text if `are_digits_numbers`."""
     if are_digits_numbers and type(value) is str and _INTEGER.fullmatch(value):
         value = int(value)
     if type(value) is int or type(value) is float:
@@ -263,7 +269,7 @@ def _time(unit: str, are_digits_numbers: bool, value: object) -> int:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError(f"not a time in ISO 8601, as 2026-11-14T00:00Z: {value[:60]!r}") from None
+        raise ValueError(f"not an ISO 8601 time such as 2026-11-14T00:00Z: {value[:60]!r}") from None
     since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     micros = (since.days * 86_400 + since.seconds) * _US + since.microseconds
     if not EARLIEST_US <= micros <= LATEST_US:
@@ -274,13 +280,13 @@ def _time(unit: str, are_digits_numbers: bool, value: object) -> int:
 def _bool(value: object) -> bool:
     if type(value) is bool:
         return value
-    raise ValueError(f"no bool, but {_kind_of(value)}")
+    raise ValueError(f"not a bool, but {_kind_of(value)}")
 
 
 def _facet(value: object) -> str:
     path = _keyword(value)
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
-        raise ValueError(f"not a path, as /shop/shoes is: {path[:60]!r}")
+        raise ValueError(f"not a path such as /shop/shoes: {path[:60]!r}")
     return path
 
 
@@ -298,11 +304,11 @@ _CHECKS: dict[str, Callable[[object], Value]] = {
 
 ORDER, SEGMENT, OFFSET, SIZE = "_order", "_segment", "_offset", "_size"
 _ANALYZER = "nadi"
-ORDER_BITS = 8  # of an order, below the microseconds: the segment's number
+ORDER_BITS = 8  # the low bits of an order hold the segment's number, the others microseconds
 
 
 def check_installed() -> None:
-    """InvalidArgumentError where tantivy isn't."""
+    """Raise InvalidArgumentError if tantivy isn't installed."""
     try:
         import tantivy  # noqa: F401
     except ImportError:
@@ -318,15 +324,14 @@ def analyzer() -> TextAnalyzer:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text, in order: of `GET /Index.html`, get, index and html."""
-    found: list[str] = analyzer().analyze(text)
-    return found
+    """Return the words of a text in order: get, index and html for `GET /Index.html`."""
+    words: list[str] = analyzer().analyze(text)
+    return words
 
 
 @cache
 def schema_of(fields: tuple[Field, ...]) -> Schema:
-    """Of each event the shards know where it is, and the order in which it came; and its fields, without their
-    texts."""
+    """Return tantivy's schema: each event's position and order, and its fields, without the texts."""
     from tantivy import SchemaBuilder
 
     builder = SchemaBuilder()
@@ -350,18 +355,18 @@ def schema_of(fields: tuple[Field, ...]) -> Schema:
 
 
 def facet_of(path: str) -> Facet:
-    """A facet's path as events have it: to tantivy a backslash makes the next character plain."""
+    """Return a facet from an event's path: tantivy treats a backslash as an escape."""
     from tantivy import Facet
 
     return Facet.from_string(path.replace("\\", "\\\\"))
 
 
 def name_of(number: int) -> str:
-    """What tantivy calls a field."""
+    """Return tantivy's name of a field."""
     return f"f{number}"
 
 
 def prepared(index: Index) -> Index:
-    """The index with our analyzer."""
+    """Return the index with nadi's analyzer registered."""
     index.register_tokenizer(_ANALYZER, analyzer())
     return index

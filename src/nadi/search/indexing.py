@@ -1,18 +1,17 @@
-"""Indexers: each follows its share of a stream's segments, and adds what comes to the index, a shard at a time; and
-`backfill_parts`, for the past of a stream that is indexed by many. `run` and `serve` run an indexer.
+"""Indexers: each follows its share of a stream's segments and adds their events to the index in shards. `run` and
+`serve` run an indexer; `backfill_parts` divides a stream's history among many processes.
 
-What came within a third of a second becomes a shard, and can be found once the manifest has it; while there is much to
-read, shards are large. A shard is stored first, then the dead letters, and then the manifest is changed: what a kill
-leaves before that is an object that nobody names, and the next indexer makes the same events into another.
+The events of a third of a second become a shard, which can be searched once it is in the manifest; while catching up,
+shards are large. A shard is stored first, then the dead letters, then the manifest is changed: a crash before that
+leaves an unreferenced object, and the next indexer indexes the same events again.
 
-One indexer of an index also looks after the shards for all: it merges shards, and deletes those that retention has
-emptied and what kills and merges leave in the store.
+One indexer of an index also maintains the shards: it merges them and deletes retired, emptied and orphaned ones.
 
-Dead letters are events that don't parse, each once: its place in its stream is its number there.
+Dead letters are invalid events, each stored once, numbered by its offset.
 
-Of the past, the manifest lists the parts that are left. A part's shard is added and the part taken off in one change:
-so a part that two have indexed, or one again after a kill, is in the index once. The live stream is followed from the
-tail at which the past was divided.
+During a backfill, the manifest lists the remaining parts. A part's shard is added and the part removed in one change,
+so repeated parts are indexed once. Meanwhile the live stream is followed from the tail at which the history was
+divided.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ from nadi.process.dead_letters import DeadLetter
 from nadi.process.members import Members
 from nadi.process.outputs import OutputWriter
 from nadi.process.runner import run_program, until
-from nadi.process.segment_follower import PositionConflictError, SegmentProgress, check_same, reaches
-from nadi.process.worker import BatchLimits, StreamWorker, Taken, ended
+from nadi.process.segment_follower import PositionConflictError, SegmentProgress, check_same, progress_at
+from nadi.process.worker import BatchLimits, SegmentBatch, StreamWorker, cancel_all
 from nadi.runtime import REAL
 from nadi.search.definition import REMADE, Definitions, IndexDefinition, IndexNotFoundError, indexer_keys
 from nadi.search.fields import check_installed
@@ -70,40 +69,41 @@ from nadi.search.shards.manifest import (
 )
 
 
-def letters_to(manager: StreamManager, scope: str, definition: IndexDefinition) -> OutputWriter | None:
-    """The writer of dead letters; None if the index has no stream for them."""
+def dead_letter_writer(manager: StreamManager, scope: str, definition: IndexDefinition) -> OutputWriter | None:
+    """Return the writer of dead letters; None without a dead-letter stream."""
     to = definition.dead_letters
     return None if to is None else OutputWriter(manager, scope, definition.stream, to, definition.id)
 
 
-async def write_letters(
-    letters: OutputWriter, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
+async def write_dead_letters(
+    writer: OutputWriter, scope: str, stream: str, unfit: Iterable[Unfit], runs: dict[int, str]
 ) -> None:
-    """Write dead letters. runs: by segment, the run of ascending numbers that they belong to."""
-    made = [
+    """Write dead letters. runs: by segment, the series of ascending numbers that they belong to."""
+    encoded = [
         DeadLetter(
             by=f"index {scope}/{stream}",
-            segment=segment_name(scope, stream, one.segment_id),
-            offset=one.offset,
-            reason=one.reason,
-            data=one.data,
+            segment=segment_name(scope, stream, event.segment_id),
+            offset=event.offset,
+            reason=event.reason,
+            data=event.data,
         )
-        for one in unfit
+        for event in unfit
     ]
-    await letters.set_aside(made, runs)
+    await writer.write_dead_letters(encoded, runs)
 
 
-def run_since(origin: int) -> str:
-    """The run of letters of a segment that is followed since then."""
+def series_since(origin: int) -> str:
+    """Name the series of dead letters of a segment that is followed from `origin`."""
     return f"since {origin}" if origin else ""
 
 
-_LEAST_MERGED = 8  # as tantivy has it
+_LEAST_MERGED = 8  # tantivy's default
 OnStep = Callable[[str], None]
 
 
 class Indexer(StreamWorker[ShardManifest]):
-    """on_step: called with the name of each step of a batch: "built", "stored", "lettered", "added"."""
+    """Adds a stream's events to its index. on_step: called with the name of each step of a batch: "built", "stored",
+    "lettered", "added"."""
 
     remedy = REMADE
 
@@ -127,45 +127,45 @@ class Indexer(StreamWorker[ShardManifest]):
             logging.getLogger(f"nadi.search.{scope}.{stream}"),
         )
         self._definitions, self._definition, self._shards = definitions, definition, shards
-        self._letters = letters_to(manager, scope, definition)
-        self._added = asyncio.Event()  # the manifest has another shard
-        self._lost: set[str] = set()  # shards whose objects are missing or damaged: they stay as they are
-        self._left: set[str] = set()  # that may be another's
+        self._dead_letters = dead_letter_writer(manager, scope, definition)
+        self._added = asyncio.Event()  # set when the manifest gets a shard
+        self._unusable: set[str] = set()  # shards whose objects are missing or damaged: never merged
+        self._reported_orphans: set[str] = set()  # orphans that may be another server's
         self._on_step = on_step
         self._adding: asyncio.Task[None] | None = None
-        self._batch: Sequence[Taken] = ()  # that is being added
-        self._loose: set[str] = set()  # shards that are stored, or about to be, and not in the manifest yet
+        self._batch: Sequence[SegmentBatch] = ()  # the batch being added
+        self._loose: set[str] = set()  # shards that may be stored and aren't in the manifest yet
 
-    def _beside(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
-        return (self._look_after_shards(stop),)
+    def _background_tasks(self, stop: asyncio.Event) -> Sequence[Coroutine[None, None, None]]:
+        return (self._maintain_shards(stop),)
 
     async def _failed(self, error: errors.NadiError, tasks: Sequence[asyncio.Task[None]]) -> None:
         if not isinstance(error, IndexNotFoundError | errors.StreamNotFoundError | errors.ScopeNotFoundError):
             await super()._failed(error, tasks)
         self._added.set()
         adding = [self._adding] if self._adding is not None else []
-        await asyncio.wait([*tasks, *adding], timeout=limits.PROCESS_GONE_S)  # as far as they can't be cancelled
+        await asyncio.wait([*tasks, *adding], timeout=limits.PROCESS_GONE_S)  # calls in threads can't be cancelled
         if not isinstance(error, IndexNotFoundError):
             await self._delete_left(limits.SEARCH_SCOPE_S)
             raise error
-        self._log.info("the index was dropped: its indexer ends")
-        try:  # shards that no manifest has: whoever drops the index may have looked before
+        self._log.info("the index was deleted: the indexer ends")
+        try:  # the deletion may have listed the shards before these were stored
             await self._shards.delete(list(self._loose))
         except errors.NadiError as failure:
             self._log.warning("can't delete shards %s: %s", ", ".join(self._loose), failure)
         await self._delete_left(0.0)
 
     def _close(self) -> None:
-        if self._letters is not None:
-            self._letters.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
 
     async def _delete_left(self, within_s: float) -> None:
-        """All shards, if the index went with its scope: nobody drops it then."""
+        """Delete all shards if the index was deleted with its scope, because nothing else deletes them then."""
         try:
             if await delete_if_gone(self._manager, self._shards, within_s):
-                self._log.info("the index went with its scope: its shards are deleted")
+                self._log.info("the scope was deleted: deleted the shards of the index")
         except errors.NadiError as error:
-            self._log.warning("shards may be left behind, which `nadi search clean` deletes: %s", error)
+            self._log.warning("can't delete the shards of the deleted scope; run `nadi search clean`: %s", error)
 
     async def _check(self) -> bool:
         definition = await self._definitions.get(self._stream)
@@ -184,23 +184,23 @@ class Indexer(StreamWorker[ShardManifest]):
 
     # --- a batch ------------------------------------------------------------------------------
 
-    def _look_s(self) -> float:
+    def _poll_interval_s(self) -> float:
         return limits.SEARCH_LOOK_S
 
-    def _is_free(self) -> bool:
+    def _can_handle(self) -> bool:
         return self._adding is None or self._adding.done()
 
-    def _in_hand(self) -> Collection[int]:
+    def _unrecorded(self) -> Collection[int]:
         return {one.followed.reach.segment_id for one in self._batch}
 
-    async def _handle(self, batch: Sequence[Taken], stop: asyncio.Event) -> None:
-        """Add a batch while the next one comes."""
+    async def _handle(self, batch: Sequence[SegmentBatch], stop: asyncio.Event) -> None:
+        """Start adding a batch; the next one is collected meanwhile."""
         await self._finish()
         if not batch:
             return
         self._batch = batch
-        self._adding = asyncio.create_task(self._add(await self._stretches(batch), batch))
-        self._adding.add_done_callback(lambda _: self._follower.news.set())
+        self._adding = asyncio.create_task(self._add(await self._runs(batch), batch))
+        self._adding.add_done_callback(lambda _: self._follower.wakeup.set())
 
     async def _finish(self) -> None:
         if self._adding is not None:
@@ -210,39 +210,39 @@ class Indexer(StreamWorker[ShardManifest]):
             await asyncio.sleep(limits.SEARCH_LOOK_S)
             await self._positions.get()
 
-    async def _forget(self) -> None:
+    async def _discard(self) -> None:
         adding, self._adding, self._batch = self._adding, None, ()
         if adding is not None:
-            await ended([adding])
+            await cancel_all([adding])
 
-    async def _stretches(self, batch: Sequence[Taken]) -> list[EventRun]:
-        async def of(one: Taken) -> EventRun:
-            reach = one.followed.reach
-            offsets = np.concatenate([block.offsets() for block in one.blocks])
+    async def _runs(self, batch: Sequence[SegmentBatch]) -> list[EventRun]:
+        async def of(item: SegmentBatch) -> EventRun:
+            reach = item.followed.reach
+            offsets = np.concatenate([block.offsets() for block in item.blocks])
             name = segment_name(self._scope, self._stream, reach.segment_id)
             try:
-                came = await came_by(self._stores, name, offsets, one.blocks[-1].offset + one.blocks[-1].size_bytes)
-            except (
-                errors.SegmentNotFoundError
-            ):  # truncated away since it was read: nobody finds these, and their shard goes
-                came = np.full(len(offsets), UNKNOWN, np.int64)
-            return EventRun(reach.segment_id, one.blocks, orders(came, one.followed.order))
+                arrivals = await came_by(
+                    self._stores, name, offsets, item.blocks[-1].offset + item.blocks[-1].size_bytes
+                )
+            except errors.SegmentNotFoundError:  # truncated since it was read: retention deletes the shard
+                arrivals = np.full(len(offsets), UNKNOWN, np.int64)
+            return EventRun(reach.segment_id, item.blocks, orders(arrivals, item.followed.order))
 
         return list(await asyncio.gather(*map(of, batch)))
 
-    async def _add(self, stretches: Sequence[EventRun], batch: Sequence[Taken]) -> None:
-        built = await REAL.in_thread(build, stretches, self._definition.format, self._definition.fields)
+    async def _add(self, runs: Sequence[EventRun], batch: Sequence[SegmentBatch]) -> None:
+        built = await REAL.in_thread(build, runs, self._definition.format, self._definition.fields)
         self._on_step("built")
         name = new_name()
         self._loose.add(name)
         shard = await self._shards.put_built(name, built)
         self._on_step("stored")
-        await self._write_letters(built)
+        await self._write_dead_letters(built)
         self._on_step("lettered")
 
         def is_added(manifest: ShardManifest) -> bool:
             if shard is not None:
-                return any(one.id == shard.id for one in manifest.shards)
+                return any(item.id == shard.id for item in manifest.shards)
             reached = {reach.segment_id: reach.reached for reach in manifest.followed}
             return all(reached.get(step.segment_id) == step.end for step in built.steps)
 
@@ -253,24 +253,24 @@ class Indexer(StreamWorker[ShardManifest]):
         await self._positions.change(added, is_added)
         self._loose.discard(name)
         self._on_step("added")
-        for one, step in zip(batch, built.steps, strict=True):
-            one.followed.order = step.order
+        for item, step in zip(batch, built.steps, strict=True):
+            item.followed.order = step.order
         self._count(built.docs + len(built.unfit))
         self._added.set()
 
-    async def _write_letters(self, built: Built) -> None:
-        if not built.unfit or self._letters is None:
+    async def _write_dead_letters(self, built: Built) -> None:
+        if not built.unfit or self._dead_letters is None:
             return
-        segments = {one.segment_id for one in built.unfit}
+        segments = {event.segment_id for event in built.unfit}
         steps = [step for step in built.steps if step.segment_id in segments]
-        said = await self._positions.change(lambda manifest: manifest.lettered(steps))
-        runs = {segment: run_since(said.segments[segment].origin) for segment in segments}
-        await write_letters(self._letters, self._scope, self._stream, built.unfit, runs)
+        manifest = await self._positions.change(lambda manifest: manifest.lettered(steps))
+        runs = {segment: series_since(manifest.segments[segment].origin) for segment in segments}
+        await write_dead_letters(self._dead_letters, self._scope, self._stream, built.unfit, runs)
 
     # --- the shards -----------------------------------------------------------------------------
 
-    async def _look_after_shards(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set: merge some, and delete what is needed no more."""
+    async def _maintain_shards(self, stop: asyncio.Event) -> None:
+        """Merge shards and delete those no longer needed, until `stop` is set."""
         tidied = -limits.SEARCH_TIDY_S
         while not stop.is_set():
             self._added.clear()
@@ -285,13 +285,13 @@ class Indexer(StreamWorker[ShardManifest]):
             except (IndexNotFoundError, errors.StoreError):
                 raise
             except errors.NadiError as error:
-                self._log.warning("can't look after the shards: %s", error)
+                self._log.warning("can't maintain the shards; retrying: %s", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._added.wait(), limits.SEARCH_TIDY_S)
 
     async def _merge(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            shards = [shard for shard in self._positions.newest.shards if shard.id not in self._lost]
+            shards = [shard for shard in self._positions.newest.shards if shard.id not in self._unusable]
             groups = to_merge(shards, _LEAST_MERGED, limits.SEARCH_MERGE_SHARDS, limits.SEARCH_MERGE_DOCS)
             if not groups:
                 return
@@ -300,34 +300,34 @@ class Indexer(StreamWorker[ShardManifest]):
                 await self._merge_all(groups[-1], [data for data in objects if data is not None])
 
     async def _object(self, shard: str) -> memoryview | None:
-        """None: it can't be merged. A query says so, too; what else there is goes on being merged."""
+        """Return the shard's data, or None if it is missing or damaged: then it isn't merged, and queries report it."""
         data = await self._shards.get(shard)
         if data is None:
-            if all(one.id != shard for one in (await self._positions.get()).shards):
-                raise PositionConflictError(f"another has merged or deleted shard {shard}")
-            problem = f"the object {shard} of the index is missing in {self._definition.url}"
+            if all(other.id != shard for other in (await self._positions.get()).shards):
+                raise PositionConflictError(f"another worker has merged or deleted shard {shard}")
+            problem = f"object {shard} of the index is missing in {self._definition.url}"
         else:
             try:
                 await REAL.in_thread(lambda: [*bodies_of(data, shard)])
                 return data
             except errors.StoreError as error:
                 problem = str(error)
-        self._lost.add(shard)
-        self._log.error("a shard can't be merged, nor be found in: %s", problem)
+        self._unusable.add(shard)
+        self._log.error("can't merge or search a shard; delete and recreate the index to repair it: %s", problem)
         return None
 
     async def _merge_all(self, group: list[Shard], objects: list[memoryview]) -> None:
         names = [shard.id for shard in group]
         parts = await REAL.in_thread(merge, list(zip(names, objects, strict=True)), self._definition.fields)
         spans = joined(span for shard in group for span in shard.spans)
-        made = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
-        self._loose.add(made.id)
-        await self._shards.put(made.id, parts)
+        merged = Shard(new_name(), sum(shard.docs for shard in group), sum(map(len, parts)), spans)
+        self._loose.add(merged.id)
+        await self._shards.put(merged.id, parts)
         await self._positions.change(
-            lambda manifest: manifest.merged(names, made, REAL.now_ms()),
-            lambda manifest: any(one.id == made.id for one in manifest.shards),
+            lambda manifest: manifest.merged(names, merged, REAL.now_ms()),
+            lambda manifest: any(other.id == merged.id for other in manifest.shards),
         )
-        self._loose.discard(made.id)
+        self._loose.discard(merged.id)
 
     async def _tidy(self) -> None:
         await self._delete_truncated()
@@ -349,16 +349,16 @@ class Indexer(StreamWorker[ShardManifest]):
 
     async def _delete_orphans(self) -> None:
         names = await self._shards.sizes()
-        manifest = await self._positions.get()  # after: what is in neither is nobody's, or new
+        manifest = await self._positions.get()  # read after the listing, so that shards in neither are orphans or new
         known = {shard.id for shard in manifest.shards} | manifest.retired.keys()
         before_ms = REAL.now_ms() - limits.SEARCH_ORPHAN_S * 1000
         orphans = [name for name in names if name not in known and (made_ms(name) or before_ms) < before_ms]
         if not orphans:
             return
         if why := why_kept(await self._shards.labelled(), await identity(self._manager)):
-            if not self._left.issuperset(orphans):
-                self._log.warning("%d shards that no manifest names stay in their folder, for %s", len(orphans), why)
-            self._left.update(orphans)
+            if not self._reported_orphans.issuperset(orphans):
+                self._log.warning("keeping %d shards that aren't in the manifest: %s", len(orphans), why)
+            self._reported_orphans.update(orphans)
             return
         await self._shards.delete(orphans)
 
@@ -371,8 +371,8 @@ def run(
     credentials: Credentials | None = None,
     trust_store: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Run an indexer of a stream's index until Ctrl-C or SIGTERM, or until the index is stopped, or all of a sealed
-    stream is indexed. Any number of them may run: they share the segments.
+    """Run an indexer of a stream's index until Ctrl-C, SIGTERM, `stop` or the end of a sealed stream. Any number of
+    indexers may run and share the segments.
     """
     run_program(
         lambda manager, stop: serve(manager, scope, stream, stop=stop), controller_uri, credentials, trust_store
@@ -387,7 +387,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     on_step: OnStep = lambda step: None,
 ) -> None:
-    """Run an indexer with a client of `nadi.client.aio`, until `stop` is set; see `run`.
+    """Run an indexer with a client of `nadi.client.aio` until `stop` is set; see `run`.
 
     on_step: called after each step of a batch, see `Indexer`.
     """
@@ -408,8 +408,8 @@ async def _serve(manager: StreamManager, scope: str, stream: str, on_step: OnSte
 
 @dataclass(frozen=True, slots=True)
 class BackfillPart:
-    """A part of a stream's past: pickle it, and have any process `index` it, one of a pool's or of Spark's. It has the
-    credentials of the client that made it, if that was given some."""
+    """A part of a stream's history: pickle it and have any process `index` it, one of a pool's or of Spark's. It
+    contains the credentials given to the client that made it, if any."""
 
     connection: ConnectionSettings
     scope: str
@@ -422,7 +422,7 @@ class BackfillPart:
         return self.span[2] - self.span[1]
 
     def index(self) -> bool:
-        """Index it, and return whether that was still to be done."""
+        """Index the part; return False if it was indexed already."""
         client = client_of(self.connection)
         return client.run(_index(client.manager, self.scope, self.stream, self.span))
 
@@ -430,14 +430,14 @@ class BackfillPart:
 def backfill_parts(
     manager: blocking.StreamManager, scope: str, stream: str, *, max_bytes: int = limits.SEARCH_BATCH_BYTES
 ) -> list[BackfillPart]:
-    """Divide what of a stream isn't indexed yet, up to its tail, and return the parts. If some are left of an earlier
-    call, return those. StreamRemadeError if the stream was made anew since the index was.
+    """Divide the events that aren't indexed yet, up to the stream's tail, and return the parts; or return the remaining
+    parts of an earlier call. StreamRecreatedError if the stream was recreated since the index was.
 
-    max_bytes: of a part, about; each becomes a shard.
+    max_bytes: approximate size of a part; each becomes a shard.
     """
     thread, core = inside(manager)
     if not 0 < max_bytes <= limits.SEARCH_BATCH_BYTES:
-        raise errors.InvalidArgumentError(f"a part has 1 to {limits.SEARCH_BATCH_BYTES:,} bytes, not {max_bytes:,}")
+        raise errors.InvalidArgumentError(f"max_bytes must be 1 to {limits.SEARCH_BATCH_BYTES:,}, not {max_bytes:,}")
     spans = thread.run(_divide(core, scope, stream, max_bytes))
     connection = connection_of(core)
     return [BackfillPart(connection, scope, stream, span) for span in spans]
@@ -460,63 +460,64 @@ async def _divide(manager: StreamManager, scope: str, stream: str, max_bytes: in
             return None
         orders = await _orders(manager, scope, stream, known, spans)
         last = {reach.segment_id: reach.order for reach in known.segments.values()}
-        last |= {segment: one.last for segment, one in orders.items()}  # so orders go on behind those of the past
+        last |= {segment: order.last for segment, order in orders.items()}  # so that later events get greater orders
         followed = [
-            replace(one, order=last.get(one.segment_id, 0)) for one in await reaches(definitions.stores, scope, tail)
+            replace(segment, order=last.get(segment.segment_id, 0))
+            for segment in await progress_at(definitions.stores, scope, tail)
         ]
         cut = StreamCut(scope, stream, dict.fromkeys((segment for segment, _, _ in spans), 0))
         ranges = await known_ranges(definitions.stores, cut)
         past = [
-            SegmentProgress(one.segment_id, one.low, one.high, is_done=True) for one in ranges
-        ]  # spans say what is left
+            SegmentProgress(segment.segment_id, segment.low, segment.high, is_done=True) for segment in ranges
+        ]  # marked done: spans list the remaining parts
         return known.divided(spans, [*past, *followed], orders)
 
-    made = await definitions.manifest(definition).put(with_past)
-    return [] if made is None else made.past
+    manifest = await definitions.manifest(definition).put(with_past)
+    return [] if manifest is None else manifest.past
 
 
 async def _orders(
     manager: StreamManager, scope: str, stream: str, known: ShardManifest, spans: Sequence[Span]
 ) -> dict[int, PastOrders]:
-    found = {}
+    orders = {}
     for segment in {span[0] for span in spans}:
         start = min(span[1] for span in spans if span[0] == segment)
         end = max(span[2] for span in spans if span[0] == segment)
         before = known.segments[segment].order if segment in known.segments else 0
         try:
             name = segment_name(scope, stream, segment)
-            came = await came_by(stores_of(manager), name, np.array([end - 1], np.int64), end)
-        except errors.SegmentNotFoundError:  # truncated away meanwhile
-            came = np.array([UNKNOWN])
-        found[segment] = PastOrders(start, before, end, int(came[0]))
-    return found
+            arrivals = await came_by(stores_of(manager), name, np.array([end - 1], np.int64), end)
+        except errors.SegmentNotFoundError:  # truncated meanwhile
+            arrivals = np.array([UNKNOWN])
+        orders[segment] = PastOrders(start, before, end, int(arrivals[0]))
+    return orders
 
 
 async def _spans(
     manager: StreamManager, scope: str, known: ShardManifest, tail: StreamCut, max_bytes: int
 ) -> list[Span]:
-    """What isn't indexed before the tail, cut at event boundaries: first, in one piece, that of a segment of which dead
-    letters may be there."""
+    """Return what isn't indexed before the tail, cut at event boundaries; first, each as one piece, ranges for which
+    dead letters may be stored."""
     cuts = manager.cuts(scope, tail.stream)
     if not known.positions():
         return []
     pieces: list[ScanRange] = []
     lettered: list[Span] = []
-    for one in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
-        reach = known.segments.get(one.segment_id)
-        start = one.start if reach is None else max(one.start, reach.reached)
+    for piece in await slices_between(cuts, StreamCut(scope, tail.stream, known.positions()), tail):
+        reach = known.segments.get(piece.segment_id)
+        start = piece.start if reach is None else max(piece.start, reach.reached)
         if reach is not None and reach.is_done:
             continue
-        ends = [it.end for it in known.lettering if reach is not None and it.segment_id == reach.segment_id]
+        ends = [item.end for item in known.lettering if reach is not None and item.segment_id == reach.segment_id]
         if (to := max(ends, default=start)) > start:
-            lettered.append((one.segment_id, start, min(to, one.end)))
+            lettered.append((piece.segment_id, start, min(to, piece.end)))
             start = to
-        if start < one.end:
-            pieces.append(ScanRange(tail.stream, one.segment_id, start, one.end))
+        if start < piece.end:
+            pieces.append(ScanRange(tail.stream, piece.segment_id, start, piece.end))
     total = sum(piece.size_bytes for piece in pieces)
     count = min(max(-(-total // max_bytes), 1), limits.SCAN_SPLITS)
     parts = await divided(manager, scope, pieces, count, 1)
-    return lettered + [(one.segment_id, one.start, one.end) for one in parts]
+    return lettered + [(piece.segment_id, piece.start, piece.end) for piece in parts]
 
 
 async def _index(manager: StreamManager, scope: str, stream: str, span: Span) -> bool:
@@ -527,34 +528,34 @@ async def _index(manager: StreamManager, scope: str, stream: str, span: Span) ->
     if span not in known.past:
         return False
     origin = known.letters_of(span)
-    letters_run = f"from {span[1]}" if origin is None else run_since(origin)
+    letters_run = f"from {span[1]}" if origin is None else series_since(origin)
     built = await _built(manager, scope, definition, span, known.orders[span[0]])
-    letters, name = letters_to(manager, scope, definition), new_name()
+    writer, name = dead_letter_writer(manager, scope, definition), new_name()
     async with labelled_shards(manager, scope, definition) as shards:
         try:
             shard = await shards.put_built(name, built)
-            if letters is not None:
-                await write_letters(letters, scope, stream, built.unfit, {span[0]: letters_run})
+            if writer is not None:
+                await write_dead_letters(writer, scope, stream, built.unfit, {span[0]: letters_run})
             counts = {"indexed": built.docs, "unfit": len(built.unfit)}
             await changes.change(
                 lambda newest: newest.filled(span, shard, having=built.having, **counts),
-                lambda newest: any(shard is not None and one.id == shard.id for one in newest.shards),
+                lambda newest: any(shard is not None and other.id == shard.id for other in newest.shards),
             )
         except PositionConflictError:
             return False
-        except IndexNotFoundError:  # dropped meanwhile, by one who may have looked before the shard was there
+        except IndexNotFoundError:  # deleted meanwhile: the deletion may have listed the shards before this one
             await shards.delete([name])
             raise
         finally:
-            if letters is not None:
-                letters.close()
+            if writer is not None:
+                writer.close()
     return True
 
 
 async def _built(
     manager: StreamManager, scope: str, definition: IndexDefinition, span: Span, known: PastOrders
 ) -> Built:
-    """Of what is left of it in the stream."""
+    """Index the events of a span that aren't truncated."""
     segment, start, end = span
     stores, name = stores_of(manager), segment_name(scope, definition.stream, segment)
     blocks = []
@@ -568,6 +569,6 @@ async def _built(
     if not blocks:
         return Built()
     offsets = np.concatenate([block.offsets() for block in blocks]).astype(np.int64)
-    came, ends = await came_within(stores, name, offsets, end)
-    stretch = EventRun(segment, blocks, past_micros(known, offsets, came, ends))
-    return await REAL.in_thread(build, [stretch], definition.format, definition.fields)
+    arrivals, ends = await came_within(stores, name, offsets, end)
+    run = EventRun(segment, blocks, past_micros(known, offsets, arrivals, ends))
+    return await REAL.in_thread(build, [run], definition.format, definition.fields)

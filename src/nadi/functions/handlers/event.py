@@ -1,5 +1,5 @@
-"""What a handler gets: events, and a context; and what came of them: how many were handled, in order, what was made of
-them, and why it ended."""
+"""The arguments of a handler: events and a context; and the outcome of a call: the number of events handled, their
+outputs, and the failure that ended it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nadi.naming import parse_segment_name
 
 
 class HandlerEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event and where it is stored: `segment` is the segment's full name, `offset` where the event starts in it.
+    """An event and its position: `segment` is the segment's full name, `offset` where the event starts in it.
 
-    routing_key: None unless the function says how to find it in the data: streams don't store it.
+    routing_key: None unless the function has a key field: streams don't store routing keys.
 
-    >>> event = Event(b"12 Wh", "home/meters/0.#epoch.0", 40)
+    >>> event = HandlerEvent(b"12 Wh", "home/meters/0.#epoch.0", 40)
     >>> event.id
     'home/meters/0.#epoch.0@40'
     >>> event.stream
@@ -33,7 +33,7 @@ class HandlerEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> str:
-        """The event's place as a text: the same each time that the event is handled."""
+        """The event's position as text, the same each time that the event is handled."""
         return f"{self.segment}@{self.offset}"
 
     @property
@@ -45,8 +45,8 @@ class HandlerEvent(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Of one call. attempt: 1 the first time these events are handled; worker: the name of this process in the logs;
-    logger: writes to standard error, with the worker's name."""
+    """The context of a call. attempt: 1 for the first; worker: the name of this process in logs; logger: writes to
+    standard error, with the worker's name."""
 
     function: str
     worker: str
@@ -55,7 +55,7 @@ class Context:
 
 
 class Reject(Exception):
-    """Raised by a handler: this event can't be handled, and trying again is of no use.
+    """Raised by a handler for an event that can't be handled and shouldn't be retried.
 
     It goes to the dead-letter stream at once; without one, the function stops.
     """
@@ -65,34 +65,34 @@ Output = tuple[str | None, bytes]  # routing key, event
 
 
 class FunctionError(NadiError):
-    """The function can't go on: its handler can't be started, or what it was asked for can't be done."""
+    """The function can't continue: its handler can't be started, or a request can't be fulfilled."""
 
 
 class HandlerNotStartedError(FunctionError):
-    """The handler's process can't be started now, or died before it was ready: the machine may be short of memory or
-    processes. While the function runs it is tried again."""
+    """The handler's process can't be started now, or died before it was ready: the machine may lack memory or
+    processes. A running function retries."""
 
 
 class FunctionStoppedError(FunctionError):
-    """An event could not be handled, and there is no dead-letter stream to set it aside in. The group's position is
-    just before it: started again, the function begins with it."""
+    """An event failed for good, and the function doesn't have a dead-letter stream. The group's position is just before
+    the event: a restarted function begins with it."""
 
     def __init__(self, function: str, event: str, attempts: int, why: str) -> None:
         tries = "1 attempt" if attempts == 1 else f"{attempts:,} attempts"
         super().__init__(
-            f"function {function} stopped at event {event} after {tries}: {why}. Nothing after it was handled in that "
-            "segment, so order is kept. Correct the handler and start the function again, or give it a dead-letter "
-            "stream (--dead-letter STREAM) to go on without such events"
+            f"function {function} stopped at event {event} after {tries}: {why}. No later event of its segment was "
+            "handled, so order is kept. Fix the handler and restart the function, or skip such events with a "
+            "dead-letter stream (--dead-letter STREAM)"
         )
         self.function, self.event, self.attempts, self.why = function, event, attempts, why
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an event, or several at once, could not be handled.
+    """The reason why an event, or several at once, could not be handled.
 
-    kind: "raised", "died", "timed out", "refused" (by a service) or "unavailable" (the service could not be asked).
-    error: the exception's class, or what stands for it. is_final: trying again is of no use. is_busy: it is not the
-    events' fault, try again as often as it takes. retry_after_s: not before so many seconds.
+    kind: "raised", "died", "timed out", "refused" (by a service) or "unavailable" (no answer from the service). error:
+    the exception's class or a substitute. is_final: don't retry. is_busy: the events aren't the cause: retry without
+    limit. retry_after_s: earliest retry.
     """
 
     kind: str
@@ -107,8 +107,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`done`: how many events were handled, from the first; `outputs`: what was made of them, in order; `failure`: of
-    the next `together` events. is_lost: the outputs of those done are not known."""
+    """The outcome of a call. done: number of events handled, from the first; outputs: theirs, in order; failure: of the
+    next `together` events. is_lost: the outputs of the events done are lost."""
 
     done: int
     outputs: list[Output] = []
@@ -118,10 +118,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handler(Protocol):
-    """A process, or a service; one for each worker. All of it may be cancelled at any time."""
+    """A process or a service, one for each worker. Any method may be cancelled at any time."""
 
     async def start(self) -> None:
-        """Be ready for events; FunctionError if it never can."""
+        """Get ready for events; FunctionError if that is impossible."""
 
     async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome: ...
 

@@ -1,4 +1,4 @@
-"""Finding a handler: from `module:name`, `path.py:name` or a callable to its reference, and back elsewhere."""
+"""Converts a handler to a reference (`module:name` or `path.py:name`), and loads it elsewhere."""
 
 from __future__ import annotations
 
@@ -18,55 +18,57 @@ HandlerFunction = Callable[..., Any]
 
 
 def reference_of(handler: object) -> str:
-    """Return by which text another process finds the handler; InvalidArgumentError if it can't."""
+    """Return the reference by which another process finds the handler; InvalidArgumentError if it can't."""
     if isinstance(handler, str):
         return handler
     module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", "")
     if not callable(handler) or module is None or "<" in name:
         raise InvalidArgumentError(
-            f"{handler!r} can't be a handler: it runs in processes of its own, which find it by its name, so define it "
-            "with `def` at the top of a module"
+            f"{handler!r} can't be a handler, because other processes can't find it by its name: define it with `def` "
+            "at the top of a module"
         )
     if module == "__main__":
         file = getattr(sys.modules["__main__"], "__file__", None)
         if file is None:
-            raise InvalidArgumentError(f"handler {name} is defined in a console: put it into a file")
+            raise InvalidArgumentError(f"handler {name} is defined in a console: define it in a file")
         return f"{Path(file).resolve()}:{name}"
     return f"{module}:{name}"
 
 
 def load(reference: str) -> Any:
-    """Import what `module:name` or `path.py:name` names; InvalidArgumentError if there is no such thing.
+    """Import the object that `module:name` or `path.py:name` refers to; InvalidArgumentError if it doesn't exist.
 
-    Errors that the module itself raises pass unchanged.
+    Errors raised by the module pass unchanged.
     """
-    where, _, name = reference.rpartition(":")
-    if not where or not name:
-        raise InvalidArgumentError(f"{reference!r} names no handler: say `module:function` or `path/file.py:function`")
-    found: Any = _module(where)
+    location, _, name = reference.rpartition(":")
+    if not location or not name:
+        raise InvalidArgumentError(
+            f"invalid handler reference {reference!r}: write `module:function` or `path/file.py:function`"
+        )
+    loaded: Any = _module(location)
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            loaded = getattr(loaded, part)
         except AttributeError:
-            raise InvalidArgumentError(f"{where} has no {name!r}: say which of its functions is the handler") from None
-    return found
+            raise InvalidArgumentError(f"{location} doesn't have {name!r}: name one of its functions") from None
+    return loaded
 
 
-def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
+def _module(location: str) -> ModuleType:
+    if not location.endswith(".py"):
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         try:
-            return importlib.import_module(where)
+            return importlib.import_module(location)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-                raise  # something that the module imports is missing
+            if error.name is None or not f"{location}.".startswith(f"{error.name}."):
+                raise  # an import of the module is missing
             raise InvalidArgumentError(
-                f"there is no module {where!r}: run this in its folder, or name the file, as in path/file.py"
+                f"module {location!r} doesn't exist: run this in its folder, or name the file, as in path/file.py"
             ) from None
-    path = Path(where).resolve()
+    path = Path(location).resolve()
     if not path.is_file():
-        raise InvalidArgumentError(f"there is no file {where}")
+        raise InvalidArgumentError(f"file {location} doesn't exist: check the path")
     main = sys.modules["__main__"]
     if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
         return main
@@ -84,7 +86,7 @@ def _module(where: str) -> ModuleType:
 
 
 def takes_context(handler: HandlerFunction) -> bool:
-    """Whether it takes a context after the event; InvalidArgumentError if it can't be called with an event."""
+    """Return whether it takes a context after the event; InvalidArgumentError if it can't be called with an event."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -97,12 +99,12 @@ def takes_context(handler: HandlerFunction) -> bool:
         return len(arguments) == 2
     raise InvalidArgumentError(
         f"the handler {getattr(handler, '__qualname__', handler)}{signature} can't be called with (event) or (event, "
-        "context)"
+        "context): change its parameters"
     )
 
 
 def takes_list(handler: HandlerFunction) -> bool:
-    """Whether its first argument is annotated as a list, so that it gets batches."""
+    """Return whether its first argument is annotated as a list, so that it gets batches."""
     try:
         first = next(iter(inspect.signature(handler).parameters.values()), None)
     except (TypeError, ValueError):

@@ -1,11 +1,11 @@
-"""The handler's process: started, called, and replaced by its worker whenever it died, hung or ran out of memory.
-Whatever the handler does to it is an outcome like any other.
+"""The handler's process: its worker starts it, calls it, and replaces it when it dies, hangs or runs out of memory. All
+of these are outcomes.
 
 The process is `python -m nadi.functions.handlers.process FD`. It reads calls from a socket and answers each with an
-outcome. The handler is called with events one by one, or all at once; what it returns or raises becomes the outcome. In
-memory that it shares with the parent it notes which event it is at, and since when, so that the parent knows which one
-it hung at, or died of. It leads a process group, for what the handler starts to end with it, and it ends with its
-parent: a thread waits for the socket's end. Standard output and error are the parent's.
+outcome. The handler is called with single events, or all at once; its result or exception becomes the outcome. In
+memory shared with the parent the process records the current event and its start time, so that the parent knows which
+event it hung at or died of. It leads a process group, so that processes started by the handler end with it, and it ends
+with its parent: a thread waits for the socket's end. Standard output and error are the parent's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from nadi.limits import (
 
 class HandlerCalls:
     def __init__(self, handler: HandlerFunction, *, by_list: bool | None = None) -> None:
-        """by_list: whether it takes lists of events; None looks at its annotation."""
+        """by_list: whether it takes lists of events; None uses its annotation."""
         self.handler = handler
         self.by_list = takes_list(handler) if by_list is None else by_list
         self._with_context = takes_context(handler)
@@ -68,12 +68,13 @@ class HandlerCalls:
         loop: asyncio.AbstractEventLoop,
         begin: Callable[[int], None] = lambda index: None,
     ) -> Outcome:
-        """Call it with the events in order; begin: called with the index of each event before it is handled."""
+        """Call the handler with the events in order; begin: called with the index of each event before it is
+        handled."""
         if self.by_list:
             begin(0)
             try:
                 return Outcome(done=len(events), outputs=self._call(list(events), context, loop))
-            except BaseException as error:  # also one that would end a program: nobody outside asks for that so
+            except BaseException as error:  # including SystemExit, which must not end the worker
                 return Outcome(done=0, failure=failure_of(error), together=len(events))
         outputs: list[Output] = []
         size_bytes = 0
@@ -81,33 +82,35 @@ class HandlerCalls:
         for index, event in enumerate(events):
             begin(index)
             try:
-                given = self._call(event, context, loop)
+                items = self._call(event, context, loop)
             except BaseException as error:
                 return Outcome(done=index, outputs=outputs, failure=failure_of(error))
-            outputs += [(event.routing_key if key is None else key, data) for key, data in given]
-            size_bytes += _size_bytes(given)
-            # what is done is recorded, however slow a handler is, or however much it makes
+            outputs += [(event.routing_key if key is None else key, data) for key, data in items]
+            size_bytes += _size_bytes(items)
+            # return early, so that slow or large results are recorded
             if time.monotonic() >= ends_at or size_bytes >= FUNCTION_SLICE_BYTES:
                 return Outcome(done=index + 1, outputs=outputs)
         return Outcome(done=len(events), outputs=outputs)
 
-    def _call(self, given: object, context: Context, loop: asyncio.AbstractEventLoop) -> list[Output]:
-        returned = self.handler(given, context) if self._with_context else self.handler(given)
+    def _call(self, items: object, context: Context, loop: asyncio.AbstractEventLoop) -> list[Output]:
+        returned = self.handler(items, context) if self._with_context else self.handler(items)
         if inspect.isawaitable(returned):
             returned = loop.run_until_complete(asyncio.wait_for(returned, None))
         outputs = outputs_of(returned)
         if (size_bytes := _size_bytes(outputs)) > FUNCTION_REPLY_BYTES:
-            raise OutputTooLargeError(f"{size_bytes:,} bytes of one call, over {FUNCTION_REPLY_BYTES:,}: return less")
+            raise OutputTooLargeError(
+                f"the result of one call has {size_bytes:,} bytes, over {FUNCTION_REPLY_BYTES:,}: return less"
+            )
         return outputs
 
 
 class OutputTooLargeError(Exception):
-    """What one call returned is more than can be taken."""
+    """The result of one call is over the limit."""
 
 
 def outputs_of(returned: object) -> list[Output]:
-    """What a handler returned, as events for the output stream: bytes, a text, a pair of a routing key and one of
-    these, or several of them; None is nothing.
+    """Convert a handler's result to events for the output stream: bytes, a text, a pair of a routing key and one of
+    these, or several of them; None gives no events.
 
     >>> outputs_of([b"a", ("key", "b")])
     [(None, b'a'), ('key', b'b')]
@@ -116,16 +119,17 @@ def outputs_of(returned: object) -> list[Output]:
     """
     if returned is None:
         return []
-    if (one := _output(returned)) is not None:
-        return [one]
+    if (output := _output(returned)) is not None:
+        return [output]
     if isinstance(returned, Iterable) and not isinstance(returned, dict):
-        found = [(item, _output(item)) for item in returned if item is not None]
-        strange = [item for item, output in found if output is None]
-        if not strange:
-            return [output for _, output in found if output is not None]
-        returned = strange[0]
+        converted = [(item, _output(item)) for item in returned if item is not None]
+        invalid = [item for item, output in converted if output is None]
+        if not invalid:
+            return [output for _, output in converted if output is not None]
+        returned = invalid[0]
     raise InvalidArgumentError(
-        f"a handler returns bytes, a text, (routing key, bytes or text), a list of these, or None, not {returned!r:.80}"
+        "a handler must return bytes, a text, (routing key, bytes or text), a list of these, or None, not "
+        f"{returned!r:.80}"
     )
 
 
@@ -133,7 +137,7 @@ def _output(item: object) -> Output | None:
     if isinstance(item, tuple) and len(item) == 2 and (item[0] is None or isinstance(item[0], str)):
         data = _bytes(item[1])
         if data is not None:
-            (item[0] or "").encode()  # UnicodeEncodeError for a key that is no text
+            (item[0] or "").encode()  # UnicodeEncodeError for an invalid key
             return item[0], data
     data = _bytes(item)
     return None if data is None else (None, data)
@@ -154,30 +158,30 @@ def _size_bytes(outputs: list[Output]) -> int:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception says, and where in the handler it was raised."""
+    """Describe an exception, and where in the handler it was raised."""
     kind = type(error)
     try:
-        said = str(error).encode(errors="backslashreplace").decode()
+        text = str(error).encode(errors="backslashreplace").decode()
     except Exception as another:
-        said = f"without a text ({type(another).__name__})"
+        text = f"no message ({type(another).__name__})"
     lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename != __file__]
-    where = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines and not isinstance(error, Reject) else ""
+    location = f" ({lines[-1].filename}:{lines[-1].lineno})" if lines and not isinstance(error, Reject) else ""
     return Failure(
         kind="raised",
         error=kind.__name__ if kind.__module__ in ("builtins", __name__) else f"{kind.__module__}.{kind.__qualname__}",
-        message=said[:FUNCTION_ERROR_CHARS] + where,
+        message=text[:FUNCTION_ERROR_CHARS] + location,
         is_final=isinstance(error, Reject),
     )
 
 
-NOTE = struct.Struct("<qd")  # the index of the event being handled, and since when on the monotonic clock
+NOTE = struct.Struct("<qd")  # index of the current event and its start on the monotonic clock
 LENGTH = struct.Struct("<I")
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The parent's first message. notes: a descriptor of the memory shared; memory_mib: 0 is unlimited; path: where
-    modules are looked for."""
+    """The parent's first message. notes: descriptor of the shared memory; memory_mib: 0 is unlimited; path: for module
+    search."""
 
     handler: str
     function: str
@@ -200,7 +204,7 @@ def framed(message: msgspec.Struct | None) -> bytes:
 
 
 def receive(file: IO[bytes]) -> bytes | None:
-    """The next message; None at the end."""
+    """Return the next message; None at the end."""
     head = file.read(LENGTH.size)
     size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
     data = file.read(size)
@@ -209,8 +213,8 @@ def receive(file: IO[bytes]) -> bytes | None:
 
 def main() -> None:
     connection: Any = socket.socket(fileno=int(sys.argv[1])).makefile("rwb")
-    # Signals are sent to all processes of a service: the parent lets this one finish. To ignore them would also make
-    # programs that are started here ignore them.
+    # Signals are sent to all processes of a service: the parent lets this one finish. A handler instead of SIG_IGN,
+    # because child processes would inherit SIG_IGN.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     first = receive(connection)
@@ -218,7 +222,7 @@ def main() -> None:
         return
     start = msgspec.msgpack.decode(first, type=Start)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # if memory runs out, this process goes first, not the one that knows what was handled
+        file.write("1000")  # if memory runs out, kill this process rather than the parent, which knows the progress
     if start.memory_mib:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_mib * MIB, start.memory_mib * MIB))
     logging.basicConfig(stream=sys.stderr, level=start.log_level, format=FORMAT)
@@ -260,9 +264,9 @@ def _serve(connection: IO[bytes], start: Start, calls: HandlerCalls) -> None:
         context = Context(start.function, start.worker, call.attempt, logger)
         try:
             outcome = calls.run(call.events, context, loop, begin)
-        except MemoryError as error:  # while calling, not in the handler
+        except MemoryError as error:  # outside the handler
             outcome = Outcome(done=0, failure=failure_of(error), together=len(call.events))
-        with suppress(Exception):  # closed, or on a full disk: that is no failure of the events
+        with suppress(Exception):  # closed, or on a full disk: not a failure of the events
             sys.stdout.flush()
         _send(connection, outcome)
 
@@ -272,7 +276,7 @@ _DYING_S = 5.0
 
 @dataclass(eq=False)
 class HandlerProcess:
-    """A `Handler`. `logger` names the worker."""
+    """A `Handler` in a separate process. logger: named after the worker."""
 
     handler: str
     _: KW_ONLY
@@ -309,7 +313,7 @@ class HandlerProcess:
             )
         except OSError as error:
             await self.close()
-            raise HandlerNotStartedError(f"no process can be started for handler {self.handler}: {error}") from error
+            raise HandlerNotStartedError(f"can't start a process for handler {self.handler}: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
@@ -325,26 +329,26 @@ class HandlerProcess:
         except TimeoutError:
             await self.close()
             raise HandlerNotStartedError(
-                f"the process of handler {self.handler} was not ready in {FUNCTION_START_S:g} s: look at its module"
+                f"the process of handler {self.handler} was not ready within {FUNCTION_START_S:g} s: check its module"
             ) from None
         if answer is None:
-            how = await self._how_it_ended()
+            how = await self._exit_reason()
             raise HandlerNotStartedError(f"the process of handler {self.handler} {how} while it imported its module")
         failure = msgspec.msgpack.decode(answer, type=Failure | None)
         if failure is not None:
             await self.close()
-            raise FunctionError(f"the handler {self.handler} can't be loaded: {failure.error}: {failure.message}")
+            raise FunctionError(f"can't load the handler {self.handler}: {failure.error}: {failure.message}")
 
     async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         if self.pid is None:
-            await self.close()  # it died between two calls: not these events' fault
+            await self.close()  # died between two calls: not caused by these events
             await self.start()
         assert self._notes is not None
         NOTE.pack_into(self._notes, 0, 0, time.monotonic())
         try:
             outcome = await self._answer(HandlerCall(list(events), attempt))
         except asyncio.CancelledError:
-            await self.close()  # its answer must not be taken for that of a later call
+            await self.close()  # a late answer must not be mistaken for a later call's
             raise
         if outcome.failure is not None and outcome.failure.error == "MemoryError":
             await self.close()
@@ -354,27 +358,27 @@ class HandlerProcess:
         asking = asyncio.create_task(self._ask(call))
         try:
             while True:
-                at, since = self._noted()
+                at, since = self._current()
                 left_s = since + self.timeout_s - time.monotonic()
                 done, _ = await asyncio.wait([asking], timeout=max(left_s, 0.0))
                 if done:
                     break
-                if self._noted() == (at, since):
+                if self._current() == (at, since):
                     await self.close()
-                    message = f"still not done after {self.timeout_s:g} s; its process was killed"
-                    return self._lost(call, at, Failure(kind="timed out", error="Timeout", message=message))
+                    message = f"not done after {self.timeout_s:g} s; the process was killed"
+                    return self._lost_outcome(call, at, Failure(kind="timed out", error="Timeout", message=message))
             answer = asking.result()
         finally:
             asking.cancel()
         if answer is not None:
             return self._outcomes.decode(answer)
-        at, _ = self._noted()
-        message = f"the handler's process {await self._how_it_ended()}"
+        at, _ = self._current()
+        message = f"the handler's process {await self._exit_reason()}"
         failure = Failure(kind="died", error="ProcessDied", message=message)
-        return self._lost(call, at, failure)
+        return self._lost_outcome(call, at, failure)
 
     async def _ask(self, message: msgspec.Struct) -> bytes | None:
-        """The answer; None if the process ends without one."""
+        """Return the answer; None if the process ends without one."""
         assert self._streams is not None
         reader, writer = self._streams
         try:
@@ -384,18 +388,18 @@ class HandlerProcess:
         except (ConnectionError, asyncio.IncompleteReadError):
             return None
 
-    def _noted(self) -> tuple[int, float]:
+    def _current(self) -> tuple[int, float]:
         assert self._notes is not None
         at, since = NOTE.unpack_from(self._notes)
         return at, since
 
-    def _lost(self, call: HandlerCall, at: int, failure: Failure) -> Outcome:
-        """Those before `at` were handled, but what they gave died with the process."""
+    def _lost_outcome(self, call: HandlerCall, at: int, failure: Failure) -> Outcome:
+        """Return the outcome of a lost process: events before `at` were handled, but their outputs are lost."""
         if self.by_list:
             return Outcome(done=0, failure=failure, together=len(call.events))
         return Outcome(done=min(max(at, 0), len(call.events) - 1), failure=failure, is_lost=True)
 
-    async def _how_it_ended(self) -> str:
+    async def _exit_reason(self) -> str:
         process = self._process
         if process is not None:
             with suppress(TimeoutError):
@@ -406,7 +410,7 @@ class HandlerProcess:
         if code is None or code >= 0:
             return f"ended with exit code {code}"
         if code == -signal.SIGKILL:
-            return "was killed with SIGKILL (perhaps for the memory it took)"
+            return "was killed with SIGKILL (perhaps out of memory)"
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
@@ -429,12 +433,12 @@ class HandlerProcess:
 
 
 async def _follow_to_its_end(process: asyncio.subprocess.Process, connection: socket.socket) -> None:
-    """What a process started may hold the other end of its connection, and would never close it."""
+    """Close the connection when the process ends: its child processes may keep the other end open."""
     await process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RD)  # what it still sent can be read
+        connection.shutdown(socket.SHUT_RD)  # data already sent can still be read
 
 
 if __name__ == "__main__":

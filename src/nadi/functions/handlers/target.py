@@ -1,11 +1,11 @@
-"""An HTTP service as a handler: it gets the events as CloudEvents, over connections that stay open.
+"""An HTTP service as a handler: it gets the events as CloudEvents over persistent connections.
 
-2xx: done, and CloudEvents in the answer are outputs. 429 and 503: it is busy, so the same is sent again, after
-`Retry-After` if it says so, as often as it takes. 408, 425, other 5xx, no answer: the event may be sent again. Anything
-else is final: it does not want this event.
+2xx: done; CloudEvents in the response are outputs. 429 and 503: busy, so the request is repeated without limit, after
+`Retry-After` if given. 408, 425, other 5xx, no response: the event may be retried. All other statuses are final: the
+service rejects the event.
 
-An event's `id` is its place in its stream, the same each time that it is sent, so that a receiver can tell that it has
-seen it; `source` is the stream, `partitionkey` the routing key, or the segment where that isn't known: events of one
+An event's `id` is its position in the stream, the same each time that it is sent, so that a receiver can detect
+duplicates; `source` is the stream, `partitionkey` the routing key, or the segment if the key is unknown: events of one
 partition key are sent in order. `subject` is the routing key.
 """
 
@@ -55,7 +55,7 @@ except ImportError as error:
         f"a target needs packages that are not installed ({error}): pip install 'nadi[functions]'"
     ) from error
 
-_AGAIN = {408, 425}  # the request came too late, or too early
+_AGAIN = {408, 425}  # request timeout, too early
 _BUSY = {429, 503}
 _EVENT = "the event"
 
@@ -67,18 +67,18 @@ class HttpRequest:
 
 
 class BadReplyError(Exception):
-    """An answer that says it has CloudEvents, and has none that can be read."""
+    """A response declares CloudEvents, but they can't be read."""
 
 
 def cloud_event(event: HandlerEvent, event_type: str, content_type: str, now: datetime) -> CloudEvent:
-    """Return an event as a CloudEvent; `now`: when it was read, its `time`."""
+    """Return an event as a CloudEvent; now: when it was read, its `time`."""
     attributes: dict[str, Any] = {
         "id": event.id,
         "source": f"/nadi/{event.stream}",
         "type": event_type,
         "time": now,
         "datacontenttype": content_type,
-        "partitionkey": event.routing_key or event.segment,  # which must not be empty
+        "partitionkey": event.routing_key or event.segment,  # must not be empty
     }
     if event.routing_key:
         attributes["subject"] = event.routing_key
@@ -86,7 +86,7 @@ def cloud_event(event: HandlerEvent, event_type: str, content_type: str, now: da
 
 
 def binary(event: CloudEvent) -> HttpRequest:
-    """Attributes as headers, the event's bytes as the body."""
+    """Return a request with attributes as headers and the event's bytes as body."""
     message = to_binary_event(event)
     return HttpRequest(message.headers, message.body)
 
@@ -101,7 +101,7 @@ def batched(events: Sequence[CloudEvent]) -> HttpRequest:
 
 
 def _document(event: CloudEvent) -> bytes:
-    """JSON stays the JSON it is within JSON, to the byte, instead of base64."""
+    """Return the event as JSON; its data, if JSON, is embedded byte by byte instead of as base64."""
     data = event.get_data()
     says_json = is_json_type(str(event.get_attributes()["datacontenttype"]))
     if not says_json or not isinstance(data, bytes) or not _is_json(data):
@@ -110,7 +110,7 @@ def _document(event: CloudEvent) -> bytes:
 
 
 def _is_json(data: bytes) -> bool:
-    """Whether it is what it says of itself, and can be within other JSON.
+    """Return whether the data is valid JSON that can be embedded in other JSON.
 
     >>> _is_json(b'{"wh": 1.50}'), _is_json(b"NaN"), _is_json(b"[" * 100_000)
     (True, False, False)
@@ -122,8 +122,8 @@ def _is_json(data: bytes) -> bool:
 
 
 def outputs_of_reply(headers: Mapping[str, str], body: bytes) -> list[Output]:
-    """The events of an answer, with their partition keys or subjects as routing keys; none if it has no CloudEvents.
-    Each is its data, the same bytes in every form. headers: as Latin-1, which HTTP's are.
+    """Return the events of a response, with their partition keys or subjects as routing keys; none if it doesn't have
+    CloudEvents. Each is the data, the same bytes in every form. headers: decoded as Latin-1, HTTP's charset.
 
     >>> outputs_of_reply({"ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-specversion": "1.0"}, b"12")
     [(None, b'12')]
@@ -163,7 +163,7 @@ def _output(event: Fields, data: bytes) -> Output:
 
 
 class HttpTarget:
-    """A `Handler`. wants_outputs: whether CloudEvents in answers are looked at."""
+    """A `Handler` that posts to a service. wants_outputs: whether CloudEvents in responses are read."""
 
     def __init__(self, target: TargetAddress, timeout_s: float, *, wants_outputs: bool) -> None:
         self._target, self._timeout_s, self._wants_outputs = target, timeout_s, wants_outputs
@@ -175,19 +175,19 @@ class HttpTarget:
             try:
                 verify = ssl.create_default_context(cafile=self._target.trust_store)
             except (OSError, ssl.SSLError) as error:
-                raise FunctionError(f"the trust store {self._target.trust_store} can't be used: {error}") from error
+                raise FunctionError(f"can't read the trust store {self._target.trust_store}: {error}") from error
         try:
             httpx.URL(self._target.url)
         except httpx.InvalidURL as error:
-            raise FunctionError(f"the target {self._target.url} is no address: {error}") from None
+            raise FunctionError(f"invalid target URL {self._target.url}: {error}") from None
         headers = {"Accept-Encoding": "identity", **self._target.headers}
         self._client = httpx.AsyncClient(verify=verify, headers=headers, timeout=None)
 
     async def call(self, events: Sequence[HandlerEvent], attempt: int) -> Outcome:
         now = datetime.now(UTC)
-        made = [cloud_event(event, self._target.event_type, self._target.content_type, now) for event in events]
+        cloud_events = [cloud_event(event, self._target.event_type, self._target.content_type, now) for event in events]
         if self._target.mode == "batched":
-            outputs, failure = await self._post(batched(made))
+            outputs, failure = await self._post(batched(cloud_events))
             if failure is not None:
                 return Outcome(done=0, failure=failure, together=len(events))
             return Outcome(done=len(events), outputs=outputs)
@@ -195,12 +195,12 @@ class HttpTarget:
         all_outputs: list[Output] = []
         size_bytes = 0
         ends_at = time.monotonic() + FUNCTION_SLICE_S
-        for index, event in enumerate(made):
+        for index, event in enumerate(cloud_events):
             outputs, failure = await self._post(shape(event))
             if failure is not None:
                 return Outcome(done=index, outputs=all_outputs, failure=failure)
             key = events[index].routing_key
-            all_outputs += [(key if given is None else given, data) for given, data in outputs]
+            all_outputs += [(key if own_key is None else own_key, data) for own_key, data in outputs]
             size_bytes += sum(len(data) for _, data in outputs)
             if time.monotonic() >= ends_at or size_bytes >= FUNCTION_SLICE_BYTES:
                 return Outcome(done=index + 1, outputs=all_outputs)
@@ -219,22 +219,28 @@ class HttpTarget:
                 async for piece in reply.aiter_bytes():
                     body += piece
                     if len(body) > FUNCTION_REPLY_BYTES:
-                        return [], _failed("refused", "AnswerTooLarge", f"over {FUNCTION_REPLY_BYTES:,} bytes")
+                        return [], _failed(
+                            "refused", "AnswerTooLarge", f"the response has over {FUNCTION_REPLY_BYTES:,} bytes"
+                        )
         except TimeoutError:
-            return [], _failed("timed out", "Timeout", f"no answer in {self._timeout_s:g} s")
+            return [], _failed("timed out", "Timeout", f"no response within {self._timeout_s:g} s")
         except httpx.HTTPError as error:
-            return [], _failed("unavailable", type(error).__name__, str(error) or "the service did not answer")
+            return [], _failed("unavailable", type(error).__name__, str(error) or "the service did not respond")
         failure = failure_of_status(reply.status_code, reply.headers, bytes(body[:FUNCTION_ERROR_CHARS]))
         if failure is not None or not self._wants_outputs:
             return [], failure
         if (coding := reply.headers.get("content-encoding", "identity").lower()) != "identity":
-            # httpx leaves out all members of gzip but the first, and says nothing
-            return [], _failed("refused", "AnswerCompressed", f"by {coding}, though it was asked for as it is")
+            # httpx silently drops all but the first gzip member
+            return [], _failed(
+                "refused",
+                "AnswerCompressed",
+                f"the response is compressed with {coding}, despite Accept-Encoding: identity",
+            )
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers.raw}
             return outputs_of_reply(headers, bytes(body)), None
         except BadReplyError as error:
-            return [], _failed("refused", "BadReply", f"its answer has CloudEvents that can't be read: {error}")
+            return [], _failed("refused", "BadReply", f"can't read the CloudEvents of the response: {error}")
 
     async def close(self) -> None:
         if self._client is not None:
@@ -242,7 +248,7 @@ class HttpTarget:
 
 
 def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Failure | None:
-    """What an answer means; None for one that says it is done.
+    """Return the failure that a response means; None for success.
 
     >>> failure_of_status(204, {}, b"")
     >>> failure_of_status(503, {"Retry-After": "7"}, b"").retry_after_s
@@ -258,7 +264,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
             retry_after_s = seconds_of(value, time.time())
     message = body.decode(errors="replace").strip() or "no explanation"
     if 300 <= status < 400:
-        message = "redirects are not followed: give the address where it leads to"
+        message = "redirects are not followed: use the address it leads to"
     return Failure(
         kind="unavailable" if status in _BUSY else "refused",
         error=f"HTTP {status}",
@@ -270,7 +276,7 @@ def failure_of_status(status: int, headers: Mapping[str, str], body: bytes) -> F
 
 
 def seconds_of(retry_after: str, now: float) -> float | None:
-    """How long `Retry-After` asks to wait, in seconds or until a date; None if it says neither.
+    """Return the wait that `Retry-After` asks for, in seconds or until a date; None if it is invalid.
 
     >>> seconds_of("120", 0.0), seconds_of("Thu, 01 Jan 1970 00:01:00 GMT", 50.0), seconds_of("soon", 0.0)
     (120.0, 10.0, None)

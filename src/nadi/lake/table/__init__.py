@@ -1,4 +1,4 @@
-"""An Iceberg table as the lake needs it: opened, written in files of its own naming, and changed by whole snapshots.
+"""An Iceberg table as the lake needs it: opened, written with nadi's file names, and changed by whole snapshots.
 
-What PyIceberg offers, and what it leaves to be done, is known here alone; of streams nothing is but the text of a cut.
+Only this package knows PyIceberg; of streams it only knows the text of a cut.
 """

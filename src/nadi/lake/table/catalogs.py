@@ -1,8 +1,8 @@
-"""Catalogs, and the tables in them.
+"""Opens catalogs, and creates, loads and changes the tables in them.
 
-A catalog is described by PyIceberg's properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...). They are kept in the
-store, so a secret is named instead: `${NAME}` stands for a variable of the environment of whoever opens the catalog,
-see `reaching`.
+A catalog is described by PyIceberg's properties (`type`, `uri`, `warehouse`, `s3.endpoint`, ...). They are stored, so
+secrets must be references: `${NAME}` is a variable in the environment of the process that opens the catalog, see
+`error_mapping`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nadi.lake.table.error_mapping import (
     CATALOG,
     LakeStoppedError,
     cause,
+    mapped_errors,
     plain_secret,
-    reaching,
     resolved,
     without_secrets,
 )
@@ -34,60 +34,62 @@ if TYPE_CHECKING:
 
 
 def evolved(catalog: Catalog, table: Table, rows: pa.Schema) -> Table:
-    """The table with all columns that rows have; LakeStoppedError for a change that Iceberg doesn't have.
+    """Return the table with all columns of the rows; LakeStoppedError for a change that Iceberg doesn't support.
 
-    New columns are null in the rows that are there, and columns that rows don't have any more in new ones. Numbers
-    grow: int to long, float to double, a decimal's digits before the point.
+    New columns are null in existing rows, and columns that the rows lack are null in new ones. Numbers widen: int to
+    long, float to double, a decimal's digits before the point.
     """
     from pyiceberg.exceptions import CommitFailedException, ValidationError
 
     name = ".".join(table.name())
     before = table.schema()
-    there = columns_of(table)
+    current = columns_of(table)
     misfits = (
-        _misfit(field.type, there.field(field.name).type, field.name) for field in rows if field.name in there.names
+        _misfit(field.type, current.field(field.name).type, field.name) for field in rows if field.name in current.names
     )
-    problem = case_problem(rows, there) or next(filter(None, misfits), None)
+    problem = case_problem(rows, current) or next(filter(None, misfits), None)
     if problem is not None:
         raise _cannot_follow(name, problem)
-    with reaching(CATALOG):
+    with mapped_errors(CATALOG):
         try:
             with table.update_schema() as change:
                 change.union_by_name(rows)
         except CommitFailedException as error:
-            raise UnavailableError(f"another has changed the columns of {name} meanwhile: {error}") from error
+            raise UnavailableError(f"another writer has changed the columns of {name}: {error}") from error
         except (ValueError, TypeError, ValidationError) as error:
             raise _cannot_follow(name, str(error)) from error
     if table.schema() == before:
         return table
-    found = load_table(catalog, name)
-    if found is None:
-        raise UnavailableError(f"table {name} was dropped meanwhile")
-    return found
+    changed = load_table(catalog, name)
+    if changed is None:
+        raise UnavailableError(f"table {name} was dropped meanwhile: restore it")
+    return changed
 
 
 def _cannot_follow(name: str, why: str) -> LakeStoppedError:
     return LakeStoppedError(
-        f"the events' columns have changed so that table {name} can't follow ({why}). What lies before the table's cut "
-        "is in it. Give events of the new kind a stream, or the lake fields that both have (--schema), or start "
-        "another lake with a table of its own from here (--name, --table, --from)"
+        f"the events' columns have changed in a way that table {name} can't follow ({why}). Events before the table's "
+        "cut are in it. Write events of the new kind to another stream, restrict the lake to common fields (--schema), "
+        "or start another lake with another table from here (--name, --table, --from)"
     )
 
 
 def case_problem(fields: Iterable[pa.Field], before: Iterable[pa.Field] = ()) -> str | None:
-    """Why no engine could tell the columns of rows apart, or from those that a table has."""
-    found = alike(fields, before)
-    if found is None:
+    """Return why SQL engines couldn't distinguish the columns from each other or the table's; None if they can."""
+    pair = alike(fields, before)
+    if pair is None:
         return None
-    return f"{found[0]!r} and {found[1]!r} differ by case alone, and SQL can't tell them apart: rename the field"
+    return f"{pair[0]!r} and {pair[1]!r} differ only by case, which SQL ignores: rename the field"
 
 
 def _misfit(rows: pa.DataType, table: pa.DataType, path: str) -> str | None:
-    """What keeps a column from being one of the table, grown or not; None if nothing does."""
+    """Return why a column can't be stored in the table's column, widened or not; None if it can."""
     types = pa.types
     if types.is_struct(rows) and types.is_struct(table):
-        there = {one.name: one.type for one in table}
-        problems = (_misfit(one.type, there[one.name], f"{path}.{one.name}") for one in rows if one.name in there)
+        fields = {field.name: field.type for field in table}
+        problems = (
+            _misfit(field.type, fields[field.name], f"{path}.{field.name}") for field in rows if field.name in fields
+        )
         return next(filter(None, problems), None)
     if types.is_list(rows) and types.is_list(table):
         return _misfit(rows.value_type, table.value_type, f"{path}.element")
@@ -102,11 +104,11 @@ def _misfit(rows: pa.DataType, table: pa.DataType, path: str) -> str | None:
         or (types.is_decimal(rows) and types.is_decimal(table) and rows.scale == table.scale)
         or (types.is_string(rows) and types.is_binary(table))
     )
-    return None if grows else f"{path} is {table} there, and {rows} now"
+    return None if grows else f"{path} is {table} in the table, and {rows} now"
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with the columns of a table, in their order."""
+    """Return the rows with the columns of a table, in their order."""
     columns = []
     for field in schema:
         at = rows.schema.get_field_index(field.name)
@@ -115,16 +117,16 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as that type: fields by their names, those that are missing null."""
+    """Convert a column to that type: fields by name, missing ones null."""
     types = pa.types
     if column.type == kind:
         return column
     if types.is_struct(kind):
         fields = [
-            _as(pa.compute.struct_field(column, one.name), one.type)
-            if column.type.get_field_index(one.name) >= 0
-            else pa.nulls(len(column), one.type)
-            for one in kind
+            _as(pa.compute.struct_field(column, field.name), field.type)
+            if column.type.get_field_index(field.name) >= 0
+            else pa.nulls(len(column), field.type)
+            for field in kind
         ]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
     if types.is_large_list(kind) and (types.is_list(column.type) or types.is_large_list(column.type)):
@@ -141,51 +143,51 @@ NAME = "name"
 _DEFAULT_NAME = "nadi"
 
 
-def catalog_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """The properties as the store may keep them; InvalidArgumentError for a secret in plain text, which no message has.
+def catalog_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties to store; InvalidArgumentError for plain-text secrets, which are not in the message.
 
     >>> catalog_properties({"type": "rest", "token": "${LAKE_TOKEN}"})["token"]
     '${LAKE_TOKEN}'
     """
-    if not given:
+    if not properties:
         raise InvalidArgumentError(
-            "say which catalog: type=sql, uri=sqlite:////lake/catalog.db and warehouse=file:///lake, say; or "
-            "name=NAME, for one that PyIceberg's configuration knows"
+            "the catalog is missing: pass its properties, such as type=sql, uri=sqlite:////lake/catalog.db and "
+            "warehouse=file:///lake; or name=NAME for a catalog in PyIceberg's configuration"
         )
-    for name, value in given.items():
+    for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str) or not name:
             raise InvalidArgumentError(
-                f"a catalog's properties are texts, as type=sql, not of type {type(name).__name__} and "
+                f"a catalog's properties must be texts, such as type=sql, not of type {type(name).__name__} and "
                 f"{type(value).__name__}"
             )
         secret = plain_secret(name, value)
         if secret is not None:
             instead = f"{name}=${{NAME}}" if secret == "a secret" else f"{name}=postgresql://user:${{NAME}}@host/…"
             raise InvalidArgumentError(
-                f"the catalog's property {name!r} has {secret}, which would be kept in the store as it is: name a "
-                f"variable of the environment instead, as {instead}"
+                f"the catalog's property {name!r} has {secret}, which would be stored in plain text: use an "
+                f"environment variable, as in {instead}"
             )
-    return dict(given)
+    return dict(properties)
 
 
 def open_catalog(properties: Mapping[str, str]) -> Catalog:
-    """The catalog; InvalidArgumentError for one that can't be meant, UnavailableError if it doesn't answer."""
+    """Open the catalog; InvalidArgumentError for invalid properties, UnavailableError if it doesn't answer."""
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError:
         raise InvalidArgumentError("a lake needs PyIceberg: pip install 'nadi[lake]'") from None
 
-    found, secrets = resolved(properties, _from_environment)
-    name = found.pop(NAME, _DEFAULT_NAME)
-    with reaching(CATALOG, secrets):
+    options, secrets = resolved(properties, _from_environment)
+    name = options.pop(NAME, _DEFAULT_NAME)
+    with mapped_errors(CATALOG, secrets):
         try:
-            return load_catalog(name, **(_USUAL | found))
+            return load_catalog(name, **(_USUAL | options))
         except (ValueError, TypeError, ImportError) as error:
-            problem = f"there is no such catalog: {without_secrets(str(error), secrets)}"
+            problem = f"can't open the catalog, check its properties: {without_secrets(str(error), secrets)}"
             raise InvalidArgumentError(problem) from cause(error, secrets)
         except Exception as error:
             if type(error).__name__ == "NotInstalledError":
-                raise InvalidArgumentError(f"the catalog needs more: {error}") from error
+                raise InvalidArgumentError(f"the catalog needs another package: {error}") from error
             raise
 
 
@@ -193,16 +195,16 @@ def _from_environment(variable: str) -> str:
     value = os.environ.get(variable)
     if value is None:
         raise InvalidArgumentError(
-            f"the catalog's properties name the variable {variable}, which isn't set in this environment"
+            f"the variable {variable} in the catalog's properties isn't set: set it in this environment"
         )
     return value
 
 
 def load_table(catalog: Catalog, identifier: str) -> Table | None:
-    """The table as it is now; None if there is none of that name."""
+    """Return the table's current state; None if it doesn't exist."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    with reaching(CATALOG):
+    with mapped_errors(CATALOG):
         try:
             return catalog.load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -210,45 +212,49 @@ def load_table(catalog: Catalog, identifier: str) -> Table | None:
 
 
 def table_of(properties: Mapping[str, str], identifier: str) -> Table | None:
-    """The table as it is now, from a catalog that is closed again; None if there is none of that name."""
+    """Return the table's current state, closing the catalog; None if it doesn't exist."""
     with open_catalog(properties) as catalog:
         return load_table(catalog, identifier)
 
 
 def create_table(catalog: Catalog, identifier: str, schema: Any, fields: list[tuple[str, str]]) -> Table:
-    """The table, made anew unless somebody was faster. fields: of the partitions, columns with their transforms."""
+    """Create the table, or load it if it exists. fields: partition columns with transforms."""
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
     namespace = identifier.rpartition(".")[0]
     properties = {
-        "write.metadata.delete-after-commit.enabled": "true",  # of the older states that each commit leaves behind
+        "write.metadata.delete-after-commit.enabled": "true",  # deletes old metadata files
         "write.metadata.previous-versions-max": "20",
     }
-    with reaching(CATALOG):
+    with mapped_errors(CATALOG):
         catalog.create_namespace_if_not_exists(namespace)
         try:
-            with catalog.create_table_transaction(identifier, schema, properties=properties) as making:
+            with catalog.create_table_transaction(identifier, schema, properties=properties) as transaction:
                 if fields:
-                    with making.update_spec() as spec:
+                    with transaction.update_spec() as spec:
                         for column, transform in fields:
                             spec.add_field(column, transform)
         except (TableAlreadyExistsError, CommitFailedException):
             pass
         except ValueError as error:
-            raise InvalidArgumentError(f"the table can't be made so: {error}") from error
-    made = load_table(catalog, identifier)
-    if made is None:
-        raise UnavailableError(f"the table {identifier} was made, and is gone again")
-    return made
+            raise InvalidArgumentError(f"can't create the table, change its schema or partition: {error}") from error
+    table = load_table(catalog, identifier)
+    if table is None:
+        raise UnavailableError(f"table {identifier} was created, but is gone again")
+    return table
 
 
-def lasting(table: Table, before: datetime) -> list[Snapshot]:
-    """The snapshots that stay when those that are older than that are expired: the newest does."""
+def retained_snapshots(table: Table, before: datetime) -> list[Snapshot]:
+    """Return the snapshots that remain when older ones are expired; the newest always does."""
     heads = {ref.snapshot_id for ref in table.refs().values()}
     before_ms = before.timestamp() * 1000
-    return [one for one in table.snapshots() if one.snapshot_id in heads or one.timestamp_ms >= before_ms]
+    return [
+        snapshot
+        for snapshot in table.snapshots()
+        if snapshot.snapshot_id in heads or snapshot.timestamp_ms >= before_ms
+    ]
 
 
 def expire_snapshots(table: Table, before: datetime) -> None:
-    with reaching(CATALOG):
+    with mapped_errors(CATALOG):
         table.maintenance.expire_snapshots().older_than(before).commit()

@@ -1,10 +1,9 @@
-"""What foreign errors mean: try again, or change something; and which file it is that is damaged. And what of a
-catalog's properties is secret: named by a variable of the environment, kept out of the store, of messages and of
-whatever else is shown.
+"""Maps foreign errors to UnavailableError (retry) or LakeStoppedError (change something), and names the damaged file.
+Keeps secrets in a catalog's properties out of the store, messages and other output: they must be environment variables.
 
-PyIceberg raises whatever bytes that aren't its own lead to, and names no file then. The frames of the error do: they
-have the file in hand. A property is secret by its name, or has a password within its URI. Texts of others may quote an
-address: so errors pass here.
+PyIceberg raises arbitrary errors for damaged bytes, without the file's name; the name is found in the error's frames. A
+property is secret by its name, or if its URI contains a password. Messages of libraries may quote addresses, so all
+their errors are filtered here.
 
 >>> plain_secret("uri", "postgresql://lake:sesame@db/catalog")
 'a password'
@@ -35,7 +34,7 @@ _SECRET = re.compile(
     r"|^header\..*(authorization|cookie)",
     re.IGNORECASE,
 )
-_PORT = r"(?!\d{1,5}(?:[/?#\s]|$))"  # whose digits are no password
+_PORT = r"(?!\d{1,5}(?:[/?#\s]|$))"  # the digits of a port are not a password
 _OF_USER = re.compile(rf"(://[^/:@]*:){_PORT}(.+)(?=@$)", re.DOTALL)
 _OF_USER_IN_WORD = re.compile(rf"(://[^/:@'\",]*:){_PORT}(.+)(?=@$)")
 _WORD = re.compile(r"\S+")
@@ -44,20 +43,19 @@ _OF_QUERY = re.compile(_KEY + "([^&;]+)")
 _OF_QUERY_IN_TEXT = re.compile(_KEY + r"([^\s&;#'\"]+)")
 _SECRET_IN_QUERY = re.compile(rf"{_SECRET.pattern}|signature|^sig$|^pass$|^pw$|^odbc_connect$", re.IGNORECASE)
 _SHOWN = "***"
-_LEAST_CHARS = 4  # a shorter secret would blot out the words of a text
+_LEAST_CHARS = 4  # shorter secrets would mask ordinary words
 
 
 def plain_secret(name: str, value: str) -> str | None:
-    """What a property has that is secret and not a variable's name, in words; None if nothing is."""
+    """Return what kind of secret a property has in plain text; None if it hasn't any."""
     if _SECRET.search(name) and not VARIABLE.search(value):
         return "a secret"
-    return (
-        "a password" if _changed(value, _hidden) != value else None
-    )  # also beside a variable, as in a connection string
+    # a password may also be next to a variable, as in a connection string
+    return "a password" if _changed(value, _hidden) != value else None
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without passwords in addresses, and without these secrets."""
+    """Return the text without passwords in addresses and without these secrets."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST_CHARS:
             text = text.replace(secret, _SHOWN)
@@ -74,22 +72,22 @@ def _changed(text: str, change: Callable[[str], str]) -> str:
 
 
 def _of_user(text: str, of_user: re.Pattern[str], change: Callable[[str], str]) -> str:
-    """Up to the last "@", as what reads the address may see it; what is behind that isn't looked at, which would take
-    time that grows with its square."""
+    """Replace up to the last "@", the longest user part that a reader of the address may see; searching further would
+    take quadratic time."""
     before, at, after = text.rpartition("@")
-    return of_user.sub(lambda found: found[1] + change(found[2]), before + at) + after
+    return of_user.sub(lambda match: match[1] + change(match[2]), before + at) + after
 
 
 def _of_query(text: str, of_query: re.Pattern[str], change: Callable[[str], str]) -> str:
-    def changed(found: re.Match[str]) -> str:
-        return found[1] + change(found[3]) if _SECRET_IN_QUERY.search(unquote(found[2])) else found[0]
+    def changed(match: re.Match[str]) -> str:
+        return match[1] + change(match[3]) if _SECRET_IN_QUERY.search(unquote(match[2])) else match[0]
 
     return of_query.sub(changed, text)
 
 
 def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> tuple[dict[str, str], list[str]]:
-    """The properties with the values of their variables, and those of them that are secret. A variable is its own text:
-    where it is a password within an address, what an address can't have is quoted."""
+    """Return the properties with variables replaced, and the secrets among them. A variable that is a password in an
+    address is percent-encoded."""
     secrets: list[str] = []
 
     def quoted(variable: re.Match[str]) -> str:
@@ -101,58 +99,58 @@ def resolved(properties: Mapping[str, str], value_of: Callable[[str], str]) -> t
         secrets.extend((password, unquote(password)))
         return password
 
-    made = {}
+    values = {}
     for name, value in properties.items():
-        whole = _changed(value, lambda password: VARIABLE.sub(quoted, password))
-        made[name] = VARIABLE.sub(lambda found: value_of(found[1]), whole)
+        quoted_value = _changed(value, lambda password: VARIABLE.sub(quoted, password))
+        values[name] = VARIABLE.sub(lambda match: value_of(match[1]), quoted_value)
         if _SECRET.search(name):
-            secrets.append(made[name])
-        _changed(made[name], noted)
-    return made, secrets
+            secrets.append(values[name])
+        _changed(values[name], noted)
+    return values, secrets
 
 
 CATALOG, STORAGE = "the catalog", "the table's storage"
-_PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # of SQLAlchemy's
+_PERMANENT = {"ArgumentError", "NoSuchModuleError", "DatabaseError", "ProgrammingError", "DataError"}  # SQLAlchemy's
 _READ_BYTES = 8 << 20
-_TEXT_CHARS = 5_000  # of an error, that are looked through
+_TEXT_CHARS = 5_000  # maximum length of an error that is searched for secrets
 
 
 class LakeStoppedError(NadiError):
-    """The lake can't go on at its cut by itself: the message says what to change. Nothing is lost: started again, it
-    continues from there."""
+    """The lake can't continue until something is changed, as the message says. No data is lost: after a restart it
+    continues from its cut."""
 
 
 @contextmanager
-def reaching(what: str, secrets: Collection[str] = ()) -> Iterator[None]:
-    """Foreign errors as ours: UnavailableError where trying again may help, LakeStoppedError where it can't. secrets:
-    what no message may have, besides passwords in addresses."""
+def mapped_errors(what: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Map foreign errors: UnavailableError if a retry may help, LakeStoppedError if not. secrets: to be removed from
+    messages, like passwords in addresses."""
     try:
         yield
     except Exception as error:
-        found = _ours(what, error, secrets)
-        if found is None:
+        mapped = _ours(what, error, secrets)
+        if mapped is None:
             raise
-        raise found from cause(error, secrets)
+        raise mapped from cause(error, secrets)
 
 
 def cause(error: Exception, secrets: Collection[str] = ()) -> Exception | None:
-    """The error as another's cause, which tracebacks show; None if the text of it, or of one behind it, has a
-    secret, or is too long to be looked through."""
-    behind: BaseException | None = error
-    while behind is not None:
-        text = str(behind)
+    """Return the error as a cause, which tracebacks show; None if its text, or an earlier error's, has a secret
+    or is too long to check."""
+    current: BaseException | None = error
+    while current is not None:
+        text = str(current)
         if len(text) > _TEXT_CHARS or without_secrets(text, secrets) != text:
             return None
-        behind = behind.__cause__ or behind.__context__
+        current = current.__cause__ or current.__context__
     return error
 
 
 def _ours(what: str, error: Exception, secrets: Collection[str]) -> NadiError | None:
-    """None for an error that isn't foreign, or unknown."""
+    """Return the mapped error; None for an unknown error or one of nadi's."""
     import pyarrow as pa
     from pyiceberg import exceptions
 
-    again: tuple[type[BaseException], ...] = (
+    retryable: tuple[type[BaseException], ...] = (
         OSError,
         exceptions.ServiceUnavailableError,
         exceptions.ServerError,
@@ -160,59 +158,59 @@ def _ours(what: str, error: Exception, secrets: Collection[str]) -> NadiError | 
         exceptions.TooManyRequestsError,
         exceptions.AuthorizationExpiredError,
     )
-    refused = (exceptions.RESTError, exceptions.NoSuchNamespaceError)
+    rejected = (exceptions.RESTError, exceptions.NoSuchNamespaceError)
     library = type(error).__module__.partition(".")[0]
     if library == "nadi":
         return None
     words = _words(error, secrets)
     if library == "sqlalchemy" and type(error).__name__ in _PERMANENT:
-        return LakeStoppedError(f"{what} can't be used: {words}. Correct its properties (--catalog)")
-    if isinstance(error, again) or library in ("sqlalchemy", "requests", "urllib3"):
-        return UnavailableError(f"{what} can't be reached, or can't do it now: {words}")
-    if isinstance(error, refused):
-        return LakeStoppedError(f"{what} refuses it: {words}")
-    path = _in_hand(error)
+        return LakeStoppedError(f"can't use {what}: {words}. Correct its properties (--catalog)")
+    if isinstance(error, retryable) or library in ("sqlalchemy", "requests", "urllib3"):
+        return UnavailableError(f"{what} is unavailable: {words}")
+    if isinstance(error, rejected):
+        return LakeStoppedError(f"{what} rejected the request: {words}")
+    path = _file_being_read(error)
     if path is not None:
         return damaged(path, error)
     if isinstance(error, pa.ArrowException | OverflowError):
         return LakeStoppedError(
-            f"a value can't be kept in the table, or read from it: {words}. What lies before the table's cut is in it"
+            f"a value can't be stored in the table or read from it: {words}. Events before the table's cut are in it"
         )
     if isinstance(error, exceptions.ValidationError):
-        return LakeStoppedError(f"{what} refuses it: {words}")
+        return LakeStoppedError(f"{what} rejected the request: {words}")
     return None
 
 
 def damaged(path: str, error: BaseException) -> LakeStoppedError:
     return LakeStoppedError(
-        f"{path}, a file of the table, is damaged ({_words(error)}): bring it back from a copy, or roll the table back "
-        "to a state that doesn't name it"
+        f"the table's file {path} is damaged ({_words(error)}): restore it from a copy, or roll the table back to a "
+        "snapshot without it"
     )
 
 
-def _in_hand(error: BaseException) -> str | None:
-    """The file that was being read: the one of the innermost frame that has one."""
+def _file_being_read(error: BaseException) -> str | None:
+    """Return the file that was being read, from the innermost frame that has one."""
     from pyiceberg.io import InputFile
 
-    found = None
+    location = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if isinstance(value, InputFile):
-                found = value.location
-    return found
+                location = value.location
+    return location
 
 
-def wrong_file(io: FileIO, task: FileScanTask) -> NadiError | None:
-    """Why rows of a data file can't be read, if it is the file, or one that says what was deleted from it: each can be
-    fetched as a whole, and what is there isn't Parquet, or it is gone."""
-    for path in (task.file.file_path, *(one.file_path for one in task.delete_files)):
-        found = _wrong(io, path)
-        if found is not None:
-            return found
+def file_error(io: FileIO, task: FileScanTask) -> NadiError | None:
+    """Return why a data file or its delete files can't be read, if a file is the cause: missing, or complete but not
+    Parquet."""
+    for path in (task.file.file_path, *(delete_file.file_path for delete_file in task.delete_files)):
+        problem = _file_error(io, path)
+        if problem is not None:
+            return problem
     return None
 
 
-def _wrong(io: FileIO, path: str) -> NadiError | None:
+def _file_error(io: FileIO, path: str) -> NadiError | None:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -222,11 +220,11 @@ def _wrong(io: FileIO, path: str) -> NadiError | None:
                 pass
     except FileNotFoundError:
         return UnavailableError(
-            f"{path}, a file of the table, is gone. If snapshots were expired since the table was looked at, do so "
-            "again; else bring it back from a copy"
+            f"the table's file {path} is missing. If snapshots were expired meanwhile, read the table again; otherwise "
+            "restore the file from a copy"
         )
     except OSError:
-        return None  # it is the storage
+        return None  # the storage is the cause
     try:
         with io.new_input(path).open() as stream:
             parquet.ParquetFile(stream).read()
@@ -236,6 +234,6 @@ def _wrong(io: FileIO, path: str) -> NadiError | None:
 
 
 def _words(error: BaseException, secrets: Collection[str] = ()) -> str:
-    """The error's first line, without secrets: what follows in some are requests, with what signed them."""
+    """Return the error's first line, without secrets: later lines may contain signed requests."""
     lines = without_secrets(str(error)[:_TEXT_CHARS], secrets).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -1,9 +1,9 @@
-"""Attempts at a snapshot: data files, in which rows are divided by partition in bounded memory, and their commit.
+"""Attempts at a snapshot: writes data files, divided by partition in bounded memory, and commits them.
 
-An attempt's name says which snapshot it is built on. It is committed on the condition that this is still the table's
-newest, so of two attempts on one snapshot one is stored, whoever makes them and however late they arrive. A file's name
-begins with its attempt: nothing will ever name a file of an attempt on a snapshot that is no longer the newest, if no
-snapshot names it already. Files lie beside each other: Iceberg finds partitions by its manifests, not by folders.
+An attempt's name contains its parent snapshot. It is committed only if the parent is still the table's newest snapshot,
+so of two attempts with one parent only one is stored, in any process and however late. A file's name begins with
+its attempt: once the parent isn't the newest snapshot any more, a file that no snapshot references never will be. All
+files are in one folder: Iceberg finds partitions by its manifests, not by folders.
 
 >>> name = data_file_name(new_attempt(81), 3)
 >>> parent_of(name), parent_of("00000-3-8d1c37a2.parquet")
@@ -24,7 +24,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from nadi.lake.table.catalogs import load_table
-from nadi.lake.table.error_mapping import CATALOG, STORAGE, LakeStoppedError, reaching
+from nadi.lake.table.error_mapping import CATALOG, STORAGE, LakeStoppedError, mapped_errors
 from nadi.lake.table.partitions import Key, Partitions
 from nadi.limits import LAKE_FILE_BYTES, LAKE_FILES_OPEN, LAKE_PENDING_BYTES, LAKE_ROW_GROUP_BYTES
 
@@ -41,11 +41,11 @@ _ATTEMPT = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 
 
 class SnapshotConflictError(Exception):
-    """Another snapshot was committed meanwhile: nothing of the attempt is in the table."""
+    """Another snapshot was committed meanwhile: the attempt isn't in the table."""
 
 
 def head_of(table: Table) -> int:
-    """The id of the table's newest snapshot, NO_SNAPSHOT if it has none."""
+    """Return the id of the table's newest snapshot, NO_SNAPSHOT if it hasn't any."""
     snapshot = table.current_snapshot()
     return NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
 
@@ -59,12 +59,12 @@ def data_file_name(attempt: UUID, number: int) -> str:
 
 
 def parent_of(file_name: str) -> int | None:
-    """The snapshot on which the attempt that wrote a file was built; None for a file of others."""
-    found = _ATTEMPT.search(file_name)
-    if found is None:
+    """Return the parent snapshot of the attempt that wrote a file; None for a file of another program."""
+    match = _ATTEMPT.search(file_name)
+    if match is None:
         return None
-    made = UUID(found[0]).bytes
-    return int.from_bytes(made[:8], "big") if made[8:12] == _OURS else None
+    attempt = UUID(match[0]).bytes
+    return int.from_bytes(attempt[:8], "big") if attempt[8:12] == _OURS else None
 
 
 def commit_files(
@@ -75,11 +75,11 @@ def commit_files(
     summary: Mapping[str, str],
     replaced: Sequence[DataFile] = (),
 ) -> Table:
-    """The table with a snapshot more, which has these files too; of those `replaced` they have the same rows.
+    """Commit a snapshot that adds these files, with the same rows as the files in `replaced`; return the table.
 
-    It is tried once: PyIceberg's own way tries again on whatever the newest snapshot is then. OvertakenError if others
-    were faster, UnavailableError where it isn't known whether it was stored: `table.snapshot_by_id` of a later look
-    knows, or the next commit does.
+    It is tried once: PyIceberg's own retry would build on the newest snapshot of that time. SnapshotConflictError if
+    another writer was faster, UnavailableError if the outcome is unknown: `table.snapshot_by_id` of a later load, or
+    the next commit, shows it.
     """
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table.snapshots import Operation
@@ -88,7 +88,7 @@ def commit_files(
 
     kind = _OverwriteFiles if replaced else _MergeAppendFiles
     operation = Operation.OVERWRITE if replaced else Operation.APPEND
-    with reaching(STORAGE):
+    with mapped_errors(STORAGE):
         producer = kind(
             operation, table.transaction(), table.io, commit_uuid=attempt, snapshot_properties=dict(summary)
         )
@@ -101,23 +101,23 @@ def commit_files(
         updates = tuple(map(_as_replacement, updates))
     requirements = (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
     name = ".".join(table.name())
-    with reaching(CATALOG):
+    with mapped_errors(CATALOG):
         try:
             catalog.commit_table(table, requirements, updates)
         except CommitFailedException as error:
-            now = load_table(catalog, name)
-            if now is None or now.snapshot_by_id(producer.snapshot_id) is None:
+            newest = load_table(catalog, name)
+            if newest is None or newest.snapshot_by_id(producer.snapshot_id) is None:
                 producer._clean_all_uncommitted()
                 raise SnapshotConflictError(str(error)) from error
-            return now  # it was stored, and the answer to that got lost: the catalog's client had tried again
-    now = load_table(catalog, name)
-    assert now is not None, "the catalog has stored it"
-    return now
+            return newest  # stored, but the response was lost and the catalog's client had retried
+    newest = load_table(catalog, name)
+    assert newest is not None, "the catalog has committed it"
+    return newest
 
 
 def _as_replacement(update: Any) -> Any:
-    """Iceberg's operation for the same rows in other files, so that who follows the table's new rows passes it over;
-    PyIceberg has none that makes it."""
+    """Change the operation to REPLACE, so that readers of the table's new rows ignore the snapshot; PyIceberg can't
+    create such snapshots."""
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update import AddSnapshotUpdate
 
@@ -138,7 +138,7 @@ class _OpenFile:
 
 
 class DataFiles:
-    """Write batches of the table's schema; `close` gives the files, `abandon` removes them again."""
+    """Writes batches of the table's schema to data files; `close` returns them, `abandon` deletes them."""
 
     def __init__(self, table: Table, attempt: UUID) -> None:
         from pyiceberg.io.fileformat import FileFormatFactory
@@ -148,7 +148,7 @@ class DataFiles:
         self._table, self._attempt = table, attempt
         self._partitions = Partitions(table.metadata)
         self._model = FileFormatFactory.get(FileFormat.PARQUET)
-        self._places = table.location_provider()
+        self._locations = table.location_provider()
         self.schema = schema_to_pyarrow(table.schema())
         self._open: dict[Key, _OpenFile] = {}
         self._done: list[DataFile] = []
@@ -161,73 +161,73 @@ class DataFiles:
         for kind, column in zip(self.schema, batch.columns, strict=True):
             if not kind.nullable and column.null_count:
                 raise LakeStoppedError(
-                    f"column {kind.name!r} of table {'.'.join(self._table.name())} was made one that must not be "
-                    "null, and an event lacks it: make it optional again. What lies before the table's cut is in it"
+                    f"column {kind.name!r} of table {'.'.join(self._table.name())} was made required, and an event "
+                    "lacks it: make it optional again. Events before the table's cut are in it"
                 )
         parts = list(self._partitions.of(batch))
-        with reaching(STORAGE):
-            for key, some in parts:
-                self._add(key, some)
+        with mapped_errors(STORAGE):
+            for key, rows in parts:
+                self._add(key, rows)
             while self._pending_bytes > LAKE_PENDING_BYTES:
-                self._flush(max(self._open.values(), key=lambda one: one.pending_bytes))
+                self._flush(max(self._open.values(), key=lambda file: file.pending_bytes))
 
     def close(self) -> list[DataFile]:
-        with reaching(STORAGE):
+        with mapped_errors(STORAGE):
             for key in list(self._open):
                 self._finish(key)
         return self._done
 
     def abandon(self) -> None:
-        """Remove what was written: nothing names it. What can't be removed now is left for a later sweep."""
+        """Delete the files written; those that can't be deleted now are left to a sweep."""
         try:
             for file in self._open.values():
                 if file.written_bytes:
                     file.writer.close()
             for path in self._paths:
-                with suppress(FileNotFoundError):  # it wasn't begun, or another writer's sweep was faster
+                with suppress(FileNotFoundError):  # not started, or deleted by another writer's sweep
                     self._table.io.delete(path)
         except (OSError, pa.ArrowException) as error:
-            log.warning("files of an attempt that came to nothing are left for later: %s", error)
+            log.warning("can't delete the files of a failed attempt; a sweep deletes them later: %s", error)
 
     def _add(self, key: Key, batch: pa.RecordBatch) -> None:
-        one = self._open.pop(key, None)
-        if one is None:
-            path = self._places.new_data_location(data_file_name(self._attempt, len(self._paths)))
+        file = self._open.pop(key, None)
+        if file is None:
+            path = self._locations.new_data_location(data_file_name(self._attempt, len(self._paths)))
             self._paths.append(path)
             output = self._table.io.new_output(path)
-            one = _OpenFile(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
-        self._open[key] = one  # the last one is the one used last
-        one.pending.append(batch)
-        one.pending_bytes += batch.nbytes
+            file = _OpenFile(path, self._model.create_writer(output, self._table.schema(), self._table.properties))
+        self._open[key] = file  # in order of use
+        file.pending.append(batch)
+        file.pending_bytes += batch.nbytes
         self._pending_bytes += batch.nbytes
-        if one.pending_bytes >= LAKE_ROW_GROUP_BYTES:
-            self._flush(one)
-        if one.written_bytes >= LAKE_FILE_BYTES:
+        if file.pending_bytes >= LAKE_ROW_GROUP_BYTES:
+            self._flush(file)
+        if file.written_bytes >= LAKE_FILE_BYTES:
             self._finish(key)
         while len(self._open) > LAKE_FILES_OPEN:
             self._finish(next(iter(self._open)))
 
-    def _flush(self, one: _OpenFile) -> None:
-        one.writer.write(pa.Table.from_batches(one.pending, schema=self.schema))
-        self._pending_bytes -= one.pending_bytes
-        one.written_bytes += one.pending_bytes
-        one.pending, one.pending_bytes = [], 0
+    def _flush(self, file: _OpenFile) -> None:
+        file.writer.write(pa.Table.from_batches(file.pending, schema=self.schema))
+        self._pending_bytes -= file.pending_bytes
+        file.written_bytes += file.pending_bytes
+        file.pending, file.pending_bytes = [], 0
 
     def _finish(self, key: Key) -> None:
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
 
-        one = self._open.pop(key)
-        if one.pending:
-            self._flush(one)
-        statistics = one.writer.close()
+        file = self._open.pop(key)
+        if file.pending:
+            self._flush(file)
+        statistics = file.writer.close()
         self._done.append(
             DataFile.from_args(
                 content=DataFileContent.DATA,
-                file_path=one.path,
+                file_path=file.path,
                 file_format=FileFormat.PARQUET,
                 partition=Record(*key),
-                file_size_in_bytes=len(self._table.io.new_input(one.path)),
+                file_size_in_bytes=len(self._table.io.new_input(file.path)),
                 sort_order_id=None,
                 spec_id=self._table.metadata.default_spec_id,
                 equality_ids=None,

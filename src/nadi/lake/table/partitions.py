@@ -1,4 +1,4 @@
-"""Partitions: what `day(event_time),bucket(16,key)` means, and which rows belong to which.
+"""Partitions: parses `day(event_time),bucket(16,key)`, and divides rows by partition.
 
 The transforms are PyIceberg's, computed once for each distinct value.
 """
@@ -30,37 +30,37 @@ Key = tuple[Any, ...]
 
 
 def partition_fields(text: str) -> list[tuple[str, str]]:
-    """Columns with their transforms, as Iceberg writes these; InvalidArgumentError for anything else.
+    """Return columns with Iceberg's transforms; InvalidArgumentError for other text.
 
     >>> partition_fields("day(event_time), bucket(16, key), site")
     [('event_time', 'day'), ('key', 'bucket[16]'), ('site', 'identity')]
     """
-    found = []
+    fields = []
     for part in re.split(r",(?![^(]*\))", text) if text.strip() else []:
         match = _FIELD.fullmatch(part)
         if match is None:
             raise _wrong(part)
         name, size, column, alone = match.groups()
         if alone is not None:
-            found.append((alone, "identity"))
+            fields.append((alone, "identity"))
         elif name in ("identity", *_OF_TIMES) and size is None:
-            found.append((column, name))
+            fields.append((column, name))
         elif name in _SIZED and size is not None and int(size) > 0:
-            found.append((column, f"{name}[{int(size)}]"))
+            fields.append((column, f"{name}[{int(size)}]"))
         else:
             raise _wrong(part)
-    return found
+    return fields
 
 
 def _wrong(part: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{part.strip()[:60]!r} is no partition: write columns, year(c), month(c), day(c), hour(c), bucket(n,c) or "
-        "truncate(n,c), with commas between"
+        f"invalid partition {part.strip()[:60]!r}: write columns, year(c), month(c), day(c), hour(c), bucket(n,c) or "
+        "truncate(n,c), separated by commas"
     )
 
 
 def check_columns(fields: Iterable[tuple[str, str]], rows: pa.Schema) -> None:
-    """InvalidArgumentError unless rows of that schema have these columns, and the transforms take them."""
+    """Raise InvalidArgumentError unless rows of that schema have these columns, of types that the transforms accept."""
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyiceberg.transforms import parse_transform
@@ -68,23 +68,23 @@ def check_columns(fields: Iterable[tuple[str, str]], rows: pa.Schema) -> None:
     schema = assign_fresh_schema_ids(Catalog._convert_schema_if_needed(rows))
     for name, transform in fields:
         if name not in schema.column_names:
-            raise InvalidArgumentError(
-                f"partition names a column {name!r}, and the table will have {', '.join(rows.names)}"
-            )
+            raise InvalidArgumentError(f"partition column {name!r} doesn't exist: choose from {', '.join(rows.names)}")
         kind = schema.find_type(name)
         if not parse_transform(transform).can_transform(kind):
-            raise InvalidArgumentError(f"partition: column {name!r} is {kind}, and {transform} doesn't take that")
+            raise InvalidArgumentError(
+                f"partition column {name!r} is {kind}, which {transform} doesn't accept: choose another transform"
+            )
 
 
 def misplaced(fields: Iterable[tuple[str, str]], batch: pa.RecordBatch) -> dict[int, str]:
-    """The rows that have no partition, by their numbers, and why: `truncate` makes of the least numbers of a type ones
-    below them, which a table can't keep. Only of columns that are there.
+    """Return the rows that can't have a partition, by number, with reasons: `truncate` maps the least numbers of a type
+    to ones out of its range. Missing columns are ignored.
 
     >>> rows = pa.RecordBatch.from_pydict({"wh": pa.array([-(2**31), 0], pa.int32())})
     >>> misplaced([("wh", "truncate[10]")], rows)
     {0: 'wh: truncate[10] of -2147483648 is less than the least int32, so it has no partition'}
     """
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for name, transform in fields:
         if not transform.startswith("truncate") or (column := _column(batch, name)) is None:
             continue
@@ -99,8 +99,8 @@ def misplaced(fields: Iterable[tuple[str, str]], batch: pa.RecordBatch) -> dict[
             continue
         for row in np.flatnonzero(pc.less(column, limit).fill_null(False).to_numpy(zero_copy_only=False)).tolist():
             why = f"{transform} of {column[row].as_py()} is less than the least {column.type}, so it has no partition"
-            found.setdefault(row, f"{name}: {why}")
-    return found
+            reasons.setdefault(row, f"{name}: {why}")
+    return reasons
 
 
 class Partitions:
@@ -122,14 +122,14 @@ class Partitions:
                 column = _transformed(field, kind, _column(batch, name)).dictionary_encode("encode")
             except (pa.ArrowException, ValueError, OverflowError) as error:
                 raise LakeStoppedError(
-                    f"column {name!r} has a value that {field.transform}, by which the table is partitioned, can't "
-                    f"take: {error}. What lies before the table's cut is in it"
+                    f"column {name!r} has a value that the partition transform {field.transform} can't handle: "
+                    f"{error}. Events before the table's cut are in the table"
                 ) from error
             columns.append(column.dictionary)
             _, codes = np.unique(
                 codes * max(len(column.dictionary), 1) + column.indices.to_numpy(zero_copy_only=False),
                 return_inverse=True,
-            )  # dense again: so many fields as there are can't overflow
+            )  # dense codes, so that any number of fields can't overflow
         order = np.argsort(codes, kind="stable")
         borders = np.flatnonzero(np.diff(codes[order])) + 1
         for rows in np.split(order, borders):
@@ -142,24 +142,26 @@ class Partitions:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:
-    """The column of that name, or one within a struct, as Iceberg names it, where each name may have dots; or None."""
-    column, left = batch.to_struct_array(), name
-    while left:
+    """Return a column, or a member of a struct by Iceberg's path, in which names may have dots; None if missing."""
+    column, remaining = batch.to_struct_array(), name
+    while remaining:
         names = [field.name for field in column.type] if pa.types.is_struct(column.type) else []
-        first = max((one for one in names if f"{left}.".startswith(f"{one}.")), key=len, default=None)
+        first = max(
+            (field_name for field_name in names if f"{remaining}.".startswith(f"{field_name}.")), key=len, default=None
+        )
         if first is None:
             return None
         column = pc.struct_field(column, [names.index(first)])
-        left = left[len(first) + 1 :]
+        remaining = remaining[len(first) + 1 :]
     return column
 
 
 def _transformed(field: PartitionField, kind: Any, column: pa.Array) -> pa.Array:
-    """What the transform makes of a column, as Iceberg keeps it: times are numbers."""
+    """Return a transformed column as Iceberg stores it: times are numbers."""
     name, types = str(field.transform), pa.types
     if types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-        if name in _OF_TIMES:  # an hour has one of each, and there are fewer hours than times
+        if name in _OF_TIMES:  # equal within an hour, and there are fewer hours than times
             micros = column.fill_null(0).to_numpy(zero_copy_only=False)
             column = pa.array(micros - micros % _HOUR_US, mask=column.is_null().to_numpy(zero_copy_only=False))
     elif types.is_date(column.type):
@@ -170,5 +172,5 @@ def _transformed(field: PartitionField, kind: Any, column: pa.Array) -> pa.Array
         return pa.nulls(len(column), pa.int32())
     apply = field.transform.transform(kind)
     encoded = column.dictionary_encode("encode")
-    made = [None if value is None else apply(value) for value in encoded.dictionary.to_pylist()]
-    return pa.array(made, column.type if name.startswith("truncate") else pa.int32()).take(encoded.indices)
+    transformed = [None if value is None else apply(value) for value in encoded.dictionary.to_pylist()]
+    return pa.array(transformed, column.type if name.startswith("truncate") else pa.int32()).take(encoded.indices)

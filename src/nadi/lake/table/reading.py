@@ -1,7 +1,7 @@
-"""A table's files as Arrow: one piece after the other, some fetched ahead, what others have deleted left out.
+"""Reads a table's files as Arrow, piece by piece with some read-ahead, without rows that were deleted.
 
-A Parquet file has its rows in groups. A piece is a stretch of the file's bytes, and has the groups that begin in it: so
-a file's pieces have each row once, even where its manifest is wrong about its groups.
+A Parquet file has its rows in groups. A piece is a byte range of the file with the groups that begin in it, so a file's
+pieces have each row once, even if its manifest lists wrong groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nadi.lake.table.error_mapping import STORAGE, reaching, wrong_file
+from nadi.lake.table.error_mapping import STORAGE, file_error, mapped_errors
 from nadi.limits import LAKE_FILE_PIECES, LAKE_READ_AHEAD, MIB
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
 
 
-Condition = Callable[[str, str], Any]  # of a row, by the names that its file has for `_PLACE`
-_PLACE = ("_segment_id", "_offset")
-_LEAST_BYTES = MIB  # of a piece, unless its file has no more
+Condition = Callable[[str, str], Any]  # a filter of rows, given the names of `_POSITION` in the file
+_POSITION = ("_segment_id", "_offset")
+_LEAST_BYTES = MIB  # least size of a piece, unless its file is smaller
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """The rows of the groups that begin in a file from `low` on, and before `high` unless that is None."""
+    """The rows of the groups that begin in a file at `low` or later, and before `high` unless that is None."""
 
     file: FileScanTask
     low: int
@@ -49,53 +49,53 @@ class FilePiece:
 
 
 def pieces_of(files: Iterable[FileScanTask]) -> list[FilePiece]:
-    """All rows of the files, in order, in pieces of a MiB or more."""
-    found = []
+    """Divide the files into pieces of 1 MiB or more, in order."""
+    pieces = []
     for file in files:
-        begins = [0, *_borders(file)]
-        found += [FilePiece(file, low, high) for low, high in zip(begins, [*begins[1:], None], strict=True)]
-    return found
+        starts = [0, *_borders(file)]
+        pieces += [FilePiece(file, low, high) for low, high in zip(starts, [*starts[1:], None], strict=True)]
+    return pieces
 
 
-def dealt(pieces: Sequence[FilePiece], most: int) -> list[tuple[FilePiece, ...]]:
-    """The pieces dealt out to at most `most` readers, about equally much, each reader's in their order."""
-    parts = min(most, len(pieces), -(-sum(one.size_bytes for one in pieces) // _LEAST_BYTES))
+def distribute(pieces: Sequence[FilePiece], most: int) -> list[tuple[FilePiece, ...]]:
+    """Distribute the pieces among at most `most` readers by size, keeping each reader's in order."""
+    parts = min(most, len(pieces), -(-sum(piece.size_bytes for piece in pieces) // _LEAST_BYTES))
     loads: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(parts)]
     for at in sorted(range(len(pieces)), key=lambda at: pieces[at].size_bytes, reverse=True):
-        size, number, mine = heapq.heappop(loads)
-        mine.append(at)
-        heapq.heappush(loads, (size + pieces[at].size_bytes, number, mine))
-    return [tuple(pieces[at] for at in sorted(mine)) for _, _, mine in sorted(loads, key=lambda load: load[1])]
+        size, number, assigned = heapq.heappop(loads)
+        assigned.append(at)
+        heapq.heappush(loads, (size + pieces[at].size_bytes, number, assigned))
+    return [tuple(pieces[at] for at in sorted(assigned)) for _, _, assigned in sorted(loads, key=lambda load: load[1])]
 
 
 def rows_of(
-    piece: FilePiece, metadata: TableMetadata, io: FileIO, schema: Schema, wanted: Condition | None = None
+    piece: FilePiece, metadata: TableMetadata, io: FileIO, schema: Schema, condition: Condition | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Its rows with these columns of the table, as these are now. wanted: those alone, by columns that are read."""
+    """Yield a piece's rows with the table's current columns. condition: only these rows, by columns that are read."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
 
     if piece.file.file.file_format == "PARQUET":
-        yield from _of_groups(piece, metadata, io, schema, wanted)
+        yield from _of_groups(piece, metadata, io, schema, condition)
         return
-    assert (piece.low, piece.high) == (0, None), "of a part nobody else could tell which rows are its own"
+    assert (piece.low, piece.high) == (0, None), "only Parquet files can be read in parts"
     for batch in ArrowScan(metadata, io, schema, AlwaysTrue()).to_record_batches([piece.file]):
-        yield batch if wanted is None else batch.filter(wanted(*_PLACE))
+        yield batch if condition is None else batch.filter(condition(*_POSITION))
 
 
 def _borders(file: FileScanTask) -> Iterator[int]:
     size, last = file.file.file_size_in_bytes, 0
     least = max(_LEAST_BYTES, -(-size // LAKE_FILE_PIECES))
     if file.delete_files or file.file.file_format != "PARQUET":
-        return  # its rows can't be read without counting those before
-    for begins in sorted(file.file.split_offsets or ()):
-        if begins - last >= least and size - begins >= least:
-            yield begins
-            last = begins
+        return  # deleted rows are counted from the file's start
+    for start in sorted(file.file.split_offsets or ()):
+        if start - last >= least and size - start >= least:
+            yield start
+            last = start
 
 
 def _of_groups(
-    piece: FilePiece, metadata: TableMetadata, io: FileIO, wanted: Schema, some: Condition | None
+    piece: FilePiece, metadata: TableMetadata, io: FileIO, requested: Schema, condition: Condition | None
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow.dataset as ds
     from pyiceberg.io.pyarrow import (
@@ -107,10 +107,10 @@ def _of_groups(
     from pyiceberg.schema import prune_columns
     from pyiceberg.types import ListType, MapType
 
-    kept = {one for one in wanted.field_ids if not isinstance(wanted.find_type(one), ListType | MapType)}
-    to_us = metadata.format_version <= 2  # older tables have no nanoseconds
-    deleted = [one.to_numpy() for one in _read_all_delete_files(io, [piece.file]).get(piece.file.file.file_path, ())]
-    source = io.new_input(piece.file.file.file_path)  # by which `reaching` names the file
+    ids_kept = {item for item in requested.field_ids if not isinstance(requested.find_type(item), ListType | MapType)}
+    to_us = metadata.format_version <= 2  # older tables don't have nanoseconds
+    deleted = [item.to_numpy() for item in _read_all_delete_files(io, [piece.file]).get(piece.file.file.file_path, ())]
+    source = io.new_input(piece.file.file.file_path)  # `mapped_errors` finds the file's name here
     with source.open() as data:
         fragment = ds.ParquetFileFormat(pre_buffer=True).make_fragment(data)
         groups = [
@@ -125,77 +125,77 @@ def _of_groups(
         in_file = pyarrow_to_schema(
             stored, metadata.name_mapping(), downcast_ns_timestamp_to_us=to_us, format_version=metadata.format_version
         )
-        found = prune_columns(in_file, kept, select_full_types=False)
+        columns_found = prune_columns(in_file, ids_kept, select_full_types=False)
         spec = metadata.specs().get(piece.file.file.spec_id)
-        others = _get_column_projection_values(piece.file.file, wanted, metadata.schema(), spec, in_file.field_ids)
-        as_wanted = schema_to_pyarrow(wanted, include_field_ids=False)
-        names = [one.name for one in found.columns]
-        ids = [] if some is None or deleted else [wanted.find_field(name).field_id for name in _PLACE]
-        only = some(*map(found.find_column_name, ids)) if some is not None and ids else None
+        defaults = _get_column_projection_values(piece.file.file, requested, metadata.schema(), spec, in_file.field_ids)
+        as_wanted = schema_to_pyarrow(requested, include_field_ids=False)
+        names = [item.name for item in columns_found.columns]
+        ids = [] if condition is None or deleted else [requested.find_field(name).field_id for name in _POSITION]
+        only = condition(*map(columns_found.find_column_name, ids)) if condition is not None and ids else None
         scanner = fragment.subset(row_group_ids=groups).scanner(schema=stored, columns=names, filter=only)
         row = 0
         for batch in scanner.to_batches():
-            made = batch
-            if found.fields != wanted.fields or batch.schema.types != as_wanted.types:
+            converted = batch
+            if columns_found.fields != requested.fields or batch.schema.types != as_wanted.types:
                 columns = dict(zip(names, batch.columns, strict=True))
                 fields = map(in_file.find_field, names)
-                made = pa.RecordBatch.from_arrays(
-                    _fields(wanted.fields, fields, columns, as_wanted, batch.num_rows, others),
+                converted = pa.RecordBatch.from_arrays(
+                    _fields(requested.fields, fields, columns, as_wanted, batch.num_rows, defaults),
                     schema=pa.schema([(kind.name, kind.type) for kind in as_wanted]),
                 )
             if deleted:
-                there = ~np.isin(np.arange(row, row + batch.num_rows), np.concatenate(deleted))
+                present = ~np.isin(np.arange(row, row + batch.num_rows), np.concatenate(deleted))
                 row += batch.num_rows
-                made = made.filter(pa.array(there))
-            if deleted and some is not None:
-                made = made.filter(some(*_PLACE))
-            yield made
+                converted = converted.filter(pa.array(present))
+            if deleted and condition is not None:
+                converted = converted.filter(condition(*_POSITION))
+            yield converted
 
 
 def _fields(
-    wanted: Iterable[NestedField],
-    found: Iterable[NestedField],
+    requested: Iterable[NestedField],
+    stored: Iterable[NestedField],
     columns: Mapping[str, pa.Array],
     kinds: Iterable[pa.Field],
     count: int,
-    others: Mapping[int, Any] = MappingProxyType({}),
+    defaults: Mapping[int, Any] = MappingProxyType({}),
 ) -> list[pa.Array]:
-    """The columns that are wanted, found by their ids, also within columns; PyIceberg's own way makes empty lists and
-    maps of those that are null. others: values of columns that aren't in the file."""
-    by_id = {field.field_id: field for field in found}
-    made = []
-    for field, kind in zip(wanted, kinds, strict=True):
-        one = by_id.get(field.field_id)
-        if one is not None:
-            made.append(_as_wanted(columns[one.name], one.field_type, field.field_type, kind.type))
+    """Return the selected columns, found by id, also within columns; PyIceberg's own conversion turns null lists and
+    maps into empty ones. defaults: values of columns that aren't in the file."""
+    by_id = {field.field_id: field for field in stored}
+    arrays = []
+    for field, kind in zip(requested, kinds, strict=True):
+        source = by_id.get(field.field_id)
+        if source is not None:
+            arrays.append(_converted(columns[source.name], source.field_type, field.field_type, kind.type))
         else:
-            value = others.get(field.field_id, field.initial_default)
-            made.append(pa.repeat(pa.scalar(value, kind.type), count))
-    return made
+            value = defaults.get(field.field_id, field.initial_default)
+            arrays.append(pa.repeat(pa.scalar(value, kind.type), count))
+    return arrays
 
 
-def _as_wanted(column: pa.Array, found: IcebergType, wanted: IcebergType, kind: pa.DataType) -> pa.Array:
+def _converted(column: pa.Array, stored: IcebergType, requested: IcebergType, kind: pa.DataType) -> pa.Array:
     from pyiceberg.types import ListType, MapType, StructType
 
-    if isinstance(found, StructType) and isinstance(wanted, StructType):
-        columns = {field.name: one for field, one in zip(found.fields, column.flatten(), strict=True)}
-        parts = _fields(wanted.fields, found.fields, columns, kind, len(column))
+    if isinstance(stored, StructType) and isinstance(requested, StructType):
+        columns = {field.name: child for field, child in zip(stored.fields, column.flatten(), strict=True)}
+        parts = _fields(requested.fields, stored.fields, columns, kind, len(column))
         return pa.StructArray.from_arrays(parts, fields=[*kind], mask=column.is_null())
-    if isinstance(found, ListType) and isinstance(wanted, ListType):
-        values = _as_wanted(column.flatten(), found.element_type, wanted.element_type, kind.value_type)
+    if isinstance(stored, ListType) and isinstance(requested, ListType):
+        values = _converted(column.flatten(), stored.element_type, requested.element_type, kind.value_type)
         is_large = pa.types.is_large_list(kind)
         borders = _borders_of(pc.list_value_length(column), column, pa.int64() if is_large else pa.int32())
         return (pa.LargeListArray if is_large else pa.ListArray).from_arrays(borders, values, type=kind)
-    if isinstance(found, MapType) and isinstance(wanted, MapType):
-        column = column.take(pa.array(np.arange(len(column))))  # without what lies beside a slice
-        keys = _as_wanted(column.keys, found.key_type, wanted.key_type, kind.key_type)
-        items = _as_wanted(column.items, found.value_type, wanted.value_type, kind.item_type)
+    if isinstance(stored, MapType) and isinstance(requested, MapType):
+        column = column.take(pa.array(np.arange(len(column))))  # without values outside the slice
+        keys = _converted(column.keys, stored.key_type, requested.key_type, kind.key_type)
+        items = _converted(column.items, stored.value_type, requested.value_type, kind.item_type)
         return pa.MapArray.from_arrays(_borders_of(np.diff(column.offsets), column, pa.int32()), keys, items, type=kind)
     return pc.cast(column, options=pc.CastOptions(kind, allow_time_truncate=True))
 
 
 def _borders_of(lengths: Any, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Where each list's values begin among all of them, null for a null."""
+    """Return where each list's values begin among all values, null for a null."""
     sizes = pc.fill_null(pa.array(lengths), 0).to_numpy(zero_copy_only=False)
     is_null = np.append(column.is_null().to_numpy(zero_copy_only=False), False)
     return pa.array(np.append(0, np.cumsum(sizes)), kind, mask=is_null)
@@ -208,14 +208,14 @@ def _begins(group: Any) -> int:
 
 
 def columns_of(table: Table) -> pa.Schema:
-    """The table's columns, with the types that scans have."""
+    """Return the table's columns with the types of scans."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return pa.schema([small(field) for field in schema_to_pyarrow(table.schema(), include_field_ids=False)])
 
 
 def small(field: pa.Field) -> pa.Field:
-    """The column with 32-bit lengths instead of 64-bit ones, also within it."""
+    """Return the column with 32-bit instead of 64-bit lengths, also within it."""
     return pa.field(field.name, _small(field.type), field.nullable)
 
 
@@ -226,7 +226,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
     if types.is_large_binary(kind):
         return pa.binary()
     if types.is_struct(kind):
-        return pa.struct([small(one) for one in kind])
+        return pa.struct([small(child) for child in kind])
     if types.is_large_list(kind) or types.is_list(kind):
         return pa.list_(small(kind.value_field))
     if types.is_map(kind):
@@ -239,9 +239,9 @@ def columns_named(table: Table) -> list[str]:
 
 
 def has_one_name_each(metadata: TableMetadata) -> bool:
-    """Whether each column that the table has had since its first schema is there under the same name and type, and no
-    other had that name, so that reading its files by name gives the table's values. Not if a schema was forgotten, or
-    files may have names of their own."""
+    """Return whether reading the table's files by column name gives the table's values: each column that it has had
+    since its first schema still has the same name and type, and no other column had that name. False if schemas were
+    forgotten, or files may have other names."""
     from pyiceberg.schema import sanitize_column_names
 
     def columns(schema: Schema) -> dict[int, tuple[str, str]]:
@@ -252,47 +252,47 @@ def has_one_name_each(metadata: TableMetadata) -> bool:
         }
 
     schema = metadata.schema()
-    if {one.schema_id for one in metadata.schemas} != set(range(len(metadata.schemas))):
+    if {old.schema_id for old in metadata.schemas} != set(range(len(metadata.schemas))):
         return False
     if metadata.name_mapping() is not None or sanitize_column_names(schema) != schema:
         return False
     if any(field.initial_default is not None for field in map(schema.find_field, schema.field_ids)):
         return False
-    now = columns(schema)
-    return all(columns(one).items() <= now.items() for one in metadata.schemas)
+    current = columns(schema)
+    return all(columns(old).items() <= current.items() for old in metadata.schemas)
 
 
 def files_of(table: Table, snapshot: int | None = None) -> list[FileScanTask]:
-    """What a snapshot names, its newest if none is given."""
-    with reaching(STORAGE):
+    """Return the files of a snapshot, by default the newest."""
+    with mapped_errors(STORAGE):
         return list(table.scan(snapshot_id=snapshot).plan_files())
 
 
 def window(table: Table, snapshot: int, segment: int, low: int, high: int) -> pa.Table:
-    """A snapshot's rows of one segment of the stream, from an offset to another, in no order."""
+    """Return a snapshot's rows of one segment within a range of offsets, unordered."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
     names = columns_named(table)
     of_segment = EqualTo("_segment_id", segment)
-    wanted = And(of_segment, GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
-    with reaching(STORAGE):
-        files = list(table.scan(row_filter=wanted, snapshot_id=snapshot).plan_files())
-    whole = [FilePiece(file, 0, None) for file in files]
+    condition = And(of_segment, GreaterThanOrEqual("_offset", low), LessThan("_offset", high))
+    with mapped_errors(STORAGE):
+        files = list(table.scan(row_filter=condition, snapshot_id=snapshot).plan_files())
+    pieces = [FilePiece(file, 0, None) for file in files]
 
     def is_within(segment_id: str, offset: str) -> Any:
         at = pc.field(offset)
         return (pc.field(segment_id) == segment) & (at >= low) & (at < high)
 
-    batches = list(TableFiles.of(table).read(whole, names, is_within))
+    batches = list(TableFiles.of(table).read(pieces, names, is_within))
     if not batches:
         return columns_of(table).empty_table()
-    return pa.concat_tables([pa.Table.from_batches([one]) for one in batches], promote_options="permissive")
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="permissive")
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """What it takes to read a table's files in any process: its columns through all changes, and how its storage is
-    reached, credentials included."""
+    """All that is needed to read a table's files in any process: its columns through all changes, and its storage's
+    address and credentials."""
 
     metadata: TableMetadata
     location: str
@@ -300,7 +300,7 @@ class TableFiles:
 
     @classmethod
     def of(cls, table: Table) -> TableFiles:
-        """Without its snapshots, of which there may be thousands."""
+        """Return the files of a table, without its (possibly thousands of) snapshots."""
         lists: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": []}
         slim = table.metadata.model_copy(update=lists | {"refs": {}, "current_snapshot_id": None})
         return cls(slim, table.metadata_location, dict(table.io.properties))
@@ -310,11 +310,11 @@ class TableFiles:
         return {field.name for field in self.metadata.schema().fields}
 
     def read(
-        self, pieces: Sequence[FilePiece], names: Sequence[str], wanted: Condition | None = None
+        self, pieces: Sequence[FilePiece], names: Sequence[str], condition: Condition | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these pieces, with these columns; those alone that are wanted, of whole files.
+        """Yield the rows of these pieces, with these columns; with a condition, only matching rows of whole files.
 
-        LakeStoppedError for a damaged file; UnavailableError, with its name, for one that is gone.
+        LakeStoppedError for a damaged file; UnavailableError, with its name, for a missing one.
         """
         from pyiceberg.io import load_file_io
 
@@ -323,13 +323,13 @@ class TableFiles:
 
         def fetched(piece: FilePiece) -> list[pa.RecordBatch]:
             try:
-                with reaching(STORAGE):
-                    return list(rows_of(piece, self.metadata, io, schema, wanted))
-            except Exception as error:  # whatever damage leads to
-                found = wrong_file(io, piece.file)
-                if found is None:
+                with mapped_errors(STORAGE):
+                    return list(rows_of(piece, self.metadata, io, schema, condition))
+            except Exception as error:  # damage may raise anything
+                problem = file_error(io, piece.file)
+                if problem is None:
                     raise
-                raise found from error
+                raise problem from error
 
         waiting: deque[Future[list[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(LAKE_READ_AHEAD, "nadi lake") as pool:
@@ -341,5 +341,5 @@ class TableFiles:
                 while waiting:
                     yield from waiting.popleft().result()
             finally:
-                for one in waiting:
-                    one.cancel()
+                for future in waiting:
+                    future.cancel()

@@ -1,5 +1,5 @@
-"""Standing queries: stored queries that each event is matched with as it comes, and their hits in a stream.
+"""Standing queries: stored queries that are matched with each new event; their hits go to a stream.
 
-`records` are the queries as they are kept, and how far the stream is matched with which; `matching` finds those that an
-event fits by an index of them; `matcher` does it for what comes and what came before; `catalog` is for users.
+`records` stores the queries and the progress of matching; `query_index` finds the queries that an event matches;
+`matcher` matches new and older events; `catalog` is the users' API.
 """

@@ -1,4 +1,4 @@
-"""The standing queries of a scope's streams: made, added, listed, removed, stopped, dropped."""
+"""The standing queries of a scope's streams: create, add, list, remove, stop, delete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nadi.limits import SEARCH_STANDING_QUERIES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SEARCH_TABLE, check_name
 from nadi.process.members import WorkerInfo, live_members
-from nadi.process.segment_follower import behind_bytes, reaches
+from nadi.process.segment_follower import behind_bytes, progress_at
 from nadi.runtime import REAL
 from nadi.search.definition import Definitions, IndexNotFoundError, full_name
 from nadi.search.fields import by_field, check_format, check_installed, fields_of
@@ -36,16 +36,16 @@ from nadi.search.percolate.records import (
 from nadi.search.query.bound import bind
 from nadi.search.query.parser import parse
 
-_SWEEP_S = 2.0  # how long a removal waits for batches that are begun
+_SWEEP_S = 2.0  # how long a removal waits for begun batches
 _PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class StandingStatus(Displayed):
-    """How far a stream is matched. catching_up: queries that are still in the past; events, hits, unfit: so far, the
-    last those that didn't parse; having: how many events have each field, by its name; gaps: places where data was gone
-    or damaged; reached: all before it is matched, and its hits are written; behind_bytes: from there to the tail, None
-    where that can't be told; matchers: recent reports."""
+    """The progress of matching. catching_up: queries that aren't done with older events; events, hits, unfit: totals,
+    `unfit` of invalid events; having: number of events with each field, by name; gaps: number of gaps of truncated or
+    damaged data; reached: the cut before which all hits are written; behind_bytes: from there to the tail, None if
+    unknown; matchers: recent reports."""
 
     definition: QuerySet
     queries: int
@@ -77,107 +77,112 @@ class StandingQueries:
         format: str | None = None,
         start: StreamCut | str = "tail",
     ) -> QuerySet:
-        """Have a stream's events matched with standing queries, from a cut on; AlreadyExistsError if they are.
+        """Create the set of a stream's standing queries, matched from a cut on; AlreadyExistsError if it has one.
 
-        hits: the stream for hits, `stream` of the same scope or `scope/stream`. fields, format: as for an index, see
-        `Indexes.create`; None takes those of the stream's index.
+        hits: the stream for hits, `stream` of the same scope or `scope/stream`. fields, format: as in `Indexes.create`;
+        None uses the stream's index.
         """
         check_installed()
         if fields is None and format is not None:
-            raise InvalidArgumentError("the format is about fields: give them, too, or neither, for those of the index")
+            raise InvalidArgumentError("format needs fields: pass both, or neither to use the index's")
         if fields is None:
             try:
                 index = await self._definitions.get(stream)
             except IndexNotFoundError:
-                raise InvalidArgumentError(f"{self._scope}/{stream} has no index: say which fields there are") from None
-            made, checked_format = index.fields, index.format
+                raise InvalidArgumentError(f"{self._scope}/{stream} doesn't have an index: pass fields") from None
+            checked_fields, checked_format = index.fields, index.format
         else:
-            made = fields_of(fields)
-            checked_format = check_format(format or "json", made)
+            checked_fields = fields_of(fields)
+            checked_format = check_format(format or "json", checked_fields)
         full = full_name(self._scope, hits)
         if full == f"{self._scope}/{stream}":
-            raise InvalidArgumentError("hits would go to the stream itself: it would never end")
+            raise InvalidArgumentError("hits can't go to the matched stream: name another stream")
         cut = await self._definitions.cut(stream, start)
         await self._definitions.manager.stream_info(*full.split("/"))
-        found = QuerySet(stream, uuid.uuid4().hex, checked_format, made, full, REAL.now_ms())
-        progress = MatcherProgress.started(await reaches(self._definitions.stores, self._scope, cut))
+        query_set = QuerySet(stream, uuid.uuid4().hex, checked_format, checked_fields, full, REAL.now_ms())
+        progress = MatcherProgress.started(await progress_at(self._definitions.stores, self._scope, cut))
         await self._definitions.catalog.prepare()
-        records = MatcherRecords(self._definitions, found)
+        records = MatcherRecords(self._definitions, query_set)
         await records.progress().create(progress)
         try:
-            await self._sets.create(stream, found)
+            await self._sets.create(stream, query_set)
         except AlreadyExistsError:
             await records.drop()
             raise
-        return found
+        return query_set
 
     async def get(self, stream: str) -> QuerySet:
-        """Return the set of a stream's standing queries; NotFoundError if it has none."""
+        """Return the set of a stream's standing queries; NotFoundError if it doesn't exist."""
         return await self._sets.get(stream)
 
     async def add(
         self, stream: str, queries: Mapping[str, str], *, since: StreamCut | str | None = None
     ) -> builtins.list[StandingQuery]:
-        """Add queries, by name, as one group: all or none. AlreadyExistsError if a name is taken; StreamRemadeError if
-        the stream isn't the one that the set was made for.
+        """Add queries, by name, as one group: all or none. AlreadyExistsError if a name is taken; StreamRecreatedError
+        if the stream isn't the set's.
 
-        since: the cut, or what `StreamCuts.named` makes one of, from which on events count: they are matched with what
-        came before, and then go on with what comes, each event once. None: what comes after they are added.
+        since: the cut, or an argument of `StreamCuts.named`, from which events count: older events are matched first,
+        then new ones, each once. None: events after the call.
         """
-        found = await self.get(stream)
+        query_set = await self.get(stream)
         if not queries:
             return []
-        records = MatcherRecords(self._definitions, found)
+        records = MatcherRecords(self._definitions, query_set)
         changes = records.progress()
         await records.check_stream(await changes.get())
         cut = None if since is None else await self._definitions.cut(stream, since)
         group, text_of_cut, now_ms = uuid.uuid4().hex, "" if cut is None else cut.as_text(), REAL.now_ms()
-        made = []
+        added = []
         for name, text in queries.items():
             check_name("standing query", name)
             parsed = parse(text)
             if parsed.since is not None or parsed.until is not None:
-                raise InvalidArgumentError(f"standing query {name}: say with `since` where it begins; it has no end")
-            bind(parsed.node, found.fields)
-            made.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now_ms))
-        if len(made) > SEARCH_STANDING_QUERIES:  # before any is stored
-            raise InvalidArgumentError(f"a stream has at most {SEARCH_STANDING_QUERIES:,} standing queries")
+                raise InvalidArgumentError(
+                    f"standing query {name}: _since and _until aren't allowed; pass `since` instead"
+                )
+            bind(parsed.node, query_set.fields)
+            added.append(StandingQuery(name, uuid.uuid4().hex, text, group, text_of_cut, now_ms))
+        if len(added) > SEARCH_STANDING_QUERIES:  # before any is stored
+            raise InvalidArgumentError(
+                f"the limit is {SEARCH_STANDING_QUERIES:,} standing queries per stream: add fewer"
+            )
         past = (
-            None if cut is None else MatcherProgress.started(await reaches(self._definitions.stores, self._scope, cut))
+            None
+            if cut is None
+            else MatcherProgress.started(await progress_at(self._definitions.stores, self._scope, cut))
         )
-        await add_group(records, changes, made, past)
-        return made
+        await add_group(records, changes, added, past)
+        return added
 
     async def list(self, stream: str) -> builtins.list[StandingQuery]:
-        """Return a stream's standing queries, by name; without those that `unreadable` tells."""
+        """Return a stream's standing queries, by name, without unreadable ones."""
         return (await self.list_with_unreadable(stream))[0]
 
     async def unreadable(self, stream: str) -> builtins.list[Unreadable]:
-        """Return the queries of a stream that are damaged, or of a newer nadi. Matchers don't go on without them; they
-        can be removed."""
+        """Return the queries of a stream that are damaged or of a newer nadi. Matchers wait until they are removed."""
         return (await self.list_with_unreadable(stream))[1]
 
     async def list_with_unreadable(self, stream: str) -> tuple[builtins.list[StandingQuery], builtins.list[Unreadable]]:
-        """Return both, what `list` returns and what `unreadable` does, by one walk through the table."""
+        """Return the results of `list` and `unreadable` from one pass over the table."""
         records = MatcherRecords(self._definitions, await self.get(stream))
-        kept, unreadable = await records.sorted_out()
-        bad = [Unreadable(one.name.partition("/")[0], one.problem) for one in unreadable]
-        return _added(kept, await records.progress().get()), bad
+        stored, unreadable = await records.queries_and_unreadable()
+        bad = [Unreadable(item.name.partition("/")[0], item.problem) for item in unreadable]
+        return _added(stored, await records.progress().get()), bad
 
     async def remove(self, stream: str, names: Iterable[str]) -> None:
-        """Remove some queries; NotFoundError if one isn't there. Their hits stay."""
-        found = await self.get(stream)
-        records = MatcherRecords(self._definitions, found)
+        """Remove queries; NotFoundError if one doesn't exist. Their hits stay."""
+        query_set = await self.get(stream)
+        records = MatcherRecords(self._definitions, query_set)
         changes = records.progress()
-        wanted = dict.fromkeys([names] if isinstance(names, str) else names)
-        kept, unreadable = await records.sorted_out()
-        known = {one.name: one.id for one in _added(kept, await changes.get())}
-        bad = [one.name for one in unreadable if one.name.partition("/")[0] in wanted]
-        missing = wanted.keys() - known.keys() - {key.partition("/")[0] for key in bad}
+        requested = dict.fromkeys([names] if isinstance(names, str) else names)
+        stored, unreadable = await records.queries_and_unreadable()
+        known = {item.name: item.id for item in _added(stored, await changes.get())}
+        bad = [item.name for item in unreadable if item.name.partition("/")[0] in requested]
+        missing = requested.keys() - known.keys() - {key.partition("/")[0] for key in bad}
         if missing:
-            raise NotFoundError(f"{self._scope}/{stream} has no standing query {min(missing)!r}")
+            raise NotFoundError(f"{self._scope}/{stream} doesn't have a standing query {min(missing)!r}")
         await records.forget(bad)
-        ids = [known[name] for name in wanted if name in known]
+        ids = [known[name] for name in requested if name in known]
         await changes.change(lambda newest: None if newest.removed.keys() >= set(ids) else newest.without(ids))
         until = time.monotonic() + _SWEEP_S
         await sweep(records, changes)
@@ -187,22 +192,22 @@ class StandingQueries:
             await sweep(records, changes)
 
     async def status(self, stream: str) -> StandingStatus:
-        """Return how far a stream is matched; StreamRemadeError if it isn't the one that the set was made for."""
-        found = await self.get(stream)
-        records = MatcherRecords(self._definitions, found)
-        all_kept, unreadable = await records.sorted_out()
+        """Return the progress of matching; StreamRecreatedError if the stream isn't the set's."""
+        query_set = await self.get(stream)
+        records = MatcherRecords(self._definitions, query_set)
+        stored, unreadable = await records.queries_and_unreadable()
         progress = await records.progress().get()
         await records.check_stream(progress)
-        queries = _added(all_kept, progress)
+        queries = _added(stored, progress)
         reached = StreamCut(self._scope, stream, progress.done_positions())
         return StandingStatus(
-            found,
+            query_set,
             len(queries) + len(unreadable),
-            sum(1 for one in queries if one.group in progress.catching_up),
+            sum(1 for query in queries if query.group in progress.catching_up),
             progress.events,
             progress.hits,
             progress.unfit,
-            by_field(found.fields, progress.having),
+            by_field(query_set.fields, progress.having),
             progress.gaps,
             reached,
             await behind_bytes(self._definitions.manager, reached),
@@ -210,20 +215,20 @@ class StandingQueries:
         )
 
     async def stop(self, stream: str, *, is_stopped: bool = True) -> None:
-        """Have a stream's matchers end; `nadi.search.match` goes on where they were."""
-        await self._sets.change(stream, lambda found: replace(found, is_stopped=is_stopped))
+        """Stop a stream's matchers; `nadi.search.match` resumes at their positions."""
+        await self._sets.change(stream, lambda query_set: replace(query_set, is_stopped=is_stopped))
 
     async def drop(self, stream: str) -> None:
         """Delete a stream's standing queries; their hits stay."""
         try:
-            found = await self.get(stream)
+            query_set = await self.get(stream)
         except ProtocolError:
             await drop_unreadable(self._definitions, stream)
             return
         await self._sets.delete(stream)
-        await MatcherRecords(self._definitions, found).drop()
+        await MatcherRecords(self._definitions, query_set).drop()
 
 
-def _added(kept: Iterable[StandingQuery], progress: MatcherProgress) -> builtins.list[StandingQuery]:
-    """Those that count, or will."""
-    return [one for one in kept if progress.has(one.group) and one.id not in progress.removed]
+def _added(stored: Iterable[StandingQuery], progress: MatcherProgress) -> builtins.list[StandingQuery]:
+    """Return the queries that count now or while they catch up."""
+    return [query for query in stored if progress.has(query.group) and query.id not in progress.removed]

@@ -1,9 +1,9 @@
-"""Which of many queries an event fits, without asking each.
+"""Finds the queries that an event matches without evaluating all of them.
 
-A query that needs a word, a keyword, a number to be there can only fit events that have it: its *anchor*. Of several
-that it needs, the anchor is the one that is rarest in the events seen so far; of alternatives each has one. An event's
-values are looked up among the anchors, and only the queries found are asked. Those without any, as of ranges or
-prefixes alone, are asked about each event.
+A query that requires a word, a keyword or a number can only match events with it: its *anchor*. Of several required
+values, the anchor is the rarest in the events seen so far; each alternative has an anchor. An event's
+values are looked up among the anchors, and only the queries found are evaluated. Queries without anchors, such as
+ranges or prefixes alone, are evaluated for each event.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _position = lru_cache(100_000)(key_position)
 
 
 class StandingHit(msgspec.Struct, frozen=True):
-    """An event that a standing query fits. query: its name; segment, offset: where the event is; event: as it is in its
-    stream, JSON within the JSON, or a text; None where it is large: then it has to be read there."""
+    """A hit of a standing query. query: its name; segment, offset: the event's position; event: JSON or text, as in its
+    stream, or None if it is large: read it there."""
 
     query: str
     segment: str
@@ -39,7 +39,7 @@ class StandingHit(msgspec.Struct, frozen=True):
 
 
 class MatchCounts(NamedTuple):
-    """Of a batch. hits, unfit: see `Progress`."""
+    """Counts of a batch. hits, unfit: see `MatcherProgress`."""
 
     events: int = 0
     hits: int = 0
@@ -56,37 +56,37 @@ NO_COUNTS = MatchCounts()
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Hits of a segment's events, by event, in order."""
+    """The hits of a segment's events, by event, in order."""
 
     segment_id: int
     hits: list[list[NumberedEvent]]
     counts: MatchCounts
 
 
-Anchor: TypeAlias = tuple[int, Value]  # a field, and what is in it
-_OFTEN_ASKED = 0.25  # of an event, that a query's anchor makes as rare as if it were in none
+Anchor: TypeAlias = tuple[int, Value]  # a field and its value
+_OFTEN_ASKED = 0.25  # cost of a query of the anchor, in events with its value
 
 
 class Subject:
-    """An event as queries see it: by field, what is in it; of texts their words, and also in order."""
+    """An event's values by field; of texts the words, also in order."""
 
-    __slots__ = ("found", "texts")
+    __slots__ = ("texts", "values")
 
     def __init__(self, values: Values, fields: tuple[Field, ...]) -> None:
-        self.found: dict[int, set[Value]] = {}
+        self.values: dict[int, set[Value]] = {}
         self.texts: dict[int, list[list[str]]] = {}
         for number, value in values:
             kind = fields[number].kind
             if kind == "text":
                 words = words_in(str(value))
                 self.texts.setdefault(number, []).append(words)
-                self.found.setdefault(number, set()).update(words)
+                self.values.setdefault(number, set()).update(words)
             elif kind == "facet":
                 path = str(value)
                 ends = [at for at, char in enumerate(path) if char == "/" and at]
-                self.found.setdefault(number, set()).update(path[:end] for end in (*ends, len(path)))
+                self.values.setdefault(number, set()).update(path[:end] for end in (*ends, len(path)))
             else:
-                self.found.setdefault(number, set()).add(value)
+                self.values.setdefault(number, set()).add(value)
 
 
 Fits: TypeAlias = Callable[[Subject], bool]
@@ -94,7 +94,7 @@ _NOTHING: frozenset[Value] = frozenset()
 
 
 class Query:
-    """A query that is bound to fields: whether an event fits, and what an event needs to have for that."""
+    """A query bound to fields: `fits` evaluates it for an event."""
 
     __slots__ = ("bound", "fits")
 
@@ -103,7 +103,7 @@ class Query:
 
 
 class Matcher:
-    """Queries by their ids. seen: how often what is in events was seen, as far as is known; few suffice."""
+    """Queries by id, indexed by anchor. seen: the number of sampled events with each value; a small sample suffices."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Matcher:
         self._read, self._form, self._fields = reader_of(form, fields), form, fields
         self._by_anchor: dict[int, dict[Value, list[tuple[str, Fits]]]] = {}
         self._always: list[tuple[str, Fits]] = []
-        known, asked = seen or {}, Counter[Anchor]()
+        known, query_counts = seen or {}, Counter[Anchor]()
 
         def cost(anchor: Anchor) -> float:
-            """How often it would have its queries asked. Long words are rare, where nothing else is known, and what few
-            queries ask for is cheap."""
+            """Estimate how often its queries are evaluated. Without samples, long words count as rare; anchors with few
+            queries are cheap."""
             length = len(anchor[1]) if isinstance(anchor[1], str) else 8
-            return known.get(anchor, 0) + _OFTEN_ASKED * asked[anchor] + 1 / (1 + length)
+            return known.get(anchor, 0) + _OFTEN_ASKED * query_counts[anchor] + 1 / (1 + length)
 
         for name, query in queries.items():
             anchors = _cover(query.bound, cost)
@@ -131,33 +131,33 @@ class Matcher:
             for anchor in anchors:
                 field, value = anchor
                 self._by_anchor.setdefault(field, {}).setdefault(value, []).append((name, query.fits))
-                asked[anchor] += 1
+                query_counts[anchor] += 1
 
     @property
     def unanchored(self) -> int:
         return len(self._always)
 
     def subject(self, data: bytes) -> Subject:
-        """UnfitError for an event that doesn't parse."""
+        """Return an event's values; UnfitError if it doesn't parse."""
         return Subject(self._read(data), self._fields)
 
     def matched(self, subject: Subject) -> list[str]:
-        found: list[str] = []
+        matched: list[str] = []
         several = False
         for field, anchors in self._by_anchor.items():
-            values = subject.found.get(field)
+            values = subject.values.get(field)
             if values is None:
                 continue
             for value in values:
                 if value in anchors:
-                    found += [name for name, fits in anchors[value] if fits(subject)]
+                    matched += [name for name, fits in anchors[value] if fits(subject)]
                     several = True
         if self._always:
-            found += [name for name, fits in self._always if fits(subject)]
-        return sorted(set(found)) if several else sorted(found)
+            matched += [name for name, fits in self._always if fits(subject)]
+        return sorted(set(matched)) if several else sorted(matched)
 
     def match(self, name: str, segment_id: int, blocks: Sequence[EventBlock]) -> Matched:
-        """The hits of events of the segment with that name. Blocks; call it in a thread."""
+        """Return the hits of a segment's events. Blocks; call it in a thread."""
         hits: list[list[NumberedEvent]] = []
         events = unfit = 0
         having = [0] * len(self._fields)
@@ -169,7 +169,7 @@ class Matcher:
                 except UnfitError:
                     unfit += 1
                     continue
-                for field in subject.found:
+                for field in subject.values:
                     having[field] += 1
                 if queries := self.matched(subject):
                     hits.append(_hits(queries, self._form, name, offset, data))
@@ -187,7 +187,7 @@ def _hits(queries: Sequence[str], form: Format, name: str, offset: int, data: by
 
 
 def _cover(bound: Bound, cost: Callable[[Anchor], float]) -> set[Anchor] | None:
-    """What an event must have one of, to fit; None where that can't be said."""
+    """Return values one of which a matching event must have; None if it needn't have any."""
     match bound:
         case Has(field, value):
             return {(field, value)}
@@ -208,40 +208,40 @@ def _cover(bound: Bound, cost: Callable[[Anchor], float]) -> set[Anchor] | None:
 def _compiled(bound: Bound) -> Fits:
     match bound:
         case Has(field, value):
-            return lambda one: value in one.found.get(field, _NOTHING)
+            return lambda subject: value in subject.values.get(field, _NOTHING)
         case Follow(field, words):
-            return lambda one: _follow(one, field, words)
+            return lambda subject: _follow(subject, field, words)
         case Close(field, words, apart):
-            return lambda one: _close(one, field, words, apart)
+            return lambda subject: _close(subject, field, words, apart)
         case Starts(field, prefix):
-            return lambda one: any(str(value).startswith(prefix) for value in one.found.get(field, _NOTHING))
+            return lambda subject: any(str(value).startswith(prefix) for value in subject.values.get(field, _NOTHING))
         case Between():
             return _between(bound)
         case And(parts):
             every = tuple(map(_compiled, parts))
-            return lambda one: all(fits(one) for fits in every)
+            return lambda subject: all(fits(subject) for fits in every)
         case Or(parts):
             some = tuple(map(_compiled, parts))
-            return lambda one: any(fits(one) for fits in some)
+            return lambda subject: any(fits(subject) for fits in some)
         case Not(part):
             excluded = _compiled(part)
-            return lambda one: not excluded(one)
+            return lambda subject: not excluded(subject)
 
 
 def _follow(subject: Subject, field: int, words: tuple[str, ...]) -> bool:
-    found = subject.found.get(field, _NOTHING)
-    if not all(word in found for word in words):
+    present = subject.values.get(field, _NOTHING)
+    if not all(word in present for word in words):
         return False
-    wanted, count = list(words), len(words)
-    return any(text[at : at + count] == wanted for text in subject.texts[field] for at in range(len(text) - count + 1))
+    phrase, count = list(words), len(words)
+    return any(text[at : at + count] == phrase for text in subject.texts[field] for at in range(len(text) - count + 1))
 
 
 def _close(subject: Subject, field: int, words: tuple[str, str], apart: int) -> bool:
-    found = subject.found.get(field, _NOTHING)
-    if not all(word in found for word in words):
+    present = subject.values.get(field, _NOTHING)
+    if not all(word in present for word in words):
         return False
     at = 0
-    last: dict[str, int] = {}  # where each of the two was last
+    last: dict[str, int] = {}  # last position of each word
     first, second = words
     for text in subject.texts[field]:
         for word in text:
@@ -251,7 +251,7 @@ def _close(subject: Subject, field: int, words: tuple[str, str], apart: int) -> 
                     return True
                 last[word] = at
             at += 1
-        at += 1  # between the values of a list lies one word more, as in the index
+        at += 1  # a gap of one between the values of a list, as in the index
     return False
 
 
@@ -264,8 +264,10 @@ def _between(bound: Between) -> Fits:
             return False
         return high is None or bool(value <= high if bound.with_high else value < high)  # type: ignore[operator]
 
-    return lambda one: any(map(is_within, one.found.get(bound.field, _NOTHING)))
+    return lambda subject: any(map(is_within, subject.values.get(bound.field, _NOTHING)))
 
 
 def counted(subjects: Iterable[Subject]) -> Counter[Anchor]:
-    return Counter((field, value) for one in subjects for field, values in one.found.items() for value in values)
+    return Counter(
+        (field, value) for subject in subjects for field, values in subject.values.items() for value in values
+    )

@@ -1,2 +1,2 @@
-"""The query language: text to a tree (`parser`), the tree bound to an index's fields, and that as a query of tantivy's
-(`bound`). Standing queries are matched by the same bound tree."""
+"""The query language: parses text to a tree (`parser`), binds the tree to an index's fields, and translates it to a
+query of tantivy (`bound`). Standing queries evaluate the same bound tree."""

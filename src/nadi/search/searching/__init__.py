@@ -1,2 +1,2 @@
-"""Queries: `local` has the newest shards as one index of tantivy's, `pages` asks it for the hits of a page, `searching`
-gets their events from the stream, with excerpts."""
+"""Answers queries: `shard_cache` opens the newest shards as one tantivy index, `pages` gets a page's hits from it,
+`index_search` reads their events from the stream and makes excerpts."""

@@ -1,4 +1,4 @@
-"""Asks an index: hits with their events and excerpts of them, counts, and whether it has come as far as a cut."""
+"""Searches an index: hits with events and excerpts, counts, and waiting until the index reaches a cut."""
 
 from __future__ import annotations
 
@@ -40,56 +40,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt(Displayed):
-    """found: where words that were asked for begin and end in `text`."""
+    """Part of a text. found: the ranges in `text` of the query's words."""
 
     text: str
     found: tuple[tuple[int, int], ...]
 
     def marked(self, before: str, after: str) -> str:
-        """The text with something before and after each word that was found.
+        """Return the text with strings before and after each word found.
 
         >>> Excerpt("no error here", ((3, 8),)).marked("*", "*")
         'no *error* here'
         """
-        made, at = [], 0
+        pieces, at = [], 0
         for start, end in self.found:
-            made += [self.text[at:start], before, self.text[start:end], after]
+            pieces += [self.text[at:start], before, self.text[start:end], after]
             at = end
-        return "".join([*made, self.text[at:]])
+        return "".join([*pieces, self.text[at:]])
 
 
 class Words:
-    """The words of a field that a query asks for, not those that it excludes."""
+    """The words of a field that a query requires, without excluded ones."""
 
     def __init__(self, bound: Bound, field: int) -> None:
-        found = [one for one in leaves(bound, excluded=False) if one.field == field]
-        self._words = {one.value for one in found if isinstance(one, Has)}
-        self._words |= {word for one in found if isinstance(one, Follow | Close) for word in one.words}
-        self._prefixes = tuple(one.prefix for one in found if isinstance(one, Starts))
+        own = [leaf for leaf in leaves(bound, excluded=False) if leaf.field == field]
+        self._words = {leaf.value for leaf in own if isinstance(leaf, Has)}
+        self._words |= {word for leaf in own if isinstance(leaf, Follow | Close) for word in leaf.words}
+        self._prefixes = tuple(leaf.prefix for leaf in own if isinstance(leaf, Starts))
 
     def excerpt(self, text: str) -> Excerpt:
-        """The best part of a text; its start if none of the words is there."""
-        places = [
+        """Return the best part of a text, or its start if it has none of the words."""
+        ranges = [
             (token.char_offset_from, token.char_offset_to)
             for token in analyzer().pre_tokenize(text).tokens
             if token.text in self._words or (self._prefixes and token.text.startswith(self._prefixes))
         ]
         if len(text) <= SEARCH_SNIPPET_CHARS:
-            return Excerpt(text, tuple(places))
-        start = _best_start(text, places)
+            return Excerpt(text, tuple(ranges))
+        start = _best_start(text, ranges)
         end = min(start + SEARCH_SNIPPET_CHARS, len(text))
         return Excerpt(
-            text[start:end], tuple((low - start, high - start) for low, high in places if start <= low and high <= end)
+            text[start:end], tuple((low - start, high - start) for low, high in ranges if start <= low and high <= end)
         )
 
 
-def _best_start(text: str, places: list[tuple[int, int]]) -> int:
-    """Where a part begins that has the most of these places, a little before the first of them, at a word's start."""
+def _best_start(text: str, ranges: list[tuple[int, int]]) -> int:
+    """Return where to start a part with the most of these ranges, a little before the first, at a word's start."""
     best = (0, 0)
     last = 0
-    for number, (start, _) in enumerate(places):
+    for number, (start, _) in enumerate(ranges):
         last = max(last, number)
-        while last + 1 < len(places) and places[last + 1][1] - start <= SEARCH_SNIPPET_CHARS * 3 // 4:
+        while last + 1 < len(ranges) and ranges[last + 1][1] - start <= SEARCH_SNIPPET_CHARS * 3 // 4:
             last += 1
         if last + 1 - number > best[0]:
             best = (last + 1 - number, start)
@@ -106,9 +106,8 @@ _ORDERINGS = ("newest", "oldest", "best")
 
 @dataclass(frozen=True, slots=True)
 class Hit(Displayed):
-    """An event that was found. segment_id, offset: where it is; came: when the server took it, at the latest, in the
-    order in which the newest are listed. score: of the best, how well it fits. excerpt: of the text with most of the
-    query's words."""
+    """An event found. segment_id, offset: its position; came: arrival time, an upper limit, by which hits are ordered.
+    score: its relevance, for `best`. excerpt: of the text with most of the query's words."""
 
     data: bytes
     segment_id: int
@@ -120,7 +119,7 @@ class Hit(Displayed):
 
 @dataclass(frozen=True, slots=True)
 class Page(Displayed):
-    """count: of all that fit. next: with which the next page begins; None on the last one."""
+    """A page of hits. count: of all hits. next: the `after` of the next page; None on the last page."""
 
     hits: tuple[Hit, ...]
     count: int
@@ -137,7 +136,7 @@ class _Question:
 
 @checked()
 class Search(Closing):
-    """Queries of one stream's index. cache: the folder for its shards, see `local.cache_folder`."""
+    """Queries of one stream's index. cache: the folder for its shards, see `shard_cache.cache_folder`."""
 
     def __init__(self, definitions: Definitions, definition: IndexDefinition, cache: str | Path | None = None) -> None:
         check_installed()
@@ -146,7 +145,7 @@ class Search(Closing):
         self._local = LocalIndex(definitions, definition, None if cache is None else Path(cache))
         self._scope, self._stream = definitions.scope, definition.stream
         self._cuts = definitions.manager.cuts(self._scope, self._stream)
-        self._kept: LRUCache[int, OpenShards] = LRUCache(SEARCH_KEPT)  # for further pages of the best, by generation
+        self._opened: LRUCache[int, OpenShards] = LRUCache(SEARCH_KEPT)  # by generation, for further pages by `best`
 
     async def query(
         self,
@@ -161,43 +160,44 @@ class Search(Closing):
         wait_for: StreamCut | str | None = None,
         timeout: float = 30.0,
     ) -> Page:
-        """A page of the events that fit a query: the newest first, the oldest, or the best.
+        """Return a page of the events that match a query, the newest, oldest or best first.
 
-        after: the `next` of the page before. since, until: count events from one cut up to another only, each a cut
-        or what `StreamCuts.named` makes one of. keys: only segments that have these routing keys, which may
-        have others, too. wait_for: answer once all that lies before that cut is indexed; RequestTimeoutError after
-        `timeout` seconds.
+        after: the `next` of the page before. since, until: only events between these cuts, each a cut or an argument of
+        `StreamCuts.named`. keys: only segments with these routing keys; they may have others, too. wait_for: wait until
+        all events before that cut are indexed; RequestTimeoutError after `timeout` seconds.
         """
         self._local.check_open()
         if order not in _ORDERINGS:
-            raise InvalidArgumentError(f"hits are listed {', '.join(_ORDERINGS)} first, not {order!r}")
+            raise InvalidArgumentError(f"order must be one of {', '.join(_ORDERINGS)}, not {order!r}")
         if not isinstance(limit, int) or not 0 < limit <= SEARCH_HITS:
-            raise InvalidArgumentError(f"a page has 1 to {SEARCH_HITS:,} hits, not {limit}")
-        asked_for = [str(one) for one in (text, order, since, until, keys)]
-        digest = hashlib.blake2b(repr(asked_for).encode(), digest_size=9).hexdigest()
+            raise InvalidArgumentError(f"limit must be 1 to {SEARCH_HITS:,}, not {limit}")
+        parts = [str(part) for part in (text, order, since, until, keys)]
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=9).hexdigest()
         begin = None if after is None else after_of(after, digest)
         if order == "best" and until is None and parse(text).until is None:
-            until = await self._as_of(begin)
+            until = await self._ranking_cut(begin)
         question = await self._question(text, since, until, keys)
         await self.wait(wait_for, timeout)
-        opened = self._kept.get(begin.generation) if begin is not None and order == "best" else None
+        opened = self._opened.get(begin.generation) if begin is not None and order == "best" else None
         opened = opened or await self._local.newest()
-        asked = await self._asked(question, opened.manifest)
+        tantivy_query = await self._tantivy_query(question, opened.manifest)
         fields, searcher = self.definition.fields, opened.searcher
         if order == "best":
-            found, count = await asyncio.to_thread(best, searcher, asked, limit + 1, begin)
+            hits_found, count = await asyncio.to_thread(best, searcher, tantivy_query, limit + 1, begin)
         else:
             is_newest = order == "newest"
-            found, count = await asyncio.to_thread(listed, searcher, asked, fields, limit + 1, begin, is_newest)
-        shown = fitting(found[:limit])
+            hits_found, count = await asyncio.to_thread(
+                listed, searcher, tantivy_query, fields, limit + 1, begin, is_newest
+            )
+        shown = fitting(hits_found[:limit])
         hits = tuple(await self._hits(question, shown))
-        if len(found) == len(shown):
+        if len(hits_found) == len(shown):
             return Page(hits, count, None)
         last = shown[-1]
         end = After(digest, last.order, last.segment, last.offset)
         if order == "best":
             generation = opened.manifest.generation
-            self._kept[generation] = opened
+            self._opened[generation] = opened
             as_of = "" if question.until is None else question.until.as_text()
             end = replace(end, score=last.score or 0.0, as_of=as_of, generation=generation)
         return Page(hits, count, end.as_text())
@@ -215,7 +215,7 @@ class Search(Closing):
         wait_for: StreamCut | str | None = None,
         timeout: float = 30.0,
     ) -> dict[Any, int]:
-        """How many events fit a query: all of them, as `{"all": …}`, or by a field, see `pages.counted`.
+        """Count the events that match a query: all of them, as `{"all": …}`, or by a field, see `pages.counted`.
 
         since, until, keys, wait_for, timeout: as in `query`.
         """
@@ -223,72 +223,78 @@ class Search(Closing):
         question = await self._question(text, since, until, keys)
         await self.wait(wait_for, timeout)
         opened = await self._local.newest()
-        asked = await self._asked(question, opened.manifest)
-        return await asyncio.to_thread(counted, opened.searcher, asked, self.definition.fields, by, interval_s, limit)
+        tantivy_query = await self._tantivy_query(question, opened.manifest)
+        return await asyncio.to_thread(
+            counted, opened.searcher, tantivy_query, self.definition.fields, by, interval_s, limit
+        )
 
     async def wait(self, cut: StreamCut | str | None, timeout: float = 30.0) -> None:
-        """Return once all that lies before a cut is indexed; RequestTimeoutError after `timeout` seconds."""
-        if (given := await self._cut(cut)) is None:
+        """Wait until all events before a cut are indexed; RequestTimeoutError after `timeout` seconds."""
+        if (target := await self._cut(cut)) is None:
             return
         until = time.monotonic() + timeout
-        limits = await self._limits(given)
+        limits = await self._limits(target)
         manifest = await self._definitions.manifest(self.definition).get()
-        await self._check_same(given, manifest)
+        await self._check_same(target, manifest)
         while True:
-            found = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
-            if has_all(manifest, found):
+            offsets = {reach.segment_id: limits.limit(reach.range) for reach in manifest.segments.values()}
+            if has_all(manifest, offsets):
                 return
             if time.monotonic() >= until:
                 raise RequestTimeoutError(
-                    f"the index of {self._scope}/{self._stream} didn't come as far as the cut within {timeout:g} s: "
-                    "see with `nadi search status` whether an indexer runs"
+                    f"the index of {self._scope}/{self._stream} didn't reach the cut within {timeout:g} s: check with "
+                    "`nadi search status` whether an indexer runs"
                 )
             await asyncio.sleep(min(SEARCH_LOOK_S, max(until - time.monotonic(), 0.0)))
             manifest = await self._definitions.manifest(self.definition).get()
 
     async def reached(self) -> StreamCut:
-        """The cut before which everything is indexed."""
+        """Return the cut before which all events are indexed."""
         manifest = await self._definitions.manifest(self.definition).get()
         return StreamCut(self._scope, self._stream, manifest.positions())
 
     async def hit_cut(self, hit: Hit) -> StreamCut:
-        """A cut that stands at a hit's event, and at the start of the segments that had the other keys then, or of what
-        is left of these keys."""
+        """Return a cut at a hit's event. Segments of other keys are at their starts in the hit's epoch, or at what is
+        left of these keys."""
         epoch = segment_epoch(hit.segment_id)
-        beside = await self._stores.controller.epoch_segments(self._scope, self._stream, epoch)
+        siblings = await self._stores.controller.epoch_segments(self._scope, self._stream, epoch)
         head = await self._cuts.head()
-        ranges = [one for one in await self._definitions.ranges(head) if one.segment_id != hit.segment_id]
+        ranges = [segment for segment in await self._definitions.ranges(head) if segment.segment_id != hit.segment_id]
         positions = {hit.segment_id: hit.offset}
-        for one in beside:
-            if one.segment_id == hit.segment_id:
+        for segment in siblings:
+            if segment.segment_id == hit.segment_id:
                 continue
-            later = [left for left in ranges if left.segment_id >= one.segment_id and share_keys(left, one)]
-            if later and later[0].segment_id != one.segment_id:
-                positions |= {left.segment_id: head.positions[left.segment_id] for left in later}
+            later = [
+                remaining
+                for remaining in ranges
+                if remaining.segment_id >= segment.segment_id and share_keys(remaining, segment)
+            ]
+            if later and later[0].segment_id != segment.segment_id:
+                positions |= {remaining.segment_id: head.positions[remaining.segment_id] for remaining in later}
             elif later:
-                positions[one.segment_id] = max(head.positions[one.segment_id], 0)
+                positions[segment.segment_id] = max(head.positions[segment.segment_id], 0)
             else:
-                positions[one.segment_id] = 0
+                positions[segment.segment_id] = 0
         return StreamCut(self._scope, self._stream, positions)
 
     def close(self) -> None:
-        """Let go of its files."""
-        self._kept.clear()
+        """Remove this process's files."""
+        self._opened.clear()
         self._local.close()
 
     async def discard(self) -> None:
-        """Remove what this machine has of an index that was dropped."""
+        """Delete this machine's copy of a deleted index."""
         self.close()
         await self._local.discard()
 
-    # --- what is asked ------------------------------------------------------------------------
+    # --- questions ------------------------------------------------------------------------
 
-    async def _as_of(self, begin: After | None) -> StreamCut | None:
-        """The cut as of which the best are listed; None where all of a sealed stream is indexed."""
+    async def _ranking_cut(self, begin: After | None) -> StreamCut | None:
+        """Return the cut up to which the best hits are ranked; None if a sealed stream is indexed completely."""
         if begin is not None:
-            found = StreamCut.from_text(begin.as_of) if begin.as_of else None
-            check_cut(found, self._scope, self._stream)
-            return found
+            cut = StreamCut.from_text(begin.as_of) if begin.as_of else None
+            check_cut(cut, self._scope, self._stream)
+            return cut
         reached = await self.reached()
         return reached if reached.positions else None
 
@@ -296,28 +302,28 @@ class Search(Closing):
         self, text: str, since: StreamCut | str | None, until: StreamCut | str | None, keys: Sequence[str] | None
     ) -> _Question:
         parsed = parse(text)
-        for name, given, said in (("since", since, parsed.since), ("until", until, parsed.until)):
-            if given is not None and said is not None:
-                raise InvalidArgumentError(f"the query says _{name}: already: leave one out")
-        found = tuple(several_texts(keys, "routing keys")) if keys is not None else None
-        for key in found or ():
+        for name, argument, in_query in (("since", since, parsed.since), ("until", until, parsed.until)):
+            if argument is not None and in_query is not None:
+                raise InvalidArgumentError(f"{name} is also given in the query as _{name}: remove one")
+        routing_keys = tuple(several_texts(keys, "routing keys")) if keys is not None else None
+        for key in routing_keys or ():
             check_text(key, "a routing key")
         return _Question(
             bind(parsed.node, self.definition.fields),
             await self._cut(since if since is not None else parsed.since),
             await self._cut(until if until is not None else parsed.until, end=True),
-            found,
+            routing_keys,
         )
 
-    async def _cut(self, given: StreamCut | str | None, *, end: bool = False) -> StreamCut | None:
-        if isinstance(given, str):
-            check_text(given, "a place")
-            return await self._cuts.named(given, end=end)
-        check_cut(given, self._scope, self._stream)
-        return given
+    async def _cut(self, cut: StreamCut | str | None, *, end: bool = False) -> StreamCut | None:
+        if isinstance(cut, str):
+            check_text(cut, "a cut")
+            return await self._cuts.named(cut, end=end)
+        check_cut(cut, self._scope, self._stream)
+        return cut
 
-    async def _asked(self, question: _Question, manifest: ShardManifest) -> Query:
-        """The question to tantivy: what fits, less what lies outside of the bounds, or before the stream's head."""
+    async def _tantivy_query(self, question: _Question, manifest: ShardManifest) -> Query:
+        """Return tantivy's query without events outside the bounds or before the stream's head."""
         head = await self._cuts.head()
         await self._check_same(head, manifest)
         lows = [await self._limits(cut) for cut in (head, question.since) if cut is not None]
@@ -326,7 +332,7 @@ class Search(Closing):
         return within(translated(question.bound, fields), fields, manifest, lows, high, question.keys)
 
     async def _check_same(self, cut: StreamCut, manifest: ShardManifest) -> None:
-        """StreamRemadeError, if the index is that of an earlier stream of that name; which has none of the segments."""
+        """Raise StreamRecreatedError if the index is of an earlier stream, which shares no segments with the cut."""
         if not cut.positions.keys() & manifest.segments.keys():
             await check_same(self._stores, self._scope, self._stream, manifest.segments, REMADE)
 
@@ -335,37 +341,39 @@ class Search(Closing):
 
     # --- answers ------------------------------------------------------------------------------
 
-    async def _hits(self, question: _Question, found: Sequence[Placed]) -> list[Hit]:
-        """With their events; those that were truncated away meanwhile left out."""
+    async def _hits(self, question: _Question, placed: Sequence[Placed]) -> list[Hit]:
+        """Return hits with their events, without events truncated meanwhile."""
         turns = asyncio.Semaphore(SEARCH_HITS_AT_ONCE)
 
-        async def event(one: Placed) -> bytes | None:
+        async def event(hit: Placed) -> bytes | None:
             async with turns:
                 try:
-                    name = segment_name(self._scope, self._stream, one.segment)
-                    blocks = read_segment_range(self._stores, name, one.offset, one.end)
+                    name = segment_name(self._scope, self._stream, hit.segment)
+                    blocks = read_segment_range(self._stores, name, hit.offset, hit.end)
                     (data,) = [data async for block in blocks for data in block.events()]
                 except (TruncatedError, SegmentNotFoundError):
                     return None
                 return data
 
-        events = await asyncio.gather(*map(event, found))
+        events = await asyncio.gather(*map(event, placed))
 
-        def made() -> list[Hit]:
+        def with_events() -> list[Hit]:
             return [
-                Hit(data, one.segment, one.offset, one.came, one.score, self._excerpt(question.bound, data))
-                for one, data in zip(found, events, strict=True)
+                Hit(data, hit.segment, hit.offset, hit.came, hit.score, self._excerpt(question.bound, data))
+                for hit, data in zip(placed, events, strict=True)
                 if data is not None
             ]
 
-        return await asyncio.to_thread(made)
+        return await asyncio.to_thread(with_events)
 
     def _excerpt(self, bound: Bound, data: bytes) -> Excerpt | None:
-        """Of the first text that has one of the words, or of the first text."""
+        """Return the excerpt of the first text with one of the words, or of the first text."""
         fields = self.definition.fields
         try:
             values = reader_of(self.definition.format, fields)(data)
         except UnfitError:
             return None
-        made = [Words(bound, number).excerpt(str(value)) for number, value in values if fields[number].kind == "text"]
-        return next((one for one in made if one.found), made[0] if made else None)
+        excerpts = [
+            Words(bound, number).excerpt(str(value)) for number, value in values if fields[number].kind == "text"
+        ]
+        return next((excerpt for excerpt in excerpts if excerpt.found), excerpts[0] if excerpts else None)

@@ -1,10 +1,10 @@
-"""The hits of a page, and counts, as tantivy gives them; and where a page ends, as a text that the next begins with: it
-stays right whatever is indexed, merged or deleted meanwhile.
+"""Gets the hits of a page, and counts, from tantivy. The end of a page is a text from which the next page continues,
+whatever is indexed, merged or deleted meanwhile.
 
-The newest are listed by their orders, and go on behind the last one. So do the best, by how well they fit, as of one
-cut that the text has with it. Their weights change with each event that is indexed; so whoever made the first page
-keeps the index as it was for the next ones, a few such, and elsewhere two hits that fit about alike may change places
-between two pages.
+The newest hits are listed by their orders and continue after the last order. The best continue after the last score,
+ranked up to one cut, which the text contains. Scores change with each indexed event, so the process that made the first
+page keeps that version of the index open for the next pages (a few versions). In another process, two hits with similar
+scores may change places between two pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Placed(NamedTuple):
-    """Where an event is, and where it ends; order: see `shards.building`. score: of the best, how well it fits."""
+    """An event's position and end; order: see `shards.building`. score: its relevance, for `best`."""
 
     order: int
     segment: int
@@ -47,13 +47,13 @@ class Placed(NamedTuple):
         return -(self.score or 0.0), -self.order, -self.segment, -self.offset
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         return self.segment, self.offset
 
 
 class After(msgspec.Struct, frozen=True, array_like=True):
-    """question: a digest of what was asked. order, segment, offset: of the last hit. Of the best also its score, the
-    cut as of which they are listed, and the generation of the manifest."""
+    """The end of a page. question: a digest of the query and its arguments. order, segment, offset: of the last hit.
+    For `best` also its score, the cut up to which hits are ranked, and the generation of the manifest."""
 
     question: str
     order: _Number = 0
@@ -68,67 +68,67 @@ class After(msgspec.Struct, frozen=True, array_like=True):
 
 
 def after_of(text: str, question: str) -> After:
-    """What `After.as_text` wrote; InvalidArgumentError if it is something else, or of another question."""
+    """Decode `After.as_text`; InvalidArgumentError for other texts, or the page of another query."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        found = msgspec.msgpack.decode(raw, type=After)
+        after = msgspec.msgpack.decode(raw, type=After)
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise InvalidArgumentError(f"{text[:40]!r} is not where a page ended: give the `next` of one") from error
-    if found.question != question:
-        raise InvalidArgumentError("the page is of another query: ask the same, with the same order and bounds")
-    return found
+        raise InvalidArgumentError(f"{text[:40]!r} is not the `next` of a page: pass `next` as `after`") from error
+    if after.question != question:
+        raise InvalidArgumentError("the page is of another query: repeat the same query, order and bounds")
+    return after
 
 
-def fitting(found: Sequence[Placed]) -> Sequence[Placed]:
-    """The first, and those after it with which a page's events have no more bytes than a page may."""
+def fitting(hits: Sequence[Placed]) -> Sequence[Placed]:
+    """Return as many of the first hits as fit in a page's bytes, at least one."""
     size = 0
-    for number, one in enumerate(found):
-        size += one.end - one.offset
+    for number, hit in enumerate(hits):
+        size += hit.end - hit.offset
         if number and size > SEARCH_PAGE_BYTES:
-            return found[:number]
-    return found
+            return hits[:number]
+    return hits
 
 
 _LARGEST = (1 << 63) - 1
 
 
 def listed(
-    searcher: Searcher, asked: Query, fields: tuple[Field, ...], most: int, after: After | None, newest: bool
+    searcher: Searcher, query: Query, fields: tuple[Field, ...], most: int, after: After | None, newest: bool
 ) -> tuple[list[Placed], int]:
-    """The newest, or the oldest, behind where a page ended; and how many there are on all pages.
+    """Return the newest, or oldest, hits after a page's end, and the number of hits on all pages.
 
-    Few events have the same order, if any, and those are listed by their places.
+    The few hits that share an order are listed by position.
     """
     from tantivy import Order
 
-    count = searcher.search(asked, 1).count
-    found: list[Placed] = []
+    count = searcher.search(query, 1).count
+    hits_found: list[Placed] = []
     low, high = 0, _LARGEST
     if after is not None:
-        same = _same(searcher, asked, fields, after.order, newest)
-        place = (after.segment, after.offset)
-        found = [one for one in same if (one.place < place if newest else one.place > place)][:most]
+        same = _same(searcher, query, fields, after.order, newest)
+        position = (after.segment, after.offset)
+        hits_found = [hit for hit in same if (hit.position < position if newest else hit.position > position)][:most]
         low, high = (0, after.order - 1) if newest else (after.order + 1, _LARGEST)
-    left = most - len(found)
-    if left and low <= high:
-        rest = asked if after is None else _within(asked, fields, low, high)
+    missing = most - len(hits_found)
+    if missing and low <= high:
+        page_query = query if after is None else _within(query, fields, low, high)
         direction = Order.Desc if newest else Order.Asc
-        hits = searcher.search(rest, left, count=False, order_by_field=ORDER, order=direction).hits
-        some = _placed(searcher, [address for _, address in hits])
-        if len(some) == left:  # the last may be some of those with one order
-            last = some[-1].order
-            some = [one for one in some if one.order != last] + _same(searcher, asked, fields, last, newest)
-        found += sorted(some, reverse=newest)[:left]
-    return found, count
+        hits = searcher.search(page_query, missing, count=False, order_by_field=ORDER, order=direction).hits
+        page = _placed(searcher, [address for _, address in hits])
+        if len(page) == missing:  # more hits may have the last order
+            last = page[-1].order
+            page = [hit for hit in page if hit.order != last] + _same(searcher, query, fields, last, newest)
+        hits_found += sorted(page, reverse=newest)[:missing]
+    return hits_found, count
 
 
-def best(searcher: Searcher, asked: Query, most: int, after: After | None) -> tuple[list[Placed], int]:
-    """`most` of the hits that fit best, the newest first of those that do so alike, behind where a page ended; and how
-    many fit.
+def best(searcher: Searcher, query: Query, most: int, after: After | None) -> tuple[list[Placed], int]:
+    """Return up to `most` of the best hits after a page's end, those with equal scores newest first, and the number of
+    hits.
 
-    Where the index has changed meanwhile, so may have the scores: they go on behind the event that was the last.
+    If the index and so the scores have changed meanwhile, the page continues after the last event's new rank.
     """
-    result = searcher.search(asked, SEARCH_BEST_HITS)
+    result = searcher.search(query, SEARCH_BEST_HITS)
     addresses = [address for _, address in result.hits]
     orders = searcher.fast_field_values(ORDER, addresses) if addresses else []
     ranked = sorted(
@@ -137,38 +137,38 @@ def best(searcher: Searcher, asked: Query, most: int, after: After | None) -> tu
     )
 
     def placed(low: int, high: int) -> list[Placed]:
-        """With all that share score and order with the first or the last of these, which are ranked by their places."""
+        """Return these hits and all that share score and order with the first or last of them, sorted by position."""
         low = bisect_left(ranked, ranked[low][:2]) if low < len(ranked) else low
         high = bisect_left(ranked, (ranked[high - 1][0], ranked[high - 1][1] + 1)) if high > low else low
-        some = _placed(searcher, [addresses[number] for _, _, number in ranked[low:high]])
-        scored = [one._replace(score=-score) for one, (score, _, _) in zip(some, ranked[low:high], strict=True)]
-        return sorted(scored, key=lambda one: one.rank)
+        hits = _placed(searcher, [addresses[number] for _, _, number in ranked[low:high]])
+        scored = [hit._replace(score=-score) for hit, (score, _, _) in zip(hits, ranked[low:high], strict=True)]
+        return sorted(scored, key=lambda hit: hit.rank)
 
     if after is None:
         return placed(0, min(most, len(ranked)))[:most], result.count
     last = Placed(after.order, after.segment, after.offset, 0, after.score).rank
     alike = {rank[:2]: number for number, rank in enumerate(ranked) if -rank[1] == after.order}
     for number in alike.values():
-        for one in placed(number, number + 1):
-            if one.place == (after.segment, after.offset):
-                last = one.rank
+        for hit in placed(number, number + 1):
+            if hit.position == (after.segment, after.offset):
+                last = hit.rank
     low = bisect_left(ranked, last[:2])
-    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # at most: those alike
-    found = [one for one in placed(low, min(low + shown + most, len(ranked))) if one.rank > last]
-    return found[:most], result.count
+    shown = bisect_left(ranked, (last[0], last[1] + 1)) - low  # an upper limit: hits of the same score and order
+    hits_found = [hit for hit in placed(low, min(low + shown + most, len(ranked))) if hit.rank > last]
+    return hits_found[:most], result.count
 
 
-def _same(searcher: Searcher, asked: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[Placed]:
-    """All with that order, by their places; as a segment has them, or the other way round."""
-    hits = searcher.search(_within(asked, fields, order, order), SEARCH_BUCKETS, count=False).hits
+def _same(searcher: Searcher, query: Query, fields: tuple[Field, ...], order: int, newest: bool) -> list[Placed]:
+    """Return all hits with that order, sorted by position, ascending or descending."""
+    hits = searcher.search(_within(query, fields, order, order), SEARCH_BUCKETS, count=False).hits
     return sorted(_placed(searcher, [address for _, address in hits]), reverse=newest)
 
 
-def _within(asked: Query, fields: tuple[Field, ...], low: int, high: int) -> Query:
+def _within(query: Query, fields: tuple[Field, ...], low: int, high: int) -> Query:
     from tantivy import FieldType, Occur, Query
 
     orders = Query.range_query(schema_of(fields), ORDER, FieldType.Unsigned, low, high)
-    return Query.boolean_query([(Occur.Must, asked), (Occur.Must, Query.const_score_query(orders, 0.0))])
+    return Query.boolean_query([(Occur.Must, query), (Occur.Must, Query.const_score_query(orders, 0.0))])
 
 
 def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]:
@@ -184,54 +184,56 @@ def _placed(searcher: Searcher, addresses: Sequence[DocAddress]) -> list[Placed]
 CAME = "_came"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = 1_000_000
-_ALL = (1 << 32) - 1  # values of a segment of tantivy
+_ALL = (1 << 32) - 1  # more than the values in a tantivy segment
 
 
 def counted(
-    searcher: Searcher, asked: Query, fields: tuple[Field, ...], by: str | None, interval_s: float | None, limit: int
+    searcher: Searcher, query: Query, fields: tuple[Field, ...], by: str | None, interval_s: float | None, limit: int
 ) -> dict[Any, int]:
-    """How many there are, by `by`: of a keyword, a bool or a long the most frequent values; of a date, or of `_came`,
-    when they came, by intervals, each named by when it begins, those without any left out; of a number by intervals."""
+    """Count hits by `by`: the most frequent values of a keyword, bool or long; intervals of a date or of `_came`, the
+    arrival time, named by their start, without empty ones; or intervals of a number."""
     if by is None:
         if interval_s is not None:
-            raise InvalidArgumentError("an interval is of times: say of which field, or of _came, by which it counts")
-        return {"all": searcher.search(asked, 1).count}
+            raise InvalidArgumentError("interval_s needs `by`: name a field, or _came")
+        return {"all": searcher.search(query, 1).count}
     if not isinstance(limit, int) or not 0 < limit <= SEARCH_BUCKETS:
-        raise InvalidArgumentError(f"a count has 1 to {SEARCH_BUCKETS:,} buckets, not {limit}")
-    found = None if by == CAME else number_of(fields, by)
-    if found is None and by != CAME:
-        raise InvalidArgumentError(f"the index has no field {by[:60]!r} to count by: {CAME} is when events came")
+        raise InvalidArgumentError(f"limit must be 1 to {SEARCH_BUCKETS:,}, not {limit}")
+    number = None if by == CAME else number_of(fields, by)
+    if number is None and by != CAME:
+        raise InvalidArgumentError(
+            f"the index doesn't have the field {by[:60]!r}: name one of its fields, or {CAME} for arrival times"
+        )
     name, kind, unit = ORDER, "date", _US << ORDER_BITS
-    if found is not None:
-        name, kind, unit = name_of(found), fields[found].kind, _US
+    if number is not None:
+        name, kind, unit = name_of(number), fields[number].kind, _US
     if kind in ("text", "facet"):
-        raise InvalidArgumentError(f"{by} is a {kind}: counts are by keywords, bools, numbers and times")
+        raise InvalidArgumentError(f"{by} is a {kind}: count by a keyword, bool, number or time")
     if kind in TIMES and interval_s is None:
-        raise InvalidArgumentError(f"{by} is a time: say by which interval it counts")
+        raise InvalidArgumentError(f"{by} is a time: pass interval_s")
     if interval_s is None:
-        return _by_value(searcher, asked, name, kind, limit)
+        return _by_value(searcher, query, name, kind, limit)
     if kind in ("keyword", "bool") or not 0 < interval_s < math.inf:
         raise InvalidArgumentError(
-            f"an interval is a finite number above 0, of a time or a number: not {interval_s} of {by}"
+            f"interval_s must be finite and above 0, for a time or a number: not {interval_s} for {by}"
         )
-    return _by_interval(searcher, asked, name, kind, interval_s, unit)
+    return _by_interval(searcher, query, name, kind, interval_s, unit)
 
 
-def _by_value(searcher: Searcher, asked: Query, name: str, kind: str, limit: int) -> dict[Any, int]:
-    """Of each segment of tantivy's all values are taken: the most frequent of all may be rare in each."""
+def _by_value(searcher: Searcher, query: Query, name: str, kind: str, limit: int) -> dict[Any, int]:
+    """Count all values in each tantivy segment: the most frequent value of all may be rare in each."""
     terms = {"terms": {"field": name, "size": limit, "segment_size": _ALL}}
-    buckets = _buckets(searcher, asked, terms, "ask for fewer events")
-    made = {"bool": bool, "long": int, "double": float, "keyword": str}[kind]
-    return {made(bucket["key"]): bucket["doc_count"] for bucket in buckets}
+    buckets = _buckets(searcher, query, terms, "narrow the query")
+    convert = {"bool": bool, "long": int, "double": float, "keyword": str}[kind]
+    return {convert(bucket["key"]): bucket["doc_count"] for bucket in buckets}
 
 
-def _by_interval(searcher: Searcher, asked: Query, name: str, kind: str, interval: float, unit: int) -> dict[Any, int]:
+def _by_interval(searcher: Searcher, query: Query, name: str, kind: str, interval: float, unit: int) -> dict[Any, int]:
     step = float(interval * unit) if kind in TIMES else float(interval)
     histogram = {"histogram": {"field": name, "interval": step, "min_doc_count": 1}}
-    buckets = _buckets(searcher, asked, histogram, "take a longer interval")
+    buckets = _buckets(searcher, query, histogram, "use a longer interval")
     if len(buckets) > SEARCH_BUCKETS:
         raise InvalidArgumentError(
-            f"the count has {len(buckets):,} buckets, and {SEARCH_BUCKETS:,} are the most: take a longer interval"
+            f"the count has {len(buckets):,} buckets, more than {SEARCH_BUCKETS:,}: use a longer interval"
         )
     if kind not in TIMES:
         return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
@@ -242,17 +244,17 @@ def _by_interval(searcher: Searcher, asked: Query, name: str, kind: str, interva
     return counts
 
 
-def _buckets(searcher: Searcher, asked: Query, what: dict[str, Any], hint: str) -> list[dict[str, Any]]:
+def _buckets(searcher: Searcher, query: Query, aggregation: dict[str, Any], hint: str) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = searcher.aggregate(asked, {"by": what})["by"]["buckets"]
-    except ValueError as error:  # it is given so much memory
+        buckets: list[dict[str, Any]] = searcher.aggregate(query, {"by": aggregation})["by"]["buckets"]
+    except ValueError as error:  # tantivy's memory limit
         raise InvalidArgumentError(f"the count has too many buckets: {hint} ({error})") from error
-    return found
+    return buckets
 
 
 def _moment(seconds: float) -> datetime:
-    """A bucket may begin before the first datetime there is, though its events don't."""
-    low, high = ((one.replace(tzinfo=UTC) - EPOCH).total_seconds() for one in (datetime.min, datetime.max))
+    """Return the start of a bucket, which may be before the first datetime."""
+    low, high = ((limit.replace(tzinfo=UTC) - EPOCH).total_seconds() for limit in (datetime.min, datetime.max))
     if not low < seconds < high:
         return (datetime.min if seconds <= low else datetime.max).replace(tzinfo=UTC)
     return EPOCH + timedelta(microseconds=round(seconds * _US))

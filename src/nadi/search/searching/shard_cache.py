@@ -1,18 +1,18 @@
-"""The shards of an index on this machine, as one index of tantivy's that follows the manifest.
+"""The shards of an index on this machine, opened as one tantivy index that follows the manifest.
 
-A shard is fetched once, into a cache. Each process links the files of the shards that the manifest names
-into a folder of its own, so that all count together: words' weights, orders and counts are those of the whole index.
+A shard is fetched once, into a cache. Each process links the files of the manifest's shards into a private folder, so
+that word weights, orders and counts are those of the whole index.
 
-All processes of a user share the cache: a folder for each shard, made whole before it gets its name. The cache's
+All processes of a user share the cache: a folder for each shard, completed before it gets its name. The cache's
 functions block: call them in a thread.
 
-    <cache>/<index>/<shard>/           tantivy's files, and `.head`, which has their sizes and checksums
-    <cache>/<index>/.new-…             one being made
-    <cache>/<index>/.open-<pid>-…      a process's own folder, with links to the files of the shards that it has open
-    <cache>/<index>/.gone-…            one being removed
+    <cache>/<index>/<shard>/           tantivy's files, and `.head` with their sizes and checksums
+    <cache>/<index>/.new-…             an unfinished folder
+    <cache>/<index>/.open-<pid>-…      a process's folder, with links to the files of its open shards
+    <cache>/<index>/.gone-…            a folder being deleted
 
-Files are compared with their checksums when a process links them. What is removed here has one of these names, in the
-cache: whatever else a folder holds that somebody has named as the cache stays.
+A process verifies the checksums when it links files. Only folders with these names are deleted: the user may have named
+a folder with other content as the cache.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _OPEN = re.compile(r"\.open-([0-9]{1,10})-[A-Za-z0-9_]+")
 
 
 class DamagedCacheError(Exception):
-    """What was unpacked of the shard that it names isn't that any more."""
+    """The cached files of the named shard are damaged."""
 
 
 def cache_folder() -> Path:
-    """Where shards are kept between queries: `NADI_SEARCH_CACHE`, or the user's cache."""
-    given = os.environ.get("NADI_SEARCH_CACHE")
+    """Return the folder of cached shards: `NADI_SEARCH_CACHE`, or in the user's cache folder."""
+    configured = os.environ.get("NADI_SEARCH_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(given).expanduser() if given else Path(home).expanduser() / "nadi" / "search"
+    return Path(configured).expanduser() if configured else Path(home).expanduser() / "nadi" / "search"
 
 
 class Cached:
-    """One index's. index: as `folder_of_index` names it."""
+    """The cached shards of one index. index: its `folder_of_index`."""
 
     def __init__(self, root: Path, index: str) -> None:
         assert INDEX.match(index), index
@@ -79,7 +79,7 @@ class Cached:
         try:
             unpack(data, folder, shard)
             (folder / _HEAD).write_bytes(head_of(data, shard))
-            with suppress(OSError):  # another process was faster
+            with suppress(OSError):  # another process has stored it
                 folder.rename(self._folder / shard)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -89,8 +89,8 @@ class Cached:
         return Path(tempfile.mkdtemp(prefix=f".open-{os.getpid()}-", dir=self._folder))
 
     def link(self, shard: str, folder: Path) -> list[msgspec.Raw]:
-        """Link a shard's files into a folder, and return what tantivy's list has of them. FileNotFoundError: another
-        process has removed it; DamagedCacheError."""
+        """Link a shard's files into a folder, and return their entries in tantivy's list. FileNotFoundError: another
+        process has deleted it; DamagedCacheError."""
         cached = self._folder / shard
         try:
             segments = check_files(cached, (cached / _HEAD).read_bytes(), shard)
@@ -104,23 +104,23 @@ class Cached:
         return segments
 
     def unlink(self, shard: str, folder: Path) -> None:
-        """Remove a shard, and what a folder has of it; what is open stays readable."""
+        """Delete a shard and its links in a folder; open files stay readable."""
         with suppress(FileNotFoundError):
             for path in files_in(self._folder / shard):
                 (folder / path.name).unlink(missing_ok=True)
         self.remove(shard)
 
     def remove(self, shard: str) -> None:
-        """At once, for those who link its files just now: they find all of them, or none."""
+        """Delete a shard atomically, so that processes that link it find all of its files or none."""
         assert SHARD.match(shard), shard
-        gone = self._folder / f".gone-{uuid.uuid4().hex}"
-        with suppress(OSError):  # another has removed it
-            (self._folder / shard).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        trash = self._folder / f".gone-{uuid.uuid4().hex}"
+        with suppress(OSError):  # another process has deleted it
+            (self._folder / shard).rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
 
-    def clean(self, wanted: Iterable[str]) -> None:
-        """Remove what nobody has used for long, of other indexes as well, and folders of processes that are gone."""
-        _clean(self._folder, set(wanted), time.time() - SEARCH_CACHED_S)
+    def clean(self, used: Iterable[str]) -> None:
+        """Delete shards and indexes unused for long, and folders of processes that have ended."""
+        _clean(self._folder, set(used), time.time() - SEARCH_CACHED_S)
         before = time.time() - SEARCH_CACHED_INDEX_S
         for folder in _folders(self._root):
             with suppress(OSError):
@@ -137,28 +137,28 @@ def _folders(folder: Path) -> list[Path]:
     return []
 
 
-def _clean(folder: Path, wanted: set[str], before: float) -> None:
+def _clean(folder: Path, used: set[str], before: float) -> None:
     for path in _folders(folder):
         with suppress(OSError):
-            if found := _OPEN.fullmatch(path.name):
-                if not _runs(int(found[1])):
+            if match := _OPEN.fullmatch(path.name):
+                if not _runs(int(match[1])):
                     shutil.rmtree(path, ignore_errors=True)
                 continue
             is_ours = SHARD.match(path.name) or _UNFINISHED.fullmatch(path.name)
-            if is_ours and path.name not in wanted and path.stat().st_mtime < before:
+            if is_ours and path.name not in used and path.stat().st_mtime < before:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _discard(folder: Path) -> None:
     _clean(folder, set(), float("inf"))
-    with suppress(OSError):  # a process has it open, and removes what it has; or there is something else in it
+    with suppress(OSError):  # in use by a process, which deletes its own folder; or the folder has other content
         folder.rmdir()
 
 
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (OSError, OverflowError) as error:  # another user's can't be asked
+    except (OSError, OverflowError) as error:  # a process of another user
         return not isinstance(error, ProcessLookupError)
     return True
 
@@ -174,13 +174,13 @@ class OpenShards:
 
 
 class LocalIndex:
-    """One definition's, for one process."""
+    """The index of one definition, in one process."""
 
     def __init__(self, definitions: Definitions, definition: IndexDefinition, cache: Path | None = None) -> None:
         self._definitions, self._definition = definitions, definition
         scope, stream = definitions.scope, definition.stream
         self._name = f"the search index of {scope}/{stream}"
-        folder = folder_of_index(definition.url, scope, stream, definition.id)  # another store's objects are others
+        folder = folder_of_index(definition.url, scope, stream, definition.id)  # the URL distinguishes stores
         self._cached = Cached(cache or cache_folder(), folder)
         self._shards: Shards | None = None
         self._folder: Path | None = None
@@ -191,17 +191,17 @@ class LocalIndex:
         self._lock = asyncio.Lock()
 
     async def newest(self) -> OpenShards:
-        """The index as the newest manifest has it. StoreError: a shard is missing in the store, or damaged, or
-        the cache can't be used."""
+        """Return the index of the newest manifest. StoreError if a shard is missing or damaged in the store, or the
+        cache can't be used."""
         try:
             async with self._lock:
                 return await self._newest()
         except OSError as error:
             if isinstance(error, NadiError):
                 raise
-            raise self._error(f"its cache can't be used ({error}): see NADI_SEARCH_CACHE") from error
+            raise self._error(f"can't use the cache folder ({error}); set NADI_SEARCH_CACHE to another") from error
         except StoreError:
-            self.check_open()  # which may be why
+            self.check_open()  # closing may be the cause
             raise
 
     async def _newest(self) -> OpenShards:
@@ -212,28 +212,28 @@ class LocalIndex:
             manifest = await self._manifest()
             if self._opened is not None and self._opened.manifest.generation == manifest.generation:
                 return self._opened
-            lost = await self._fetch(manifest)
-            if again := lost & missing:  # the newest manifest names it, and so nobody has deleted it
-                raise self._error(f"the object {min(again)} is missing in {self._definition.url}")
-            missing |= lost
-            if lost:
+            absent = await self._fetch(manifest)
+            if still_missing := absent & missing:  # the newest manifest names it, so it wasn't deleted
+                raise self._error(f"object {min(still_missing)} is missing in {self._definition.url}")
+            missing |= absent
+            if absent:
                 continue
             try:
                 searcher = await REAL.in_thread(self._open, manifest)
             except FileNotFoundError:  # another process has removed a shard from the cache, or our folder
-                self._begin_again()
+                self._reset()
             except DamagedCacheError as error:
                 shard = str(error)
                 if shard in damaged:
-                    raise self._error(f"{shard} is damaged again in the cache: see its disk") from None
+                    raise self._error(f"{shard} is damaged again in the cache; check the cache's disk") from None
                 damaged.add(shard)
                 await REAL.in_thread(self._cached.remove, shard)
             else:
                 if not self._is_closed:
                     self._opened = OpenShards(manifest, searcher)
                     return self._opened
-                self.close()  # meanwhile
-        raise self._error("its shards go faster than they can be fetched: ask again")
+                self.close()  # closed meanwhile
+        raise self._error("its shards were deleted before they could be fetched; repeat the query")
 
     def check_open(self) -> None:
         if self._is_closed:
@@ -242,12 +242,12 @@ class LocalIndex:
     def close(self) -> None:
         self._is_closed = True
         self._shards = None
-        self._begin_again()
+        self._reset()
 
     async def discard(self) -> None:
         await REAL.in_thread(self._cached.discard)
 
-    def _begin_again(self) -> None:
+    def _reset(self) -> None:
         self._index = self._opened = None
         self._linked = {}
         if self._folder is not None:
@@ -255,20 +255,22 @@ class LocalIndex:
             self._folder = None
 
     def _error(self, what: str) -> StoreError:
-        return StoreError(f"{self._name}: {what}; if that stays, drop it and create it anew")
+        return StoreError(f"{self._name}: {what}; if the error persists, delete the index and create it again")
 
     async def _manifest(self) -> ShardManifest:
         try:
             return await self._definitions.manifest(self._definition).get()
         except IndexNotFoundError:
-            self._begin_again()
+            self._reset()
             await self.discard()
             raise
 
     async def _fetch(self, manifest: ShardManifest) -> set[str]:
-        """Have all shards in the cache; those that the store doesn't have."""
-        wanted = [one for one in manifest.shards if one.id not in self._linked and not self._cached.has(one.id)]
-        if not wanted:
+        """Cache all shards; return those missing in the store."""
+        uncached = [
+            result for result in manifest.shards if result.id not in self._linked and not self._cached.has(result.id)
+        ]
+        if not uncached:
             return set()
         shards = self._shards or await open_shards(self._definitions.scope, self._definition)
         turns = asyncio.Semaphore(_FETCHED_AT_ONCE)
@@ -278,37 +280,37 @@ class LocalIndex:
                 data = await shards.get(shard.id)
                 if data is None:
                     return shard.id
-                with suppress(FileNotFoundError):  # its folder was just removed, which linking finds out
+                with suppress(FileNotFoundError):  # its folder was just deleted: linking will notice
                     await REAL.in_thread(self._cached.keep, shard.id, data)
                 return None
 
         try:
-            found = await asyncio.gather(*map(fetch, wanted), return_exceptions=True)
+            results = await asyncio.gather(*map(fetch, uncached), return_exceptions=True)
         finally:
             if shards.is_folder:
                 await shards.close()
             else:
                 self._shards = shards
-        if error := next((one for one in found if isinstance(one, BaseException)), None):
+        if error := next((result for result in results if isinstance(result, BaseException)), None):
             raise error
-        return {one for one in found if isinstance(one, str)}
+        return {result for result in results if isinstance(result, str)}
 
     def _open(self, manifest: ShardManifest) -> Searcher:
         from tantivy import Index
 
-        wanted = {shard.id for shard in manifest.shards}
+        current = {shard.id for shard in manifest.shards}
         folder = self._folder
         if folder is None:
             folder = self._folder = self._cached.own_folder()
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             make_empty(folder, self._definition.fields)
-            self._like = (folder / META).read_bytes()
-            self._cached.clean(wanted)
-        for shard in wanted - self._linked.keys():
+            self._sample_meta = (folder / META).read_bytes()
+            self._cached.clean(current)
+        for shard in current - self._linked.keys():
             self._linked[shard] = self._cached.link(shard, folder)
-        gone = {shard: self._linked.pop(shard) for shard in self._linked.keys() - wanted}
-        segments = [segment for shard in sorted(wanted) for segment in self._linked[shard]]
-        write_meta(folder, self._like, segments)
+        unlinked = {shard: self._linked.pop(shard) for shard in self._linked.keys() - current}
+        segments = [segment for shard in sorted(current) for segment in self._linked[shard]]
+        write_meta(folder, self._sample_meta, segments)
         try:
             if self._index is None:
                 self._index = prepared(Index.open(str(folder)))
@@ -317,8 +319,8 @@ class LocalIndex:
             searcher = self._index.searcher()
         except BaseException as error:
             if not isinstance(error, ValueError | OSError) and type(error).__name__ != "PanicException":
-                raise  # the latter is one of Rust, which nobody can import
-            raise self._error(f"a shard can't be read ({str(error)[:200]})") from error
-        for shard in gone:
+                raise  # a Rust panic, whose class can't be imported
+            raise self._error(f"can't read a shard ({str(error)[:200]})") from error
+        for shard in unlinked:
             self._cached.unlink(shard, folder)
         return searcher

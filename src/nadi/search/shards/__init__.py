@@ -1,2 +1,2 @@
-"""Shards: tantivy's index of some events, written once as one object. `building` makes them, `manifest` says which of
-them make up an index and how far it has come."""
+"""Shards: each is a tantivy index of some events, written once as one object. `building` makes them; `manifest` lists
+those of an index and its progress."""

@@ -1,13 +1,13 @@
-"""Makes a shard of events, or one of several; a shard is one object.
+"""Builds a shard from events, or merges several; a shard is one object.
 
-b"nadi search 2\\n" | length of the list, its checksum, 4 bytes each | the list, as JSON | tantivy's files, end to end
+b"nadi search 2\\n" | length of the list, its checksum, 4 bytes each | the list, as JSON | tantivy's files, concatenated
 
-Each event has an *order*, by which the newest come first: when the server took it, in microseconds, with its segment's
-number in the low bits; and more than the one before it in its segment. Of a past that is indexed by many it is no less
-than that, and few share one, which are listed by their places. So a page of hits can end behind any of them.
+Each event has an *order*, by which hits are listed newest first: its arrival time in microseconds, with its segment's
+number in the low bits; it ascends within a segment. In a backfilled history orders don't
+decrease, and the few events that share one are listed by position. So a page of hits can end after any event.
 
-Tantivy merges segments by its own rule, so those of several shards are to be as `to_merge` has them; what it leaves
-apart are several segments in one shard, and found all the same.
+Tantivy merges segments by its own rule, so `to_merge` groups shards by the same rule; segments that tantivy doesn't
+merge stay separate within the shard and are searched all the same.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from nadi.search.shards.manifest import FILE, IndexedRange, Numbers, Shard, Span
 
 _MAGIC = b"nadi search 2\n"
 _LENGTHS = struct.Struct(">II")
-_LEAST = 4 << 20  # a file that is larger isn't read, but mapped
+_LEAST = 4 << 20  # larger files are mapped instead of read
 META = "meta.json"
 
 
@@ -69,7 +69,7 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class _Meta(msgspec.Struct):
-    """What we need of tantivy's list."""
+    """The part of tantivy's list that is needed here."""
 
     segments: list[msgspec.Raw]
 
@@ -85,19 +85,19 @@ def packed(folder: Path) -> list[memoryview]:
 
 
 def unpack(data: memoryview, folder: Path, shard: str) -> list[msgspec.Raw]:
-    """Write the files of an object into a folder; what tantivy's list has of them. StoreError if it is damaged."""
+    """Write an object's files into a folder; return their entries in tantivy's list. StoreError if it is damaged."""
     for file, body in bodies_of(data, shard):
         (folder / file.name).write_bytes(body)
     return _listed(data, shard)[0].segments
 
 
 def head_of(data: memoryview, shard: str) -> memoryview:
-    """The part of an object that `check_files` takes."""
+    """Return the part of an object that `check_files` needs."""
     return data[: _listed(data, shard)[1]]
 
 
 def check_files(folder: Path, head: bytes, shard: str) -> list[msgspec.Raw]:
-    """What tantivy's list has of the files of an object that are in a folder. StoreError if they are not those."""
+    """Return the entries in tantivy's list of an object's files in a folder. StoreError if they differ."""
     listed, _ = _listed(memoryview(head), shard)
     for file in listed.files:
         body = _body(folder / file.name)
@@ -109,10 +109,10 @@ def check_files(folder: Path, head: bytes, shard: str) -> list[msgspec.Raw]:
 
 
 def _listed(data: memoryview, shard: str) -> tuple[_List, int]:
-    """An object's list, and where its files begin."""
+    """Return an object's list, and where its files begin."""
     at = len(_MAGIC) + _LENGTHS.size
     if data[: len(_MAGIC)] != _MAGIC:
-        raise StoreError(f"the object {shard} is not a shard of an index that this nadi reads: see who wrote it")
+        raise StoreError(f"object {shard} is not a shard that this version of nadi reads: check what wrote it")
     if len(data) < at:
         raise _damaged(shard)
     length, checksum = _LENGTHS.unpack(data[len(_MAGIC) : at])
@@ -129,7 +129,7 @@ def _listed(data: memoryview, shard: str) -> tuple[_List, int]:
 
 
 def bodies_of(data: memoryview, shard: str) -> Iterator[tuple[_ShardFile, memoryview]]:
-    """An object's files. StoreError if it is damaged."""
+    """Yield an object's files. StoreError if it is damaged."""
     listed, at = _listed(data, shard)
     for file in listed.files:
         body = data[at : at + file.size_bytes]
@@ -140,7 +140,7 @@ def bodies_of(data: memoryview, shard: str) -> Iterator[tuple[_ShardFile, memory
 
 
 def write_meta(folder: Path, like: bytes, segments: list[msgspec.Raw]) -> None:
-    """Make the segments whose files are in a folder one index of tantivy's. like: the list of any index of its kind."""
+    """Combine the segments in a folder into one tantivy index. like: the list of any index with the same schema."""
     meta = msgspec.json.decode(like)
     meta["segments"] = segments
     meta["opstamp"] = 0
@@ -150,7 +150,7 @@ def write_meta(folder: Path, like: bytes, segments: list[msgspec.Raw]) -> None:
 
 
 def files_in(folder: Path) -> Iterator[Path]:
-    """Those of the segments."""
+    """Return the files of the segments."""
     return (path for path in folder.iterdir() if not path.name.startswith(".") and path.name != META)
 
 
@@ -162,11 +162,11 @@ def _body(path: Path) -> memoryview:
 
 
 def _damaged(shard: str) -> StoreError:
-    return StoreError(f"the object {shard} of an index is damaged: drop the index and create it anew from its stream")
+    return StoreError(f"object {shard} of an index is damaged: delete the index and create it again")
 
 
 def merge(objects: Sequence[tuple[str, memoryview]], fields: tuple[Field, ...]) -> list[memoryview]:
-    """The parts of the object of all. Blocks; call it in a thread."""
+    """Merge shards into one object, and return its parts. Blocks; call it in a thread."""
     from tantivy import Index
 
     with work_folder() as folder:
@@ -175,7 +175,7 @@ def merge(objects: Sequence[tuple[str, memoryview]], fields: tuple[Field, ...]) 
         write_meta(folder, (folder / META).read_bytes(), segments)
         index = prepared(Index.open(str(folder)))
         writer = index.writer(_LEAST_WRITER_BYTES, 1)
-        writer.commit()  # has tantivy look for what it could merge
+        writer.commit()  # makes tantivy look for segments to merge
         writer.wait_merging_threads()
         return packed(folder)
 
@@ -187,15 +187,15 @@ def make_empty(folder: Path, fields: tuple[Field, ...]) -> None:
 
 
 _NUMBER_MASK = (1 << ORDER_BITS) - 1
-_LEAST_WRITER_BYTES = 15_000_000  # tantivy wants as much
+_LEAST_WRITER_BYTES = 15_000_000  # tantivy's minimum
 _WORK = "nadi-search-"
-_NEW_S = 60.0  # for which a folder may not be locked yet
-_PER_BYTE = 16  # of memory, for a byte of events, so that a shard is written in one piece
+_NEW_S = 60.0  # a new folder may not be locked yet
+_PER_BYTE = 16  # bytes of memory per byte of events, so that a shard is written as one segment
 
 
 @dataclass(frozen=True, slots=True)
 class EventRun:
-    """Events of one segment that follow each other. micros: their orders, without the segment's number."""
+    """Consecutive events of one segment. micros: their orders, without the segment's number."""
 
     segment_id: int
     blocks: Sequence[EventBlock]
@@ -212,7 +212,7 @@ class EventRun:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """An event that doesn't parse, and why."""
+    """An invalid event and the reason."""
 
     segment_id: int
     offset: int
@@ -222,7 +222,7 @@ class Unfit:
 
 @dataclass(slots=True)
 class Built:
-    """having: how many events have each field; parts: of the shard's object, None if it would be empty."""
+    """The result of building. having: number of events with each field; parts: of the shard's object, None if empty."""
 
     steps: list[IndexedRange] = field(default_factory=list)
     unfit: list[Unfit] = field(default_factory=list)
@@ -238,7 +238,7 @@ class Built:
 
 
 def orders(came_ms: Numbers, before: int) -> Numbers:
-    """The microseconds of events' orders: when they came, and each more than the one before.
+    """Return the microseconds of events' orders: their arrival times, but strictly ascending.
 
     >>> orders(np.array([5, 5, -1, 3, 9]), 5000).tolist()
     [5001, 5002, 5003, 5004, 9000]
@@ -247,10 +247,10 @@ def orders(came_ms: Numbers, before: int) -> Numbers:
     return np.maximum(np.maximum.accumulate(came_ms * 1000 - steps), before + 1) + steps
 
 
-def build(stretches: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
-    """Blocks; call it in a thread. The stretches are of different segments."""
+def build(runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
+    """Build a shard of events; the runs are of different segments. Blocks; call it in a thread."""
     with work_folder() as folder:
-        built = _write(folder, stretches, form, fields)
+        built = _write(folder, runs, form, fields)
         if built.docs:
             built.parts = packed(folder)
         return built
@@ -258,8 +258,8 @@ def build(stretches: Sequence[EventRun], form: Format, fields: tuple[Field, ...]
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A folder for tantivy, in memory where the system has files there. It is locked as long as it is used, which a
-    kill ends: see `clean_work_folders`."""
+    """Create a folder for tantivy, in memory if the system's temporary folder is. It is locked while in use; the lock
+    ends with the process, see `clean_work_folders`."""
     folder = Path(tempfile.mkdtemp(prefix=_WORK))
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -271,23 +271,23 @@ def work_folder() -> Iterator[Path]:
 
 
 def clean_work_folders() -> None:
-    """Remove those of processes that were killed. Blocks."""
+    """Delete the work folders of dead processes. Blocks."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_WORK}*"):
-        with suppress(OSError):  # another's, or gone, or in use
+        with suppress(OSError):  # another user's, deleted, or in use
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                found = os.fstat(lock)
-                if found.st_uid == os.getuid() and found.st_mtime < time.time() - _NEW_S:
+                status = os.fstat(lock)
+                if status.st_uid == os.getuid() and status.st_mtime < time.time() - _NEW_S:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
 
 
-def _write(folder: Path, stretches: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
+def _write(folder: Path, runs: Sequence[EventRun], form: Format, fields: tuple[Field, ...]) -> Built:
     from tantivy import Document, Index
 
-    size = sum(one.end - one.start for one in stretches)
+    size = sum(run.end - run.start for run in runs)
     index = prepared(Index(schema_of(fields), path=str(folder)))
     writer = index.writer(max(_LEAST_WRITER_BYTES, min(size * _PER_BYTE, SEARCH_WRITER_BYTES)), 1)
     kinds: dict[str, Any] = {
@@ -300,18 +300,18 @@ def _write(folder: Path, stretches: Sequence[EventRun], form: Format, fields: tu
         "facet": lambda document, name, value: document.add_facet(name, facet_of(value)),
     }
     adders = [(kinds[field.kind], name_of(number)) for number, field in enumerate(fields)]
-    values_of, made = reader_of(form, fields), Built(having=[0] * len(fields))
-    for stretch in stretches:
-        segment = stretch.segment_id
-        numbers = iter(((stretch.micros << ORDER_BITS) | (segment_number(segment) & _NUMBER_MASK)).tolist())
-        for block in stretch.blocks:
+    values_of, built = reader_of(form, fields), Built(having=[0] * len(fields))
+    for run in runs:
+        segment = run.segment_id
+        numbers = iter(((run.micros << ORDER_BITS) | (segment_number(segment) & _NUMBER_MASK)).tolist())
+        for block in run.blocks:
             offsets = block.offsets().tolist()
             ends = [*offsets[1:], block.offset + block.size_bytes]
             for data, offset, end, order in zip(block.events(), offsets, ends, numbers, strict=False):
                 try:
                     values = values_of(data)
                 except UnfitError as error:
-                    made.unfit.append(Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS]))
+                    built.unfit.append(Unfit(segment, offset, data, str(error)[:SEARCH_REASON_CHARS]))
                     continue
                 document = Document()
                 add = document.add_unsigned
@@ -323,13 +323,13 @@ def _write(folder: Path, stretches: Sequence[EventRun], form: Format, fields: tu
                 for number, value in values:
                     adder, name = adders[number]
                     adder(document, name, value)
-                    if number != last:  # values of one field follow each other
-                        made.having[number] += 1
+                    if number != last:  # values of one field are adjacent
+                        built.having[number] += 1
                         last = number
                 writer.add_document(document)
-                made.docs += 1
-        made.steps.append(IndexedRange(segment, stretch.start, stretch.end, int(stretch.micros[-1])))
-    if made.docs:
+                built.docs += 1
+        built.steps.append(IndexedRange(segment, run.start, run.end, int(run.micros[-1])))
+    if built.docs:
         writer.commit()
     writer.wait_merging_threads()
-    return made
+    return built

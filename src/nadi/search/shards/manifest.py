@@ -1,29 +1,29 @@
-"""What an index consists of, and how far it has come: one value, changed by compare-and-set, and the only record of it.
+"""The manifest of an index: its shards and its progress, one value that is changed by compare-and-set, and the only
+record.
 
-Each segment of the stream is followed by itself: an index has no order to keep. `segments` says of each that is known
-how far its events are in shards, and a shard is added together with the step that it makes there. So a shard of events
-that are in another, or one that leaves some out, can't be added, whoever was killed when, and however many indexers
-there are.
+Each segment of the stream is followed independently: an index doesn't need an order. `segments` has the position up to
+which each segment's events are in shards, and a shard is added together with the step that it makes there. So a shard
+that repeats or omits events can't be added, after any crash and with any number of indexers.
 
-What lay in the stream when many were told to index its past is `past`: spans, each of which whoever is done adds a
-shard for.
+During a backfill, `past` lists the spans that remain of the stream's history. A process adds a shard for each.
 
-Dead letters are numbered by where their events are, and numbers of one writer ascend. Who follows a segment writes as
-one writer from where the following of it began, its *origin*: and says here first how far it is about to write. So a
-span of the past of which letters may be there already is known, and its letters are written as that writer's.
+Dead letters are numbered by their events' offsets, and the numbers of one writer ascend. A segment's letters are
+written by one writer from where following began, its *origin*; before they are written, the manifest records up to
+where. So a backfill knows which spans may have letters already, and writes theirs as the same writer.
 
-A segment that is read to its end stays until no earlier one may still lead to it, and no shard has events of it.
+A segment that is read to its end stays until no earlier segment can lead to it and no shard has its events.
 
->>> one = Manifest.started([Reach(0, 0.0, 1.0)])
->>> one = one.advanced([Step(0, 0, 80, 5)], Shard("a", 1, 900, [(0, 0, 80)]), indexed=1)
->>> one.segments[0].reached, one.shards[0].id
+>>> manifest = ShardManifest.started([SegmentProgress(0, 0.0, 1.0)])
+>>> step = IndexedRange(0, 0, 80, 5)
+>>> manifest = manifest.advanced([step], Shard("a", 1, 900, [(0, 0, 80)]), indexed=1)
+>>> manifest.segments[0].reached, manifest.shards[0].id
 (80, 'a')
->>> one.advanced([Step(0, 0, 80, 5)], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
+>>> manifest.advanced([step], Shard("b", 1, 900, [(0, 0, 80)]), indexed=1)
 Traceback (most recent call last):
-nadi.process.segment_follower.PositionConflictError: another worker was faster in segment 0: it is at 80, not at 0
+nadi.process.segment_follower.PositionConflictError: another worker has changed segment 0: it is at 80, not at 0
 
-The names of indexes and shards. They become paths, and whoever may write in a scope may write any into its table; so
-what is read from there has the exact form that is made here, or is refused.
+The names of indexes and shards become paths, and writers of a scope may write anything into its table. So names that
+are read from the table must match the exact patterns here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from nadi.process.segment_follower import PositionConflictError, SegmentPosition
 
 INDEX = re.compile(r"\A[0-9a-f]{32}\Z")
 SHARD = re.compile(r"\A[0-9]{13}-[0-9a-f]{32}\Z")
-FILE = re.compile(r"\A[0-9a-f]{32}(\.[a-z0-9]{1,20}){1,3}\Z")  # of tantivy's, in a shard
+FILE = re.compile(r"\A[0-9a-f]{32}(\.[a-z0-9]{1,20}){1,3}\Z")  # tantivy's files in a shard
 IndexId = Annotated[str, msgspec.Meta(pattern=INDEX.pattern)]
 ShardId = Annotated[str, msgspec.Meta(pattern=SHARD.pattern)]
 
@@ -59,29 +59,29 @@ def new_index() -> str:
 
 
 def new_name() -> str:
-    """A new shard's. It begins with when it was made."""
+    """Return a new shard's name, which begins with the time."""
     return f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex}"
 
 
 def made_ms(shard: str) -> int | None:
-    """When a shard's name was made, in ms since 1970; None for a name that isn't a shard's."""
+    """Return when a shard's name was made, in ms since 1970; None for other names."""
     return int(shard[:13]) if SHARD.match(shard) else None
 
 
 def folder_of_index(*of: str) -> str:
-    """The folder of an index's shards, in its store and in caches: of its scope, stream and id, so that an id of
-    another's index leads to nothing of it."""
+    """Return the folder of an index's shards in its store or a cache, from its scope, stream and id, so that an id
+    copied to another index leads elsewhere."""
     assert INDEX.match(of[-1]), of
     return hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
 
 
-_APART_BYTES = 4096  # of a past: events so far apart have different orders, whatever is known of when they came
+_APART_BYTES = 4096  # in a history, events at this distance get different orders, whatever their arrival times
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-Span = tuple[int, int, int]  # of a segment, the events from an offset up to before another
+Span = tuple[int, int, int]  # segment, start, end
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """docs: events in it; size_bytes: of the object; spans: where the events are, in order."""
+    """docs: number of events; size_bytes: of the object; spans: the positions of the events, in order."""
 
     id: ShardId
     docs: int
@@ -90,8 +90,8 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PastOrders(msgspec.Struct, frozen=True, array_like=True):
-    """Between which orders those of a segment's past lie, from `start` up to `end`. before: that of the event before
-    it, in microseconds. came_ms: by when all of it had come, -1 where that is unknown."""
+    """The range of the orders of a segment's history, from `start` to `end`. before: the order of the previous event,
+    in microseconds. came_ms: by when all of it had arrived, -1 if unknown."""
 
     start: int
     before: int
@@ -100,7 +100,7 @@ class PastOrders(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def last(self) -> int:
-        """None is higher, and those of what follows are."""
+        """The highest order of the history; later events get higher ones."""
         return max(self.came_ms * 1000, self.before + 1 + (self.end - self.start) // _APART_BYTES)
 
 
@@ -112,7 +112,7 @@ class IndexedRange(NamedTuple):
 
 
 class Lettering(msgspec.Struct, frozen=True, array_like=True):
-    """Of a segment that is followed since `origin`, dead letters may be written up to `end`, and aren't told as
+    """A segment that is followed since `origin`: dead letters may be written up to `end`, but aren't recorded as
     indexed."""
 
     segment_id: int
@@ -121,9 +121,9 @@ class Lettering(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardManifest(SegmentPositions, frozen=True):
-    """generation: of the manifest, it grows with each change. retired: shards that were replaced, and when, in ms since
-    1970. orders: of the past, by segment. indexed, unfit: events so far, the latter those that didn't parse; having: of
-    the former, how many have each field. Its segments stay while a shard or the past has events of them."""
+    """The value of the manifest. generation: grows with each change. retired: replaced shards, and when, in ms since
+    1970. orders: of the history, by segment. indexed, unfit: numbers of indexed and invalid events; having: number of
+    indexed events with each field. Its segments stay while a shard or the history has events of them."""
 
     generation: int = 0
     shards: list[Shard] = field(default_factory=list)
@@ -141,32 +141,32 @@ class ShardManifest(SegmentPositions, frozen=True):
 
     @property
     def known(self) -> list[SegmentProgress]:
-        """All segments, those with a part of the past to be indexed as if they had come no further than there."""
-        found = dict(self.segments)
+        """All segments; those with a part of the history to be indexed are positioned at its start."""
+        segments = dict(self.segments)
         for segment_id, start, _ in sorted(self.past, reverse=True):
-            found[segment_id] = replace(found[segment_id], reached=start, is_done=False)
-        return list(found.values())
+            segments[segment_id] = replace(segments[segment_id], reached=start, is_done=False)
+        return list(segments.values())
 
     @classmethod
     def decode(cls, value: bytes) -> ShardManifest:
-        """ValueError or MsgspecError for anything but a whole manifest."""
+        """Decode a manifest; ValueError or MsgspecError for other values."""
         try:
             unpacked = zlib.decompressobj().decompress(value, SEARCH_MANIFEST_BYTES)
         except zlib.error as error:
             raise ValueError(str(error)) from None
-        made = msgspec.msgpack.decode(unpacked, type=ShardManifest)
-        past = {span[0] for span in made.past}
-        if not made.needed() <= made.segments.keys() or not past <= made.orders.keys():
-            raise ValueError("it names segments that it doesn't know: who wrote that?")
-        return made
+        manifest = msgspec.msgpack.decode(unpacked, type=ShardManifest)
+        past = {span[0] for span in manifest.past}
+        if not manifest.needed() <= manifest.segments.keys() or not past <= manifest.orders.keys():
+            raise ValueError("it refers to segments that it doesn't list")
+        return manifest
 
     def encode(self) -> bytes:
-        """Compressed: spans of many segments in many shards are numbers that are much alike."""
+        """Encode and compress: spans of many segments in many shards are similar numbers."""
         value = zlib.compress(msgspec.msgpack.encode(self), 1)
         if len(value) > TABLE_VALUE_MAX_BYTES:
             raise InvalidArgumentError(
-                f"the manifest of the index has {len(value):,} bytes, which is too much: a stream of so many "
-                "segments can be indexed only if it keeps fewer"
+                f"the manifest of the index is too large ({len(value):,} bytes), because the stream has very many "
+                "segments: shorten its retention to index it"
             )
         return value
 
@@ -174,7 +174,7 @@ class ShardManifest(SegmentPositions, frozen=True):
         return {span[0] for shard in self.shards for span in shard.spans} | {span[0] for span in self.past}
 
     def positions(self) -> dict[int, int]:
-        """The stream cut before which all events are indexed; some behind it may be, too."""
+        """Return the stream cut before which all events are indexed; some later ones may be, too."""
         return cut_of(self.known)
 
     @property
@@ -190,14 +190,15 @@ class ShardManifest(SegmentPositions, frozen=True):
         unfit: int = 0,
         having: Sequence[int] = (),
     ) -> ShardManifest:
-        """With these steps done, and the shard of their events, if there is any to be found. PositionConflictError."""
+        """Return a copy with these steps done and their shard added, unless it would be empty.
+        PositionConflictError."""
         segments = dict(self.segments)
         ends: dict[tuple[int, int], int] = {}
         for step in steps:
             reach = self.at(step.segment_id, step.start)
             segments[step.segment_id] = replace(reach, reached=step.end, order=step.order)
             ends[step.segment_id, reach.origin] = step.end
-        lettering = [one for one in self.lettering if one.end > ends.get((one.segment_id, one.origin), 0)]
+        lettering = [item for item in self.lettering if item.end > ends.get((item.segment_id, item.origin), 0)]
         return self._with(shard, indexed, unfit, having, segments=segments, lettering=lettering)
 
     def _with(
@@ -215,122 +216,125 @@ class ShardManifest(SegmentPositions, frozen=True):
         return replace(self, generation=self.generation + 1, **changes)
 
     def lettered(self, steps: Iterable[IndexedRange]) -> ShardManifest:
-        """With it said that dead letters of these steps are about to be written. PositionConflictError."""
-        ends = {(one.segment_id, one.origin): one.end for one in self.lettering}
+        """Return a copy that says that dead letters of these steps may be written. PositionConflictError."""
+        ends = {(item.segment_id, item.origin): item.end for item in self.lettering}
         for step in steps:
-            place = (step.segment_id, self.at(step.segment_id, step.start).origin)
-            ends[place] = max(ends.get(place, 0), step.end)
-        made = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
-        return self._next(lettering=made)
+            key = (step.segment_id, self.at(step.segment_id, step.start).origin)
+            ends[key] = max(ends.get(key, 0), step.end)
+        lettering = [Lettering(segment, origin, end) for (segment, origin), end in ends.items()]
+        return self._next(lettering=lettering)
 
     def letters_of(self, span: Span) -> int | None:
-        """The origin as whose a part of the past has its letters written; None if nobody may have written any."""
+        """Return the origin whose writer writes the letters of a part of the history; None if it can't have letters
+        yet."""
         segment, start, end = span
-        found = (one for one in self.lettering if one.segment_id == segment and one.origin <= start and end <= one.end)
-        return next((one.origin for one in found), None)
+        covering = (
+            item for item in self.lettering if item.segment_id == segment and item.origin <= start and end <= item.end
+        )
+        return next((item.origin for item in covering), None)
 
     def divided(
         self, past: Sequence[Span], tail: Iterable[SegmentProgress], orders: Mapping[int, PastOrders] | None = None
     ) -> ShardManifest:
-        """With what lies up to the stream's tail as the past, to be indexed by many. tail: its segments, which are
-        followed from there, after those of the past that aren't known yet. orders: of the past's segments."""
+        """Return a copy with the history up to the stream's tail listed for backfill. tail: the tail's segments,
+        followed from there, and unknown segments of the history. orders: of the history's segments."""
         segments = {segment_id: replace(reach, is_done=True) for segment_id, reach in self.segments.items()}
         for reach in tail:
             segments[reach.segment_id] = replace(reach, origin=reach.reached)
-        made = replace(self, past=[*self.past, *past], orders={**self.orders, **(orders or {})})
-        return made.with_segments(segments)
+        manifest = replace(self, past=[*self.past, *past], orders={**self.orders, **(orders or {})})
+        return manifest.with_segments(segments)
 
     def filled(
         self, span: Span, shard: Shard | None, *, indexed: int, unfit: int, having: Sequence[int] = ()
     ) -> ShardManifest:
-        """With a part of the past indexed. PositionConflictError if it is already."""
+        """Return a copy with a part of the history indexed. PositionConflictError if it was already."""
         if span not in self.past:
-            raise PositionConflictError(f"another has indexed that part of segment {span[0]}")
+            raise PositionConflictError(f"another worker has indexed that part of segment {span[0]}")
         origin = self.letters_of(span)
-        lettering = [one for one in self.lettering if (one.segment_id, one.origin) != (span[0], origin)]
-        past = [one for one in self.past if one != span]
-        made = self._with(shard, indexed, unfit, having, past=past, lettering=lettering)
-        return made.with_segments(self.segments)
+        lettering = [item for item in self.lettering if (item.segment_id, item.origin) != (span[0], origin)]
+        past = [item for item in self.past if item != span]
+        manifest = self._with(shard, indexed, unfit, having, past=past, lettering=lettering)
+        return manifest.with_segments(self.segments)
 
-    def merged(self, replaced: Sequence[str], made: Shard, now_ms: int) -> ShardManifest:
-        """With one shard in place of others. OvertakenError if they aren't there any more."""
-        gone = set(replaced)
-        if not gone <= {shard.id for shard in self.shards}:
-            raise PositionConflictError("another has merged these shards, or retention has deleted them")
-        kept = [shard for shard in self.shards if shard.id not in gone]
-        return self._next(shards=[*kept, made], retired=self.retired | dict.fromkeys(replaced, now_ms))
+    def merged(self, replaced: Sequence[str], merged: Shard, now_ms: int) -> ShardManifest:
+        """Return a copy with one shard in place of others. PositionConflictError if they aren't listed any more."""
+        replaced_ids = set(replaced)
+        if not replaced_ids <= {shard.id for shard in self.shards}:
+            raise PositionConflictError("another worker has merged these shards, or retention has deleted them")
+        remaining = [shard for shard in self.shards if shard.id not in replaced_ids]
+        return self._next(shards=[*remaining, merged], retired=self.retired | dict.fromkeys(replaced, now_ms))
 
     def truncated(self, limits: Mapping[int, int | None], now_ms: int) -> ShardManifest | None:
-        """Without the shards whose events are all gone; None if there are none. limits: by segment, the offset before
-        which events are gone; None where all are."""
+        """Return a copy without the shards whose events are all truncated; None if nothing changes. limits: by segment,
+        the offset before which events are truncated; None for all."""
 
         def is_gone(span: Span) -> bool:
             limit = limits.get(span[0], 0)
             return limit is None or span[2] <= limit
 
-        gone = [shard.id for shard in self.shards if all(map(is_gone, shard.spans))]
-        shards = [shard for shard in self.shards if shard.id not in set(gone)]
-        retired = self.retired | dict.fromkeys(gone, now_ms)
-        made = replace(self, shards=shards, retired=retired).with_segments(self.segments)
-        return made if gone or made.segments != self.segments else None
+        emptied = [shard.id for shard in self.shards if all(map(is_gone, shard.spans))]
+        shards = [shard for shard in self.shards if shard.id not in set(emptied)]
+        retired = self.retired | dict.fromkeys(emptied, now_ms)
+        changed = replace(self, shards=shards, retired=retired).with_segments(self.segments)
+        return changed if emptied or changed.segments != self.segments else None
 
     def without_retired(self, shards: Iterable[str]) -> ShardManifest:
-        gone = set(shards)
-        return self._next(retired={shard: at for shard, at in self.retired.items() if shard not in gone})
+        deleted = set(shards)
+        return self._next(retired={shard: at for shard, at in self.retired.items() if shard not in deleted})
 
     def with_segments(self, segments: Mapping[int, SegmentProgress], gaps: int = 0) -> ShardManifest:
-        made = super().with_segments(segments, gaps)
+        changed = super().with_segments(segments, gaps)
         past = {span[0] for span in self.past}
-        return made._next(
-            orders={segment: one for segment, one in self.orders.items() if segment in past},
-            lettering=[one for one in self.lettering if one.segment_id in made.segments],
+        return changed._next(
+            orders={segment: item for segment, item in self.orders.items() if segment in past},
+            lettering=[item for item in self.lettering if item.segment_id in changed.segments],
         )
 
 
 def past_micros(orders: PastOrders, offsets: Numbers, came_ms: Numbers, ends: Numbers) -> Numbers:
-    """The microseconds of the orders of events of a past: whoever indexes which part of it when, they lie as the events
-    do. Within the bytes that came by one moment, as the time index has it, they go back from there. ends: see
-    `came_within`.
+    """Return the microseconds of the orders of events in a history. They ascend with the offsets, whichever process
+    indexes which part when. Events that arrived by one moment, according to the time index, are spread backwards from
+    it by their bytes. ends: see `came_within`.
 
-    >>> one = PastOrders(0, 0, 3 << 20, 70)
+    >>> orders = PastOrders(0, 0, 3 << 20, 70)
     >>> offsets, came, ends = np.array([0, 8, 1 << 20, 2 << 20]), np.array([50, 50, 50, 90]), np.array([2 << 20] * 4)
-    >>> past_micros(one, offsets, came, ends).tolist()
+    >>> past_micros(orders, offsets, came, ends).tolist()
     [49488, 49489, 49744, 69744]
     """
-    is_last = came_ms >= max(orders.came_ms, 0)  # the index may have said more since the past was divided
+    is_last = came_ms >= max(orders.came_ms, 0)  # the time index may have grown since the history was divided
     times = np.where(is_last, max(orders.came_ms, 0), came_ms) * 1000
     micros = times - (np.where(is_last, orders.end, ends) - offsets) // _APART_BYTES
     least = orders.before + 1 + (offsets - orders.start) // _APART_BYTES
-    found: Numbers = np.maximum.accumulate(np.maximum(micros, least))
-    return found
+    ascending: Numbers = np.maximum.accumulate(np.maximum(micros, least))
+    return ascending
 
 
-def sums(ones: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Of each place; the shorter has zeros at its end."""
-    return [one + other for one, other in zip_longest(ones, others, fillvalue=0)]
+def sums(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    """Add two lists by position; the shorter is padded with zeros."""
+    return [first + second for first, second in zip_longest(left, right, fillvalue=0)]
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The spans in order, with those that touch made one.
+    """Return the spans in order, with adjacent ones merged.
 
     >>> joined([(1, 0, 5), (0, 8, 9), (1, 5, 7)])
     [(0, 8, 9), (1, 0, 7)]
     """
-    found: list[Span] = []
+    merged: list[Span] = []
     for segment, start, end in sorted(spans):
-        if found and found[-1][0] == segment and found[-1][2] == start:
-            start = found.pop()[1]
-        found.append((segment, start, end))
-    return found
+        if merged and merged[-1][0] == segment and merged[-1][2] == start:
+            start = merged.pop()[1]
+        merged.append((segment, start, end))
+    return merged
 
 
-_SMALL = 10_000  # events, up to which all shards are of one size to tantivy
-_SAME_SIZE = 2**0.75  # and by which others may differ
+_SMALL = 10_000  # events: tantivy treats smaller segments as equal
+_SAME_SIZE = 2**0.75  # largest ratio within a group
 
 
 def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> list[list[Shard]]:
-    """Groups of shards that are better one: at least `least`, all small, or of about the same size, which is how
-    tantivy decides what it merges. most: in a group. largest: of what is merged at all, in events."""
+    """Group shards that should be merged, by tantivy's rule: at least `least` that are small or of about the same size.
+    most: size of a group. largest: events of a shard, above which it isn't merged."""
     sizes = sorted((shard for shard in shards if shard.docs <= largest), key=lambda shard: -shard.docs)
     groups: list[list[Shard]] = []
     top = 0.0
@@ -344,8 +348,8 @@ def to_merge(shards: Sequence[Shard], least: int, most: int, largest: int) -> li
 
 
 def has_all(manifest: ShardManifest, limits: Mapping[int, int | None]) -> bool:
-    """Whether all events before a cut are indexed. limits: by segment, the offset before which they are the cut's; None
-    where all are. Segments that nobody knows yet follow one that isn't finished."""
+    """Return whether all events before a cut are indexed. limits: by segment, the offset of the cut; None if all of it
+    is before the cut. Unknown segments follow an unfinished one."""
 
     def is_short(reach: SegmentProgress) -> bool:
         limit = limits.get(reach.segment_id, 0)
