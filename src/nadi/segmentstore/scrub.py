@@ -1,9 +1,9 @@
-"""The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
+"""Scrubs a store: reads everything stored once a week, so that damage is found while copies exist to repair it.
 
-One task goes over the containers: first the records of their states, and the snapshots of these; then the bytes of
-their segments, past the cache. A damaged state is restored from its snapshot and the log, and a damaged snapshot is
-made anew from the state. If what the next start needs of the log is damaged, a new snapshot makes it unnecessary.
-Chunks with a damaged description are stored again. It keeps its place in a file, so that a restart costs seconds.
+One task goes over the containers: first the records of their states and the snapshots of these; then the bytes of their
+segments, bypassing the cache. A damaged state is restored from its snapshot and the log; a damaged snapshot is
+recreated from the state. If the next start needs a damaged part of the log, a new snapshot removes that need. Chunks
+with a damaged description are stored again. The position is saved in a file, so that a restart costs seconds.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from nadi.segmentstore.tier1.disk import replace_file
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 10.0  # while a container recovers, or the disk fails
-_LOOK_S = 600.0  # how often to check whether a pass is due: the clock may be set
+_RETRY_S = 10.0  # between attempts while a container recovers, or the disk fails
+_LOOK_S = 600.0  # between checks whether a pass is due: the clock may be set
 
 
 class ScrubCursor(msgspec.Struct):
-    """Where a pass resumes: after `key` in a table of a container's state, then at `offset` of a segment."""
+    """The position at which a pass resumes: after `key` in a table of a container's state, then at `offset` of a
+    segment."""
 
     container: int = 0
-    table: int = 0  # in TABLES; after the last one the state has been read, and its snapshot follows
+    table: int = 0  # in TABLES; len(TABLES): the state is done, and its snapshot follows
     key: bytes = b""
-    is_data: bool = False  # all states and snapshots were read
+    is_data: bool = False  # all states and snapshots are done
     segment: int = 0
     offset: int = 0
 
     def check(self, containers: int) -> None:
-        """ValueError where a store of so many containers has no such place."""
+        """Raise ValueError if a store of that many containers has no such position."""
         is_there = 0 <= self.container < containers and 0 <= self.table <= len(TABLES)
         if not (is_there and 0 <= self.segment < 1 << 63 and self.offset >= 0):
-            raise ValueError("it tells of a place that isn't there")
+            raise ValueError("its position doesn't exist in this store")
 
 
 class ScrubRecord(msgspec.Struct):
-    """The file: `since_ms` is when the folder was first served, from which the first week counts."""
+    """The scrub's file. since_ms: the time the folder was first served, from which the first week counts."""
 
     since_ms: int
     running: ScrubPass | None = None
@@ -63,8 +64,8 @@ class ScrubRecord(msgspec.Struct):
 
 
 class Scrubber:
-    """Of one store. file: where it keeps its place. hosted: the containers that it has, which stay the same from
-    `start` to `stop`. writers: theirs, by their numbers."""
+    """The scrub of one store. file: stores the position. hosted: the store's containers, unchanged from `start` to
+    `stop`. writers: their storage writers, by container number."""
 
     def __init__(
         self, file: Path, hosted: Hosted, reader: SegmentReader, writers: Mapping[int, StorageWriter], runtime: Runtime
@@ -72,10 +73,10 @@ class Scrubber:
         self._file, self._hosted, self._reader = file, hosted, reader
         self._writers, self._runtime = writers, runtime
         self._kept, self._is_loaded, self._kept_at = ScrubRecord(runtime.now_ms()), False, 0.0
-        self._asked, self._unyielded = asyncio.Event(), 0  # bytes since it last looked whether appends wait
+        self._asked, self._unyielded = asyncio.Event(), 0  # bytes read since the last check for waiting appends
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Future[None] | None = None
-        self._free_at = 0.0  # when the pace lets it read again
+        self._free_at = 0.0  # when the rate limit allows the next read
 
     @property
     def running(self) -> ScrubPass | None:
@@ -87,7 +88,7 @@ class Scrubber:
 
     @property
     def since_ms(self) -> int:
-        """When the last pass ended, or the folder was first served."""
+        """The time at which the last pass ended, or the folder was first served."""
         return self.last.ended_ms if self.last is not None else self._kept.since_ms
 
     @property
@@ -99,7 +100,7 @@ class Scrubber:
         return self._task is not None and self._task.done()
 
     def begin(self) -> None:
-        """Start a pass now, instead of the weekly one if that is running; a requested one that is running continues."""
+        """Start a pass now, replacing a weekly one that is running; a requested one continues."""
         if self.running is None or not self.running.asked:
             self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms(), asked=True), ScrubCursor()
             self._kept_at = 0.0  # so that a restart resumes it
@@ -126,17 +127,17 @@ class Scrubber:
                 await self._until_due()
                 await self._pass()
             except NadiError as error:
-                log.warning("the scrub waits: %s", error)
+                log.warning("the scrub waits, and will retry: %s", error)
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # a bug of ours: log it loudly, but don't stop checking
-                log.exception("the scrub failed; it goes on where it was")
+            except Exception:  # a bug: log it loudly, but keep scrubbing
+                log.exception("the scrub failed; it resumes at its position: report this bug")
                 await asyncio.sleep(_RETRY_S)
 
     async def _until_due(self) -> None:
         while self.running is None:
             self._asked.clear()
             left_s = limits.SCRUB_EVERY_S - (self._runtime.now_ms() - self.since_ms) / 1000
-            if not 0 < left_s <= limits.SCRUB_EVERY_S:  # or the clock was ahead
+            if not 0 < left_s <= limits.SCRUB_EVERY_S:  # or the clock has been set back
                 self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms()), ScrubCursor()
                 return
             try:
@@ -146,7 +147,7 @@ class Scrubber:
                 pass
 
     async def _pass(self) -> None:
-        """Continue the current pass to its end; one that is started meanwhile replaces it."""
+        """Continue the current pass to its end, unless a new one replaces it."""
         found = self.running
         assert found is not None
         await self._states(found)
@@ -159,7 +160,7 @@ class Scrubber:
         self._keep()
         log.log(
             logging.ERROR if found.damages else logging.INFO,
-            "everything stored was read: %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged places: %d",
+            "the scrub read %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged places: %d",
             found.read_bytes,
             found.records,
             found.snapshot_bytes,
@@ -168,7 +169,7 @@ class Scrubber:
         )
 
     async def _states(self, found: ScrubPass) -> None:
-        """All containers' states and snapshots; the extents among the records tell how much there is to read."""
+        """Read all containers' states and snapshots; the extents in the records give the total size."""
         place = self._kept.place
         while not place.is_data and (container := self._next(place)) is not None:
             size = 0
@@ -194,13 +195,13 @@ class Scrubber:
             await self._pause(size_bytes, found)
 
         if damage := await container.parts.snapshots.verify(pause):
-            self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
+            self._note(found, f"the snapshot of container {container.number}, which is being replaced: {damage}")
 
     async def _log(self, container: Container, found: ScrubPass) -> None:
-        """What a state made of the snapshot needs of the log. Its data is read with the segments."""
+        """Check the frames that a state restored from the snapshot needs. Their data is read with the segments."""
         async for heads in container.log.read_heads(container.parts.snapshots.sequence):
             for error in heads.damages:
-                text = f"the log of container {container.number}, in place of which a snapshot is made"
+                text = f"the log of container {container.number}, replaced by a new snapshot"
                 self._note(found, f"{text}: {error.what}, at byte {error.offset:,} of {error.file}")
             if heads.damages:
                 container.parts.snapshots.hasten()
@@ -229,7 +230,7 @@ class Scrubber:
         return size_bytes
 
     async def _segments(self, found: ScrubPass) -> None:
-        """The bytes of all segments that a checkpoint knows of; newer ones were written just now."""
+        """Read the bytes of all segments in the last checkpoint; newer ones were written just now."""
         while (container := self._next(place := self._kept.place)) is not None:
             before = (place.segment - 1).to_bytes(8, "big") if place.segment else b""
             page = container.metadata.page("segments", before, 1)
@@ -245,7 +246,7 @@ class Scrubber:
             place.segment, place.offset = segment + 1, 0
 
     def _next(self, place: ScrubCursor) -> Container | None:
-        """The container to continue with: the place's own, or the first one after it if another store has that."""
+        """Return the container at the position, or the next one, if another store now owns that."""
         container = self._hosted.following(place.container)
         if container is None:
             return None
@@ -266,7 +267,7 @@ class Scrubber:
                 if extent.end <= place.offset or extent.offset >= end:
                     break
                 if extent.frame is not None and extent.frame.address is None:
-                    return  # under way into the log
+                    return  # being written to the log
                 try:
                     is_described = await self._reader.verify(container, record, extent)
                 except DamagedDataError as error:
@@ -291,16 +292,16 @@ class Scrubber:
             container.make_room()
 
     async def _renew(self, container: Container, record: SegmentRecord, extent: Extent, found: ScrubPass) -> None:
-        outcome = "is stored again"
+        outcome = "was stored again"
         try:
             if await self._writers[container.number].rewrite(record, extent):
                 found.rewritten_bytes += extent.length
             else:
-                outcome = "is the segment's no more, or waits for the next pass"
+                outcome = "no longer belongs to the segment, or is retried by the next pass"
         except StorageFullError as error:
-            outcome = f"stays as it is until the next pass: {error}"
-        what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
-        log.warning("the scrub found damage by which nothing is lost: %s; the chunk %s", what, outcome)
+            outcome = f"is retried by the next pass: {error}"
+        what = f"the description of chunk {extent.chunk} is damaged or missing, but all its data is intact"
+        log.warning("the scrub found damage without data loss: %s; the chunk %s", what, outcome)
         found.renewals += 1
         if len(found.renewed) < limits.SCRUB_DAMAGES_TOLD:
             found.renewed.append(f"{what}; the chunk {outcome}")
@@ -314,11 +315,11 @@ class Scrubber:
     @staticmethod
     def _up(container: Container) -> Container:
         if container.failure is not None:
-            raise UnavailableError(f"container {container.number} recovers: {container.failure}")
+            raise UnavailableError(f"container {container.number} is recovering: {container.failure}")
         return container
 
     async def _pause(self, size_bytes: int, found: ScrubPass) -> None:
-        """Pause between two reads: long enough to keep the pace, and a little longer while appends wait."""
+        """Pause between two reads to keep the rate limit, and slightly longer while appends wait."""
         now = self._runtime.monotonic()
         pace = limits.SCRUB_ASKED_BYTES_PER_S if found.asked else limits.SCRUB_BYTES_PER_S
         self._free_at = max(self._free_at, now - 0.1) + size_bytes / pace
@@ -334,19 +335,19 @@ class Scrubber:
             self._kept_at = self._runtime.monotonic()
 
     def _load(self) -> None:
-        """Where it is damaged, or of another store, a pass begins: one from a damaged place would skip what lies before
-        it, and find that nothing is damaged."""
+        """Load the position. If the file is damaged or another store's, a pass starts over: a wrong position would skip
+        data and report it as undamaged."""
         try:
             raw = value_of(self._file.read_bytes())
             if raw is None:
                 raise ValueError("its checksum is wrong or missing")
             self._kept = msgspec.json.decode(raw, type=ScrubRecord)
-            if self._kept.running is not None:  # else it is where the last pass ended
+            if self._kept.running is not None:  # else the position is unused
                 self._kept.place.check(self._hosted.count)
         except FileNotFoundError:
             self._keep()
         except (OSError, ValueError) as error:
-            log.warning("where the scrub was can't be read, so it starts over: %s", error)
+            log.warning("the scrub's position can't be read, so it starts over: %s", error)
             self._kept = ScrubRecord(self._kept.since_ms, ScrubPass(self._runtime.now_ms()))
 
     def _keep(self) -> None:
@@ -354,8 +355,8 @@ class Scrubber:
 
 
 def _write(file: Path, kept: bytes) -> None:
-    """Write it completely or not at all; what a full disk has no room for is written the next time."""
+    """Write the file completely or not at all; on a full disk, log a warning and leave it to the next call."""
     try:
         replace_file(file, line_of(kept))
     except OSError as error:
-        log.warning("where the scrub is can't be kept: %s", error)
+        log.warning("the scrub's position can't be saved: %s; free space on its disk", error)

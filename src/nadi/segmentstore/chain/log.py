@@ -1,11 +1,11 @@
-"""A `DurableLog` that is a chain of objects in an engine: any server can continue it, and none holds anything of it.
+"""A `DurableLog` stored as a chain of objects in an engine: any server can continue it, and none has local data.
 
-Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. `replay`
-walks to the chain's end and seals it (`walk`), and asks once more whether the container is still this claimant's; only
-then may anything be acknowledged. If another's object has a frame's number, this owner was fenced, for good.
+Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch, and are immutable. `replay` walks
+to the chain's end, seals it (`walk`), and checks again that this claim is the latest; only then are appends
+acknowledged. If another claimant's object has a frame's number, this owner was fenced, for good.
 
-Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind them
-(`released`). Seals are never deleted: they are what stops an owner that wakes up late.
+Frames are deleted only once the container's manifest, which only its owner can change, names a later start
+(`released`). Seals are never deleted: they stop an owner that wakes up late.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from nadi.segmentstore.tier1.log import (
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
-_READS_AT_ONCE = 16  # of frames, for one caller
+_READS_AT_ONCE = 16  # frames read in parallel for one caller
 
 
 class Ahead:
-    """Walks ahead of whoever reads `links`, which raises what the walk raises; `close` ends it before that."""
+    """Walks ahead of the reader of `links`, which raises the walk's errors; `close` ends it early."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
         self._found: deque[Link] = deque()
@@ -78,9 +78,9 @@ class Ahead:
 
 
 class ChainStart(NamedTuple):
-    """Where a claimant begins: part of the container's record. epoch, number: the place of the frame after `sequence`,
-    which may not be there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may
-    still be there. held_from: the first of those; held_bytes: what they hold."""
+    """The start of a claimant's walk: part of the container's record. epoch, number: the position of the frame after
+    `sequence`, which may not exist yet. begun: (epoch, its first sequence), of epochs whose frames before that position
+    may still exist. held_from: the first of these frames; held_bytes: their size."""
 
     epoch: int = 0
     number: int = 1
@@ -95,10 +95,10 @@ class ChainStart(NamedTuple):
 
 
 class ChainLog:
-    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another has
-    claimed the container since. interval_s: at least this long from one frame's start to the next, unless a whole frame
-    is waiting: fewer, larger objects. After a frame that took long there is a short pause, so that what its
-    acknowledgements bring about gets into the next one."""
+    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another server has
+    claimed the container since. interval_s: the minimum time between the starts of two frames, unless a full frame is
+    waiting: fewer, larger objects. After a slow frame there is a short pause, so that requests triggered by its
+    acknowledgements join the next frame."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class ChainLog:
         self._walk = ChainWalk(self._objects, epoch, self._nonce, still_claimed)
         self._ahead: Ahead | None = None
         self._next_sequence = 0  # 0 until replay() has ended
-        self._number = 0  # the last one used in this epoch
-        self._appended_at = self._next_at = -1e9  # of the last frame's start; of the next one's, at the earliest
+        self._number = 0  # the last number used in this epoch
+        self._appended_at = self._next_at = -1e9  # start of the last frame; earliest start of the next
         self._writing: asyncio.Task[Appended] | None = None
         self._closed = False
         self._begun = list(start.begun)
-        self._safe = start.sequence  # up to here nothing is needed by who begins where the manifest says
-        self._deleted_to = start.held_from  # frames below it are deleted, but for the kept
+        self._safe = start.sequence  # frames up to here aren't needed by a start from the manifest
+        self._deleted_to = start.held_from  # frames below it are deleted, except `_kept`
         self._kept: set[int] = set()
         self._sizes: deque[int] = deque()  # of the frames from `_sized_from` on
         self._sized_from = start.sequence + 1
@@ -135,15 +135,15 @@ class ChainLog:
         self._to_delete: list[int] = []
 
     def read_ahead(self) -> None:
-        """Begin what `replay` does, and seal the chain, before anybody asks for the frames."""
+        """Start reading, and seal the chain, before the frames are requested."""
         self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
 
     async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
-        """As DurableLog.replay; raises FencedError if another server was faster, or is by the time it ends."""
-        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        """As DurableLog.replay; raises FencedError if another server has claimed the container before this ends."""
+        assert self._next_sequence == 0, "replay() is called once, before the first append"
         sequence = self._start.sequence
         if after_sequence < sequence:
-            what = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are needed"
+            what = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are still needed"
             raise CorruptLogError(self._name(self._start.place), 0, what)
         if self._ahead is None:
             self.read_ahead()
@@ -184,7 +184,7 @@ class ChainLog:
         return _PLENTY_BYTES
 
     def is_settled(self, payload_bytes: int) -> bool:
-        """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
+        """Return whether the next frame may start: interval and pause are over, or the frame is full."""
         return payload_bytes >= limits.FRAME_MAX_BYTES or self._pause_s() <= 0
 
     async def settle(self, payload_bytes: int) -> None:
@@ -195,7 +195,7 @@ class ChainLog:
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
-        if self._writing is not None and not self._writing.done():  # its caller was cancelled
+        if self._writing is not None and not self._writing.done():  # the caller was cancelled
             await asyncio.wait([self._writing])
         self._check_open()
         self._appended_at = self._runtime.monotonic()
@@ -299,8 +299,8 @@ class ChainLog:
         return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
 
     def start_after(self, sequence: int) -> ChainStart:
-        """Where a claimant may begin that has everything up to that frame: for the next manifest."""
-        assert sequence <= self.last_sequence, "a state has no more than the log"
+        """Return the start for a claimant whose state includes that frame: for the next manifest."""
+        assert sequence <= self.last_sequence, "a state is never ahead of the log"
         held_from = min(self._deleted_to, sequence + 1, *self._kept, *self._to_delete)
         oldest = bisect.bisect_right(self._begun, held_from, key=lambda begun: begun[1]) - 1
         begun = tuple(each for each in self._begun[max(0, oldest) :] if each[1] <= sequence + 1)
@@ -309,7 +309,7 @@ class ChainLog:
         return ChainStart(*self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
 
     def released(self, start: ChainStart) -> None:
-        """The manifest says to begin there, durably: what is before it may be deleted when it is truncated."""
+        """Handle a manifest that durably names `start`: earlier frames may be deleted once truncated."""
         self._safe = max(self._safe, start.sequence)
 
     def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
@@ -329,13 +329,13 @@ class ChainLog:
             self._deleting = asyncio.create_task(self._delete(), name=f"log-delete-{self._objects.container}")
 
     async def _delete(self) -> None:
-        """What can't be deleted now is deleted with what comes next, or by who has the container then."""
+        """Delete released frames; those that can't be deleted now are left to a later call, or to the next owner."""
         while self._to_delete:
             batch = self._to_delete[: limits.CHAIN_DELETED_AT_ONCE]
             try:
                 await self._objects.delete([self._place_of(sequence) for sequence in batch])
             except UnavailableError as error:
-                log.info("container %d: released frames stay for now: %s", self._objects.container, error)
+                log.info("container %d: released frames can't be deleted yet: %s", self._objects.container, error)
                 return
             del self._to_delete[: len(batch)]
 
@@ -356,13 +356,13 @@ class ChainLog:
         under_way = [task for task in (self._writing, self._deleting) if task is not None and not task.done()]
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=limits.CHAIN_CLOSE_S)
-            for task in late:  # the store may be away for long; an append that ends like this was not acknowledged
+            for task in late:  # the store may be down for long; a cancelled append was not acknowledged
                 task.cancel()
             if late:
                 await asyncio.wait(late)
 
 
 def _abandoned(append: asyncio.Task[Appended]) -> None:
-    """Nobody waits for it any more. That it was fenced, the log knows."""
+    """Log the error of an append whose caller was cancelled. The log knows that it was fenced."""
     if not append.cancelled() and (error := append.exception()) is not None and not isinstance(error, FencedError):
-        log.error("an append for which nobody waits has failed", exc_info=error)
+        log.error("an append failed after its caller was cancelled", exc_info=error)

@@ -1,7 +1,8 @@
-"""Table segments: keys with versions, conditional updates, ordered iteration, deltas; all in the container's turn.
+"""Executes table segment requests: keys with versions, conditional updates, ordered iteration, deltas; all in the
+container's turn.
 
 A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes, as in
-Pravega's hash tables. So a position is also where a delta read resumes.
+Pravega's hash tables. A delta read also resumes at a position.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nadi.wire.errors import KeyNotFoundError, TableLengthError
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 ENTRY_OVERHEAD_BYTES = 17
-_SMALL_BYTES = 64 * limits.KIB  # more may not use the room kept aside
+_SMALL_BYTES = 64 * limits.KIB  # larger updates may not use the reserve
 
 
 def check_key(record: SegmentRecord, key: bytes) -> None:
@@ -31,16 +32,16 @@ def check_key(record: SegmentRecord, key: bytes) -> None:
 
 
 def _check_condition(found: int | None, expected: int) -> None:
-    """found: the key's version, None if it is absent."""
+    """Check a condition. found: the key's version, None if it is absent."""
     if expected == NO_VERSION:
         return
     if expected == NOT_EXISTS:
         if found is not None:
-            raise ConditionFailedError(f"the key exists already, at version {found}")
+            raise ConditionFailedError(f"the key exists already, at version {found}: read it, then update that version")
     elif found is None:
-        raise KeyNotFoundError(f"the key is absent; version {expected} was expected")
+        raise KeyNotFoundError(f"the key doesn't exist, but version {expected} was expected: read it again")
     elif found != expected:
-        raise ConditionFailedError(f"the key is at version {found}; {expected} was expected")
+        raise ConditionFailedError(f"the key is at version {found}, but {expected} was expected: read it again")
 
 
 def _check_open(record: SegmentRecord, length: int) -> None:
@@ -53,9 +54,9 @@ def _check_open(record: SegmentRecord, length: int) -> None:
 def update(
     frame: FrameBuilder, record: SegmentRecord, entries: Sequence[WireTableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
-    of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
-    reader group's state does, may always use half of it."""
+    """Put all entries or none; conditions are checked against the previous state. Return the versions. of_kept:
+    fraction of the reserve that may be used on a full disk. Small values that replace named versions, such as a reader
+    group's state, may always use half of it."""
     _check_open(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)
     if size > limits.TABLE_BATCH_MAX_BYTES:
@@ -103,12 +104,12 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableK
 def read(
     keys: Sequence[WireTableKey], size: int, state: StateMachine, record: SegmentRecord
 ) -> tuple[list[WireTableEntry], int]:
-    """Return an entry for each key asked for, in order, and the size of the reply with them; absent ones have version
-    NOT_EXISTS and no value. size: of the reply before them, in bytes."""
+    """Return an entry for each requested key, in order, and the size of the reply with them, in bytes; absent keys have
+    version NOT_EXISTS and no value. size: of the reply without them."""
     entries = []
     for key in keys:
         if not key.key:
-            raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
+            raise InvalidArgumentError("a table key has at least one byte")  # a reply couldn't name it either
         found = state.table_entry(record, key.key)
         entries.append(
             WireTableEntry(key.key, found[0], found[1]) if found else WireTableEntry(key.key, NOT_EXISTS, b"")
@@ -122,13 +123,13 @@ def read(
 
 
 def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[WireTableEntry]:
-    """All entries from key `start` on in key order; those in memory override those on disk."""
+    """Yield all entries from key `start` on in key order; those in memory override those on disk."""
     overlay = record.overlay
     fresh = iter(sorted(key for key, (_, value) in overlay.items() if key >= start and value is not None))
     pending = next(fresh, None)
     for key, version, value in state.metadata.entries_from(record.id, start):
         if key < start:
-            continue  # only where long keys share their head with `start`
+            continue  # only if long keys share their head with `start`
         while pending is not None and pending < key:
             found = overlay[pending]
             yield WireTableEntry(pending, found[0], found[1] or b"")
@@ -161,7 +162,7 @@ def page(
 def delta(
     state: StateMachine, record: SegmentRecord, position: int, count: int
 ) -> tuple[list[WireTableEntry], bool, int]:
-    """Return entries at or after `position` in log order, whether that is all, and where to resume."""
+    """Return entries at or after `position` in log order, whether these are all, and the position to resume at."""
     limit = min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)
     entries: list[WireTableEntry] = []
     size = 0
