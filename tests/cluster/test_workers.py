@@ -109,7 +109,7 @@ def test_a_cluster_is_not_taken_for_a_data_folder(tmp_path: Path) -> None:
     with workers_of(1, tmp_path / "data"):
         pass
     before = sorted(path.name for path in (tmp_path / "data").iterdir())
-    with pytest.raises(DataFolderError, match="is the store of a cluster: serve it by `nadi up --workers N"):
+    with pytest.raises(DataFolderError, match="nadi up --workers N"):
         nadi.embedded(tmp_path / "data")
     assert set(before) >= {path.name for path in (tmp_path / "data").iterdir()} - {"lock"}
 

@@ -105,7 +105,7 @@ async def test_a_pause_that_is_too_short_lets_writers_go_on(data: Path, tmp_path
                 await put(number, state, sequence, epoch)
 
             target.put = slow  # type: ignore[method-assign]
-            with pytest.raises(ConflictError, match="the writers aren't held any more, and went on"):
+            with pytest.raises(ConflictError):
                 await Migration(source, target, _Shown()).run()
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert "later" in manager.list_streams("home")

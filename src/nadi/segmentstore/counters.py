@@ -50,25 +50,25 @@ class Stages:
     """The times, by the monotonic clock, at which a frame reached each stage: taken, built, durable, answered. Time
     spent syncing separate files before the frame is built counts as its sync."""
 
-    __slots__ = ("answered", "beside_s", "built", "clock", "durable", "taken")
+    __slots__ = ("answered", "blobs_s", "built", "clock", "durable", "taken")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.taken = self.built = self.durable = self.answered = clock()
-        self.beside_s = 0.0
+        self.blobs_s = 0.0
 
-    async def beside(self, writing: Awaitable[object]) -> None:
+    async def time_blobs(self, writing: Awaitable[object]) -> None:
         began = self.clock()
         await writing
-        self.beside_s = self.clock() - began
+        self.blobs_s = self.clock() - began
 
     @property
     def building_s(self) -> float:
-        return self.built - self.taken - self.beside_s
+        return self.built - self.taken - self.blobs_s
 
     @property
     def sync_s(self) -> float:
-        return self.durable - self.built + self.beside_s
+        return self.durable - self.built + self.blobs_s
 
 
 class StoreCounters:
@@ -93,11 +93,11 @@ class StoreCounters:
         self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
 
     def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
-        taken, answered, appends = stages.taken, stages.clock(), 0
+        taken_at, answered, appends = stages.taken, stages.clock(), 0
         stages.answered = answered
         for at, count, _ in arrivals:
             if count:
-                self.queue.add(taken - at, count)
+                self.queue.add(taken_at - at, count)
                 self.whole.add(answered - at, count)
                 appends += count
         if appends:
@@ -137,10 +137,10 @@ class StoreTracing:
 
     def frame(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
         """Record a frame: a span for each of its blocks, with the frame's and the log's spans under the first."""
-        stored = [one for one in arrivals if one.appends][:BLOCKS_MOST]
+        stored = [arrival for arrival in arrivals if arrival.appends][:BLOCKS_MOST]
         if not stored:
             return
-        blocks = [self._block(container, one, stages.answered) for one in stored]
+        blocks = [self._block(container, arrival, stages.answered) for arrival in stored]
         about: dict[str, Value] = {"nadi.container": container, "nadi.frame": sequence}
         frame = self._tracing.span(
             "nadi.frame",
@@ -154,15 +154,18 @@ class StoreTracing:
 
     def _block(self, container: int, arrival: Arrival, ended_s: float) -> SpanContext:
         appends = arrival.block.appends
-        first, roots = appends[0], [self._tracing.of_block(one.writer, one.last) for one in appends[:LINKS_MOST]]
+        first, roots = (
+            appends[0],
+            [self._tracing.of_block(append.writer, append.last) for append in appends[:LINKS_MOST]],
+        )
         about: dict[str, Value] = {
             "nadi.segment": first.session.segment,
             "nadi.writer_id": first.writer.hex(),
             "nadi.event_number": first.last,
             "nadi.container": container,
             "nadi.appends": len(appends),
-            "nadi.events": sum(one.events for one in appends),
-            "nadi.bytes": sum(one.size_bytes for one in appends),
+            "nadi.events": sum(append.events for append in appends),
+            "nadi.bytes": sum(append.size_bytes for append in appends),
         }
         return self._tracing.span("nadi.append", roots[0], arrival.at, ended_s, about, kind="server", links=roots[1:])
 
@@ -183,8 +186,8 @@ _LEAST_S = FOLD_S / 2  # the shortest time that is folded
 _LATE_S = FOLD_S + _LEAST_S  # the latest time that counts are folded at: `_LEAST_S` after the newest row began
 _IDLE_S = WINDOWS_S[1]
 _UNMEASURED = 0  # the row shared by everything that isn't measured
-_TOGETHER_S = 2.0
-_TOGETHER_POSITIONS = LOAD_KEY_POSITIONS // 2
+_COMBINED_S = 2.0
+_COMBINED_POSITIONS = LOAD_KEY_POSITIONS // 2
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
@@ -209,15 +212,15 @@ class KeySamples:
                 return
             reports = self._reports[segment] = deque()
         weights = np.full(len(positions), events / len(positions))
-        if not reports or now_s - reports[-1].began_s >= _TOGETHER_S:
+        if not reports or now_s - reports[-1].began_s >= _COMBINED_S:
             _forget(reports, now_s)
             reports.append(_Reports(now_s, positions, weights))
             return
         last = reports[-1]
         last.positions = np.concatenate([last.positions, positions])
         last.weights = np.concatenate([last.weights, weights])
-        if len(last.positions) > _TOGETHER_POSITIONS:
-            last.positions, last.weights = fewer(last.positions, last.weights, _TOGETHER_POSITIONS // 2)
+        if len(last.positions) > _COMBINED_POSITIONS:
+            last.positions, last.weights = fewer(last.positions, last.weights, _COMBINED_POSITIONS // 2)
 
     def of(self, segment: str, now_s: float) -> KeySample | None:
         """Return the sample of a segment's keys; None without a report in the last ten seconds."""
@@ -257,8 +260,8 @@ def fewer(positions: Numbers, weights: Numbers, count: int) -> tuple[Numbers, Nu
     order = np.argsort(positions, kind="stable")
     reached = np.cumsum(weights[order])
     step = reached[-1] / count
-    taken = order[np.searchsorted(reached, (np.arange(count) + 0.5) * step)]
-    return positions[taken], np.full(count, step)
+    chosen = order[np.searchsorted(reached, (np.arange(count) + 0.5) * step)]
+    return positions[chosen], np.full(count, step)
 
 
 class LoadMeter:
@@ -270,7 +273,7 @@ class LoadMeter:
         self._names = [""]
         self._rows: dict[str, int] = {}  # by segment, including transactions and unmeasured segments
         self._events, self._bytes = [0], [0]  # counted since the last fold
-        self._begun: list[float] = []  # start times of the newest rows, which the arrays don't have yet
+        self._new_starts_s: list[float] = []  # start times of the newest rows, which the arrays don't have yet
         self._means = np.zeros((2, len(WINDOWS_S), 1))  # events and bytes per second, by window and row
         self._times = np.zeros((3, 1))  # per row: its start, its last fold, and its last fold with new counts
         self._folded_s = self._due_s = clock()
@@ -313,11 +316,11 @@ class LoadMeter:
             self._fold(now_s)
         ages_s = (self._times[1] - self._times[0]).tolist()  # at the last fold
         rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
-        found = sorted(rows) if most is None else heapq.nsmallest(most, rows)
-        means = self._means[:, :, [row for _, row in found]].transpose(2, 0, 1).tolist()
+        selected = sorted(rows) if most is None else heapq.nsmallest(most, rows)
+        means = self._means[:, :, [row for _, row in selected]].transpose(2, 0, 1).tolist()
         return [
             SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes), self._samples.of(name, now_s))
-            for (name, row), (events, sizes) in zip(found, means, strict=True)
+            for (name, row), (events, sizes) in zip(selected, means, strict=True)
         ]
 
     def _admit(self, segment: str, now_s: float) -> int:
@@ -334,16 +337,16 @@ class LoadMeter:
             self._names.append(parent)
             self._events.append(0)
             self._bytes.append(0)
-            self._begun.append(now_s)
+            self._new_starts_s.append(now_s)
         self._rows[segment] = row
         return row
 
     def _extend(self) -> None:
-        if self._begun:
-            zeros = np.zeros((*self._means.shape[:2], len(self._begun)))
+        if self._new_starts_s:
+            zeros = np.zeros((*self._means.shape[:2], len(self._new_starts_s)))
             self._means = np.concatenate([self._means, zeros], axis=2)
-            self._times = np.concatenate([self._times, [self._begun] * 3], axis=1)
-            self._begun = []
+            self._times = np.concatenate([self._times, [self._new_starts_s] * 3], axis=1)
+            self._new_starts_s = []
 
     def _fold(self, now_s: float) -> None:
         late_s = self._folded_s + _LATE_S
@@ -398,7 +401,7 @@ def measured_as(segment: str) -> str | None:
     'home/meters/0.#epoch.0'
     >>> measured_as("home/_MARKmeters/0.#epoch.0")
     """
-    found = segment_of(segment)
-    if found is None or "_" in found.scope or "_" in found.name:  # users' scopes and streams have no underscore
+    parsed = segment_of(segment)
+    if parsed is None or "_" in parsed.scope or "_" in parsed.name:  # users' scopes and streams have no underscore
         return None
     return segment.partition(TRANSACTION_DELIMITER)[0].partition(TRANSIENT_DELIMITER)[0]

@@ -88,10 +88,10 @@ class FolderLock:
     def is_held(self) -> bool:
         """Return False once the lock file has been removed: another server may then hold a new one."""
         try:
-            there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
+            current, own = os.stat(self._folder / "lock"), os.fstat(self._file)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        return (current.st_dev, current.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
         file, self._file = self._file, -1
@@ -149,22 +149,22 @@ class StoreLocation(NamedTuple):
 def find(folder: Path) -> StoreLocation:
     """Find the folder's store from `store.json` and the store's identity; changes nothing."""
     own = _read_own(folder)
-    there: Cluster | str
+    stored: Cluster | str
     try:
-        there = decoded((folder / TIER2 / IDENTITY).read_bytes())
+        stored = decoded((folder / TIER2 / IDENTITY).read_bytes())
     except FileNotFoundError:
-        there = "missing"
+        stored = "missing"
     except (OSError, errors.StoreError):
-        there = "damaged"
+        stored = "damaged"
     if isinstance(own, StoreFile):
         if own.url or own.format != FORMAT:
             return StoreLocation(own)
-        if isinstance(there, Cluster):
-            return StoreLocation(own, disagree=replace(there, created_ms=0) != _identity(own))
-        return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {there}: it is rewritten")
-    if isinstance(there, Cluster) and there.log == LOG:
+        if isinstance(stored, Cluster):
+            return StoreLocation(own, disagree=replace(stored, created_ms=0) != _identity(own))
+        return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {stored}: it is rewritten")
+    if isinstance(stored, Cluster) and stored.log == LOG:
         heals = f"`{STORE}` is {own}: it is rewritten from `{TIER2}/{IDENTITY}`"
-        return StoreLocation(StoreFile(FORMAT, there.cluster, there.containers), own, heals)
+        return StoreLocation(StoreFile(FORMAT, stored.cluster, stored.containers), own, heals)
     return StoreLocation(None, own)
 
 
@@ -181,8 +181,8 @@ def _read_own(folder: Path) -> StoreFile | str:
         return "damaged"
 
 
-def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
-    """Return the store that a server configured with `given` uses. A new folder gets its files, durably; damaged files
+def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, unique: str) -> StoreFile:
+    """Return the store that a server with this configuration uses. A new folder gets its files, durably; damaged files
     are healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
     DataFolderError: the store is unknown, is another one, was created with another number of containers, lacks one of
     them, or was moved. InvalidArgumentError: the number of containers is out of range, or the URL isn't a store's."""
@@ -192,31 +192,31 @@ def open_folder(folder: Path, containers: int | None, given: Tier2 | None, uniqu
             f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
         )
     check_version(folder)
-    found = find(folder)
-    if found.store is None:
-        _check_is_new(folder, found.wrong)
+    location = find(folder)
+    if location.store is None:
+        _check_is_new(folder, location.wrong)
         store = _chosen(
-            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), given
+            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), configured
         )
         begin(folder, store)
         return store
-    check_stays(folder, found.store)
-    if found.disagree:
+    check_stays(folder, location.store)
+    if location.disagree:
         raise errors.DataFolderError(
             f"{STORE} and {TIER2}/{IDENTITY} in {folder} contradict each other: remove the wrong one"
         )
-    if containers is not None and containers != found.store.containers:
+    if containers is not None and containers != location.store.containers:
         raise errors.DataFolderError(
-            f"the data folder {folder} was created with {found.store.containers} containers, which can't be changed: "
-            "omit --containers"
+            f"the data folder {folder} was created with {location.store.containers} containers, "
+            "which can't be changed: omit --containers"
         )
-    for what in misplaced(folder, found.store.containers):
-        raise errors.DataFolderError(f"the data folder {folder} can't be used: {what}")
-    if missing := sorted(set(range(found.store.containers)) - set(container_folders(folder))):
+    for problem in misplaced(folder, location.store.containers):
+        raise errors.DataFolderError(f"the data folder {folder} can't be used: {problem}")
+    if missing := sorted(set(range(location.store.containers)) - set(container_folders(folder))):
         raise errors.DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's folder is missing")
-    store = _chosen(folder, found.store, given)
+    store = _chosen(folder, location.store, configured)
     try:
-        if store.url != found.store.url:
+        if store.url != location.store.url:
             store.write(folder)
         if not store.url:
             heal(folder)
@@ -235,9 +235,9 @@ def check_version(folder: Path) -> None:
             f"{folder} is the store of a cluster: serve it with `nadi up --workers N --data {folder}`; other commands "
             f"take its URL, {folder.absolute().as_uri()}"
         )
-    found = find(folder).store
-    if found is not None and found.format != FORMAT:
-        raise errors.DataFolderVersionError(str(folder), found.format, FORMAT)
+    store = find(folder).store
+    if store is not None and store.format != FORMAT:
+        raise errors.DataFolderVersionError(str(folder), store.format, FORMAT)
 
 
 def check_stays(folder: Path, store: StoreFile) -> None:
@@ -251,42 +251,43 @@ def check_stays(folder: Path, store: StoreFile) -> None:
 
 def _check_is_new(folder: Path, wrong: str) -> None:
     if (folder / INCOMING).exists():
-        raise errors.DataFolderError(f"a migration to {folder} is incomplete: start it again, or remove the folder")
+        raise errors.DataFolderError(f"a migration to {folder} hasn't ended: start it again, or remove the folder")
     if wrong == "missing" and all(map(is_pristine, container_folders(folder).values())):
         stored = stored_containers(folder)
         if not stored:
             return
-        what = f"{STORE} and the containers are missing, but {TIER2} has data of {named(stored)}"
-        raise errors.DamagedStateError(str(folder), what, "data only in the log is lost")
+        problem = f"{STORE} and the containers are missing, but {TIER2} has data of {named(stored)}"
+        raise errors.DamagedStateError(str(folder), problem, "data only in the log is lost")
     raise errors.DataFolderError(
         f"`{STORE}` of the data folder {folder} is {wrong}, and there is no `{TIER2}/{IDENTITY}` to restore it from: "
         f"restore one of them; or, if its chunks are in an external store, run `nadi tier2 claim {folder} --tier2 URL`"
     )
 
 
-def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
-    """Return the store as configured by `given`; raise DataFolderError if that contradicts the folder."""
+def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFile:
+    """Return the store with the configured settings; raise DataFolderError if that contradicts the folder."""
     if store.is_elsewhere:
-        if given is None or normal(given.url) != store.url:
+        if configured is None or normal(configured.url) != store.url:
             raise errors.DataFolderError(
-                f"the data folder {folder} keeps its chunks in {store.url}{f', not in {given.url}' if given else ''}: "
-                f"start it with --tier2 {store.url}, or move it to another folder with `nadi migrate`"
+                f"the data folder {folder} keeps its chunks in {store.url}"
+                f"{f', not in {configured.url}' if configured else ''}: start it with --tier2 {store.url}, "
+                "or move it to another folder with `nadi migrate`"
             )
-    elif given is None:
+    elif configured is None:
         if store.url:
             raise errors.DataFolderError(
                 f"the data folder {folder} was created for chunks in {store.url}: start it with --tier2 {store.url}, "
                 "or remove the folder, which is still empty"
             )
         return store
-    url = normal(given.url)
+    url = normal(configured.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
         raise errors.DataFolderError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
             f"new folder with `nadi migrate {folder} NEW --tier2 {url}`"
         )
-    return replace(store, url=url, options=public(given.options))
+    return replace(store, url=url, options=public(configured.options))
 
 
 def begin(folder: Path, store: StoreFile) -> None:
@@ -309,13 +310,13 @@ def make_containers(folder: Path, count: int) -> None:
 
 def heal(folder: Path) -> None:
     """Rewrite a missing or damaged identity file; blocking."""
-    found = find(folder)
-    if found.heals and found.store is not None:
-        if found.wrong:
-            found.store.write(folder)
+    location = find(folder)
+    if location.heals and location.store is not None:
+        if location.wrong:
+            location.store.write(folder)
         else:
-            _write_identity(folder, found.store)
-        log.warning("%s: %s", folder, found.heals)
+            _write_identity(folder, location.store)
+        log.warning("%s: %s", folder, location.heals)
 
 
 def _write_identity(folder: Path, store: StoreFile) -> None:
@@ -359,14 +360,14 @@ def is_data_folder(folder: Path) -> bool:
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
-    found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
-    return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
+    matches = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
+    return dict(sorted((int(match[1]), path) for match, path in matches if path.is_dir()))
 
 
 def stored_containers(folder: Path) -> set[int]:
     """Return the numbers of the containers with any chunk or snapshot in the folder's own tier 2."""
     places = (folder / TIER2, folder / TIER2 / "snapshots")
-    folders = [found for place in places for found in container_folders(place).items()]
+    folders = [item for place in places for item in container_folders(place).items()]
     return {number for number, path in folders if any(files for _, _, files in os.walk(path))}
 
 

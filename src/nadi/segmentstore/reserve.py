@@ -52,11 +52,11 @@ def in_words(folder: Path) -> Iterator[None]:
         if isinstance(error, StorageFullError):
             raise
         if is_no_room(error, folder):
-            what = f"no space in {folder} ({error}): free space on its disk, then try again"
-            raise StorageFullError(what) from error
+            message = f"no space in {folder} ({error}): free space on its disk, then try again"
+            raise StorageFullError(message) from error
         if isinstance(error, lmdb.Error):
-            what = f"the state in {folder} can't be written ({error}): check its disk, then try again"
-            raise UnavailableError(what) from error
+            message = f"the state in {folder} can't be written ({error}): check its disk, then try again"
+            raise UnavailableError(message) from error
         raise
 
 

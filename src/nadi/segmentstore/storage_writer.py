@@ -49,7 +49,7 @@ SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
 FULL_PAUSE_S = 1.0  # the longest between two attempts on a full disk
 _LONGEST_PAUSE_S = 10.0
-FRAMES_LOOKED_AT = 100
+FRAMES_EXAMINED = 100
 FLUSH_ROUND_S = 5.0  # then compaction and garbage collection get a turn
 
 
@@ -91,14 +91,14 @@ def next_move(
             if extent.frame.at < due_before and not file.closed:
                 runs.close_file(file)
             if is_whole or not file.closed:
-                whole = extents[index:end]
+                file_extents = extents[index:end]
                 if copied:
                     break
                 if file.is_settled and not adopts:
                     runs.forget(file)
                     continue
-                if file.is_settled and all(_is_movable(one, moving) for one in whole):
-                    return Move(whole, file.length, file)
+                if file.is_settled and all(_is_movable(each, moving) for each in file_extents):
+                    return Move(file_extents, file.length, file)
                 index = end
                 continue
         if not _is_movable(extent, moving) or (copied and size + extent.length > most_bytes):
@@ -239,10 +239,10 @@ class StorageWriter:
         async with self._at_once:
             if self._container.failure is not None:
                 return False
-            found = self._most_urgent(everything)
-            if found is None:
+            urgent = self._most_urgent(everything)
+            if urgent is None:
                 return False
-            record, move = found
+            record, move = urgent
             self._moving |= dict.fromkeys(move.extents, record.id)
             try:
                 await self._store(record, move.extents, move.file)
@@ -268,7 +268,7 @@ class StorageWriter:
         pressed = everything or self._container.logged_bytes > self._container.log_max_bytes // 2
         old = math.inf if pressed else self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
-        for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
+        for frame in islice(state.to_move(), FRAMES_EXAMINED):
             if frame.at >= old:
                 break
             record = state.logged_in(frame)
@@ -291,10 +291,10 @@ class StorageWriter:
         parts: list[Buffer] = []
         if file is None:
             self._chunks.check_room(sum(extent.length for extent in extents))
-            found = await self._read(record, extents)
-            if found is None:
+            blocks = await self._read(record, extents)
+            if blocks is None:
                 return False
-            parts = found
+            parts = blocks
         container, segment, name_of_segment = self._container.number, record.id, record.name
         offset, length = extents[0].offset, extents[-1].end - extents[0].offset
         name = f"container-{container}/{segment:012x}/{offset:016x}-{self._runtime.unique()}"

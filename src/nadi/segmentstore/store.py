@@ -138,7 +138,7 @@ class _AppendWaiter:
 
 log = logging.getLogger(__name__)
 
-_LOOKS_A_TURN = 200
+_POLLS_A_TURN = 200
 
 
 class SegmentStore:
@@ -292,7 +292,7 @@ class SegmentStore:
 
     async def bring_up_to_date(self, number: int) -> None:
         """Store a container's current state, so that releasing it takes little time; give up after some seconds."""
-        container = next((one for one in self.containers if one.number == number), None)
+        container = next((each for each in self.containers if each.number == number), None)
         if container is not None:
             await container.checkpoints.bring_up_to_date()
 
@@ -341,9 +341,9 @@ class SegmentStore:
         """Notify the container's writers of the new owner, and close it."""
         steps = 0
         for connection in list(self._connections):
-            for _ in connection.writers.tell_given_up(container, owner):
+            for _ in connection.writers.notify_released(container, owner):
                 steps += 1
-                if steps % _LOOKS_A_TURN == 0:
+                if steps % _POLLS_A_TURN == 0:
                     await asyncio.sleep(0)
         await container.stop()
         del self._leaving[container.number]
@@ -389,7 +389,7 @@ class SegmentStore:
             name="segment store",
         )
         self.listener.listen(sockets, tls)
-        self._patrol = asyncio.create_task(self._look_after(), name="patrol")
+        self._patrol = asyncio.create_task(self._patrol_connections(), name="patrol")
         self.address = sockets[0].getsockname()[:2]
         return self.address
 
@@ -405,14 +405,14 @@ class SegmentStore:
             *((guest.settle, guest.leave) if guest is not None else ()),
         )
 
-    async def _look_after(self) -> None:
+    async def _patrol_connections(self) -> None:
         """Poll each connection now and then, and close those whose peers are too slow."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PATROL_S)
             for number, connection in enumerate(list(self._connections), 1):
                 self.too_slow += connection.poll(loop.time())
-                if number % _LOOKS_A_TURN == 0:
+                if number % _POLLS_A_TURN == 0:
                     await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
@@ -441,8 +441,8 @@ class SegmentStore:
             await self.scrub.stop()
             for writer in self._writers.values():
                 await writer.stop()
-            left = [*self.containers, *self._leaving.values()]  # each may wait seconds for its log or tier 2
-            await asyncio.gather(*(container.stop() for container in left))
+            containers = [*self.containers, *self._leaving.values()]  # each may wait seconds for its log or tier 2
+            await asyncio.gather(*(container.stop() for container in containers))
             await self.chunks.close()
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()

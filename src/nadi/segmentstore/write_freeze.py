@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 async def leave_folder(folder: Path, stored: ContainerRecords, to: str, migration: str) -> None:
     """Prevent every server from opening the data folder from now on; idempotent. The first container's record decides.
     UnavailableError, OSError: unknown whether this took effect; see `is_left`."""
-    said = find(folder).store
-    assert said is not None, "a server or a migration has it open"
-    for number in range(said.containers):
+    store = find(folder).store
+    assert store is not None, "a server or a migration has it open"
+    for number in range(store.containers):
         record = (await stored.read(number)).record
         if record.moved is None:
             await stored.move_away(number, record.epoch, MovedAway(to, migration))
-    await REAL.in_thread(replace(said, moved_to=to, moved_by=migration).write, folder)
+    await REAL.in_thread(replace(store, moved_to=to, moved_by=migration).write, folder)
 
 
 async def is_left(stored: ContainerRecords) -> bool:
@@ -102,9 +102,9 @@ class Hold:
                     container.queue.is_held = True
                 for writer in self._store.storage_writers:
                     await self._turns.enter_async_context(writer.turns)
-                held = [await self._settled(*each) for each in self._each()]
+                frozen = [await self._settled(*each) for each in self._each()]
         except BaseException as error:
-            await self._let_go()
+            await self._unfreeze()
             if isinstance(error, TimeoutError):
                 raise RequestTimeoutError(
                     f"the log could not be moved to tier 2 within {limit_s:g} s, and writes continue: try again when "
@@ -113,7 +113,7 @@ class Hold:
             raise
         self._phase = _FreezePhase.HELD
         self._timer = asyncio.get_running_loop().call_later(self.left_s, self._expire)
-        return held
+        return frozen
 
     def _is_held(self) -> ConflictError:
         return ConflictError(f"writes are frozen already, for at most {self.left_s:.0f} s more: try again later")
@@ -136,14 +136,14 @@ class Hold:
         if self._phase is _FreezePhase.HELD:
             log.warning("the write freeze reached its time limit: writes continue")
             self._phase = _FreezePhase.LEAVING  # no other call ends it
-            self._ending = asyncio.ensure_future(self._let_go())
+            self._ending = asyncio.ensure_future(self._unfreeze())
 
     async def end(self) -> None:
         """Resume writes, if they are frozen; wait for a freeze that is ending."""
         if self._ending is not None:
             await asyncio.wait([self._ending])
         if self._phase is _FreezePhase.HELD:
-            await self._let_go()
+            await self._unfreeze()
 
     async def keep(
         self, hold: str, leave: Callable[[], Awaitable[None]], is_left: Callable[[], Awaitable[bool]]
@@ -166,7 +166,7 @@ class Hold:
             if await is_left():
                 self._phase = _FreezePhase.KEPT
             else:
-                await self._let_go()
+                await self._unfreeze()
             raise
         self._phase = _FreezePhase.KEPT
 
@@ -175,7 +175,7 @@ class Hold:
         for container in self._store.containers:
             container.give_up("")
 
-    async def _let_go(self) -> None:
+    async def _unfreeze(self) -> None:
         self._forget_timer()
         for container in self._store.containers:
             container.queue.is_held = False

@@ -57,13 +57,13 @@ def folder_of(container: int) -> str:
     return f"log/{container}"
 
 
-def name_of(container: int, place: ChainPosition) -> str:
+def name_of(container: int, position: ChainPosition) -> str:
     """Return the name of the object at that position.
 
     >>> name_of(3, ChainPosition(2, 17))
     'log/3/0000000000000002/0000000000000011'
     """
-    return f"{folder_of(container)}/{place.epoch:016x}/{place.number:016x}"
+    return f"{folder_of(container)}/{position.epoch:016x}/{position.number:016x}"
 
 
 def place_of(name: str) -> ChainPosition | None:
@@ -105,14 +105,14 @@ class Header(NamedTuple):
         return raw + _CRC.pack(crc32c(raw))
 
     @classmethod
-    def decode(cls, data: memoryview, container: int, place: ChainPosition) -> Header | None:
+    def decode(cls, data: memoryview, container: int, position: ChainPosition) -> Header | None:
         """Return the header of the object at that position, or None if it is damaged or another object's."""
         if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
             return None
         if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(data[: _FIELDS.size]):
             return None
         header = cls._make(_FIELDS.unpack_from(data)[1:])
-        is_it = (header.container, header.place) == (container, place) and header.kind in (FRAME, SEAL)
+        is_it = (header.container, header.place) == (container, position) and header.kind in (FRAME, SEAL)
         return header if is_it else None
 
     def check(self, data: memoryview) -> FrameCheck:
@@ -121,23 +121,23 @@ class Header(NamedTuple):
         return check_frame(data, HEADER_BYTES, self.payload_bytes, *sums, _seed(self.container, self.place), 0, 0)
 
 
-def encode_seal(container: int, place: ChainPosition, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
+def encode_seal(container: int, position: ChainPosition, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
     """Encode the seal that ends an epoch at that position, after the frame of that sequence."""
-    return Header(SEAL, container, *place, sequence, next_epoch, 0, nonce).encode()
+    return Header(SEAL, container, *position, sequence, next_epoch, 0, nonce).encode()
 
 
 def encode_frame(
-    container: int, place: ChainPosition, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
+    container: int, position: ChainPosition, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
 ) -> tuple[list[bytes], bytes]:
     """Encode a frame's object, in pieces; also return the checksums of the parts after its head, for
     `part_is_whole`."""
-    seed, head = _seed(container, place), parts[0] if parts else b""
+    seed, head = _seed(container, position), parts[0] if parts else b""
     payload_bytes = sum(map(len, parts))
     table, checksums = encode_table(parts[1:], seed, 0, HEADER_BYTES + len(head))
     header = Header(
         FRAME,
         container,
-        *place,
+        *position,
         sequence,
         0,
         durable,
@@ -151,10 +151,10 @@ def encode_frame(
     return [header.encode(), *parts, table], checksums
 
 
-def part_is_whole(container: int, place: ChainPosition, offset: int, data: memoryview, checksum: bytes) -> bool:
+def part_is_whole(container: int, position: ChainPosition, offset: int, data: memoryview, checksum: bytes) -> bool:
     """Verify a part at that offset of the frame's payload."""
-    return pack_checksum(checksum_at(data, _seed(container, place), 0, HEADER_BYTES + offset)) == checksum
+    return pack_checksum(checksum_at(data, _seed(container, position), 0, HEADER_BYTES + offset)) == checksum
 
 
-def _seed(container: int, place: ChainPosition) -> int:
-    return crc32c(name_of(container, place).encode())
+def _seed(container: int, position: ChainPosition) -> int:
+    return crc32c(name_of(container, position).encode())

@@ -44,7 +44,7 @@ class Ahead:
     """Walks ahead of the reader of `links`, which raises the walk's errors; `close` ends it early."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
-        self._found: deque[Link] = deque()
+        self._links: deque[Link] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(links))
@@ -52,7 +52,7 @@ class Ahead:
 
     async def _run(self, links: AsyncIterator[Link]) -> None:
         async for link in links:
-            self._found.append(link)
+            self._links.append(link)
             self._bytes += len(link.data)
             self._changed.set()
             while self._bytes > limits.CHAIN_AHEAD_BYTES:
@@ -61,8 +61,8 @@ class Ahead:
 
     async def links(self) -> AsyncIterator[Link]:
         while True:
-            while self._found:
-                link = self._found.popleft()
+            while self._links:
+                link = self._links.popleft()
                 self._bytes -= len(link.data)
                 self._changed.set()
                 yield link
@@ -123,10 +123,10 @@ class ChainLog:
         self._appended_at = self._next_at = -1e9  # start of the last frame; earliest start of the next
         self._writing: asyncio.Task[Appended] | None = None
         self._closed = False
-        self._begun = list(start.begun)
+        self._epochs = list(start.begun)
         self._safe = start.sequence  # frames up to here aren't needed by a start from the manifest
-        self._deleted_to = start.held_from  # frames below it are deleted, except `_kept`
-        self._kept: set[int] = set()
+        self._deleted_to = start.held_from  # frames below it are deleted, except `_retained`
+        self._retained: set[int] = set()
         self._sizes: deque[int] = deque()  # of the frames from `_sized_from` on
         self._sized_from = start.sequence + 1
         self._older_bytes = start.held_bytes
@@ -143,8 +143,8 @@ class ChainLog:
         assert self._next_sequence == 0, "replay() is called once, before the first append"
         sequence = self._start.sequence
         if after_sequence < sequence:
-            what = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are still needed"
-            raise CorruptLogError(self._name(self._start.place), 0, what)
+            problem = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are still needed"
+            raise CorruptLogError(self._name(self._start.place), 0, problem)
         if self._ahead is None:
             self.read_ahead()
         assert self._ahead is not None
@@ -162,7 +162,7 @@ class ChainLog:
         if sequence < after_sequence:
             raise CorruptLogError(self._name(self._start.place), 0, f"the log ends before frame {sequence + 1:,}")
         await self._still_claimed()
-        self._begun += self._walk.begun
+        self._epochs += self._walk.begun
         self._next_sequence = sequence + 1
 
     def _add_size(self, size_bytes: int) -> None:
@@ -211,17 +211,17 @@ class ChainLog:
             raise
 
     async def _append(self, parts: Sequence[bytes]) -> Appended:
-        place, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
+        position, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
         container = self._objects.container
-        pieces, checksums = encode_frame(container, place, sequence, self._number, self._nonce, parts)
-        there = await self._objects.store(place, pieces)
-        if there is not None:
-            found = Header.decode(there, container, place)
-            self.fenced = FencedError(container, found.next_epoch if found is not None else 0)
+        pieces, checksums = encode_frame(container, position, sequence, self._number, self._nonce, parts)
+        conflicting = await self._objects.store(position, pieces)
+        if conflicting is not None:
+            header = Header.decode(conflicting, container, position)
+            self.fenced = FencedError(container, header.next_epoch if header is not None else 0)
             raise self.fenced
-        self._number, self._next_sequence = place.number, sequence + 1
+        self._number, self._next_sequence = position.number, sequence + 1
         self._add_size(sum(map(len, pieces)))
-        return Appended(LogAddress(sequence, *place), checksums)
+        return Appended(LogAddress(sequence, *position), checksums)
 
     def _check_open(self) -> None:
         if self.fenced is not None:
@@ -232,61 +232,63 @@ class ChainLog:
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         if self._closed:
             raise ClosedError("the log is closed")
-        place, is_whole = ChainPosition(address.file, address.offset), not checksum
+        position, is_whole = ChainPosition(address.file, address.offset), not checksum
         data = None
         if self._is_held(address.sequence):
-            data = await self._objects.read(place, *(() if is_whole else (HEADER_BYTES + offset, length)))
+            data = await self._objects.read(position, *(() if is_whole else (HEADER_BYTES + offset, length)))
         if data is None:
             raise NotFoundError(f"frame {address.sequence:,} is not in the log (any more)")
         if is_whole:
-            header = Header.decode(data, self._objects.container, place)
+            header = Header.decode(data, self._objects.container, position)
             if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
-                raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
+                raise CorruptLogError(self._name(position), 0, f"frame {address.sequence:,} has a wrong checksum")
             return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
-        if len(data) < length or not part_is_whole(self._objects.container, place, offset, data, checksum):
-            raise CorruptLogError(self._name(place), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum")
+        if len(data) < length or not part_is_whole(self._objects.container, position, offset, data, checksum):
+            raise CorruptLogError(
+                self._name(position), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum"
+            )
         return bytes(data)
 
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         permits = asyncio.Semaphore(_READS_AT_ONCE)
 
-        async def of_frame(some: list[LogRange]) -> list[PartRead]:
+        async def of_frame(frame_parts: list[LogRange]) -> list[PartRead]:
             async with permits:
-                return await self._parts_of_frame(some)
+                return await self._parts_of_frame(frame_parts)
 
-        frames = [list(some) for _, some in itertools.groupby(parts, lambda part: part.address)]
-        return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
+        frames = [list(frame_parts) for _, frame_parts in itertools.groupby(parts, lambda part: part.address)]
+        return [result for frame_parts in await asyncio.gather(*map(of_frame, frames)) for result in frame_parts]
 
     async def _parts_of_frame(self, parts: list[LogRange]) -> list[PartRead]:
         begin = min(part.offset for part in parts)
         size = max(part.offset + part.length for part in parts) - begin
-        place = ChainPosition(parts[0].address.file, parts[0].address.offset)
+        position = ChainPosition(parts[0].address.file, parts[0].address.offset)
         data = None
         if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
-            data = await self._objects.read(place, HEADER_BYTES + begin, size)
+            data = await self._objects.read(position, HEADER_BYTES + begin, size)
         if data is None or len(data) < size:
             return await each_by_itself(self.read_at, parts)
-        found: list[PartRead] = []
+        results: list[PartRead] = []
         for _, offset, length, checksum in parts:
             piece = data[offset - begin : offset - begin + length]
-            if part_is_whole(self._objects.container, place, offset, piece, checksum):
-                found.append(bytes(piece))
+            if part_is_whole(self._objects.container, position, offset, piece, checksum):
+                results.append(bytes(piece))
             else:
-                what = f"{length:,} bytes have a wrong checksum"
-                found.append(CorruptLogError(self._name(place), HEADER_BYTES + offset, what))
-        return found
+                problem = f"{length:,} bytes have a wrong checksum"
+                results.append(CorruptLogError(self._name(position), HEADER_BYTES + offset, problem))
+        return results
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(max(after_sequence + 1, self._deleted_to), self._next_sequence):
-            place = self._place_of(sequence)
-            data = await self._objects.read(place)
+            position = self._position_of(sequence)
+            data = await self._objects.read(position)
             if sequence < self._deleted_to:
                 continue  # released meanwhile
-            header = Header.decode(data, self._objects.container, place) if data is not None else None
-            what = "is missing" if data is None else "has a damaged header" if header is None else ""
+            header = Header.decode(data, self._objects.container, position) if data is not None else None
+            problem = "is missing" if data is None else "has a damaged header" if header is None else ""
             if header is not None and data is not None and not header.check(data).head_is_whole:
-                what = "has a wrong checksum"
-            damages = (CorruptLogError(self._name(place), 0, f"frame {sequence:,} {what}"),) if what else ()
+                problem = "has a wrong checksum"
+            damages = (CorruptLogError(self._name(position), 0, f"frame {sequence:,} {problem}"),) if problem else ()
             yield HeadsRead(0, sequence + 1, len(data) if data is not None else 0, damages)
 
     def has(self, address: LogAddress, length: int) -> bool:
@@ -296,17 +298,17 @@ class ChainLog:
         return at < 0 or length <= self._sizes[at]
 
     def _is_held(self, sequence: int) -> bool:
-        return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
+        return self._deleted_to <= sequence < self._next_sequence or sequence in self._retained
 
     def start_after(self, sequence: int) -> ChainStart:
         """Return the start for a claimant whose state includes that frame: for the next manifest."""
         assert sequence <= self.last_sequence, "a state is never ahead of the log"
-        held_from = min(self._deleted_to, sequence + 1, *self._kept, *self._to_delete)
-        oldest = bisect.bisect_right(self._begun, held_from, key=lambda begun: begun[1]) - 1
-        begun = tuple(each for each in self._begun[max(0, oldest) :] if each[1] <= sequence + 1)
+        held_from = min(self._deleted_to, sequence + 1, *self._retained, *self._to_delete)
+        oldest = bisect.bisect_right(self._epochs, held_from, key=lambda entry: entry[1]) - 1
+        epochs = tuple(each for each in self._epochs[max(0, oldest) :] if each[1] <= sequence + 1)
         sized = max(0, sequence + 1 - self._sized_from)
         held_bytes = self._older_bytes + sum(size for size, _ in zip(self._sizes, range(sized), strict=False))
-        return ChainStart(*self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
+        return ChainStart(*self._position_of(sequence + 1), sequence, epochs, held_from, held_bytes)
 
     def released(self, start: ChainStart) -> None:
         """Handle a manifest that durably names `start`: earlier frames may be deleted once truncated."""
@@ -315,16 +317,16 @@ class ChainLog:
     def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
         before = min(before_sequence, self._safe + 1, self._next_sequence)
         kept = {address.sequence for address in keep if address.sequence < before}
-        gone = [sequence for sequence in self._kept if sequence not in kept]
-        gone += [sequence for sequence in range(self._deleted_to, before) if sequence not in kept]
-        self._kept = kept | {sequence for sequence in self._kept if sequence >= before}
+        released = [sequence for sequence in self._retained if sequence not in kept]
+        released += [sequence for sequence in range(self._deleted_to, before) if sequence not in kept]
+        self._retained = kept | {sequence for sequence in self._retained if sequence >= before}
         self._deleted_to = max(self._deleted_to, before)
         while self._sized_from < before and self._sizes:
             self._held_bytes -= self._sizes.popleft()
             self._sized_from += 1
         if before > self._start.sequence:
             self._older_bytes = 0
-        self._to_delete += gone
+        self._to_delete += released
         if self._to_delete and (self._deleting is None or self._deleting.done()):
             self._deleting = asyncio.create_task(self._delete(), name=f"log-delete-{self._objects.container}")
 
@@ -333,19 +335,19 @@ class ChainLog:
         while self._to_delete:
             batch = self._to_delete[: limits.CHAIN_DELETED_AT_ONCE]
             try:
-                await self._objects.delete([self._place_of(sequence) for sequence in batch])
+                await self._objects.delete([self._position_of(sequence) for sequence in batch])
             except UnavailableError as error:
                 log.info("container %d: released frames can't be deleted yet: %s", self._objects.container, error)
                 return
             del self._to_delete[: len(batch)]
 
-    def _place_of(self, sequence: int) -> ChainPosition:
-        at = bisect.bisect_right(self._begun, sequence, key=lambda begun: begun[1]) - 1
-        epoch, first = self._begun[at]
+    def _position_of(self, sequence: int) -> ChainPosition:
+        at = bisect.bisect_right(self._epochs, sequence, key=lambda entry: entry[1]) - 1
+        epoch, first = self._epochs[at]
         return ChainPosition(epoch, sequence - first + 1)
 
-    def _name(self, place: ChainPosition) -> str:
-        return name_of(self._objects.container, place)
+    def _name(self, position: ChainPosition) -> str:
+        return name_of(self._objects.container, position)
 
     async def close(self) -> None:
         if self._closed:

@@ -39,19 +39,19 @@ class ChainObjects:
             log, "the store of a log failed %d times, most recently for container %d: %s", runtime.monotonic
         )
 
-    async def store(self, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
+    async def store(self, position: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         """Store an object there. Return None once it is durable, or the object that another server stored there first.
         If the outcome of an attempt is unknown, the same bytes are stored again under the same name."""
-        name, size_bytes = name_of(self.container, place), sum(map(len, parts))
+        name, size_bytes = name_of(self.container, position), sum(map(len, parts))
         return await self._until_done(lambda: outcomes.stored(self._engine, name, parts), size_bytes)
 
-    async def read(self, place: ChainPosition, position: int = 0, length: int | None = None) -> memoryview | None:
+    async def read(self, position: ChainPosition, start: int = 0, length: int | None = None) -> memoryview | None:
         """Return the object there, or a part of it; None if it doesn't exist."""
-        name = name_of(self.container, place)
-        return await self._until_done(lambda: self._engine.get(name, position, length), length or 0)
+        name = name_of(self.container, position)
+        return await self._until_done(lambda: self._engine.get(name, start, length), length or 0)
 
-    async def delete(self, places: Sequence[ChainPosition]) -> None:
-        await self._engine.delete([name_of(self.container, place) for place in places])
+    async def delete(self, positions: Sequence[ChainPosition]) -> None:
+        await self._engine.delete([name_of(self.container, position) for position in positions])
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], size_bytes: int) -> T:
         limit_s = CHAIN_TRY_S + size_bytes / CHAIN_TRY_BYTES_PER_S
@@ -93,51 +93,51 @@ class ChainWalk:
         self._ahead: deque[asyncio.Task[memoryview | None]] = deque()  # from the walk's position on
         self._has_braked = False
 
-    async def links(self, place: ChainPosition, sequence: int) -> AsyncIterator[Link]:
+    async def links(self, position: ChainPosition, sequence: int) -> AsyncIterator[Link]:
         """Yield all frames from that position on, the first of which follows `sequence`, until the chain is sealed for
         this claimant. FencedError: another server has the container. CorruptLogError: an object is damaged, or missing
         though it was acknowledged."""
         container = self._objects.container
         try:
             while True:
-                data = await self._next(place)
+                data = await self._next(position)
                 if data is None:
-                    await self._check_gap(place)
-                    data = await self._seal(place, sequence)
+                    await self._check_gap(position)
+                    data = await self._seal(position, sequence)
                     if data is None:
                         self.begun.append((self._epoch, sequence + 1))
                         return
-                header = Header.decode(data, container, place)
+                header = Header.decode(data, container, position)
                 if header is None:  # possibly only in memory
                     await self._forget()
-                    data = await self._objects.read(place) or memoryview(b"")
-                    header = Header.decode(data, container, place)
+                    data = await self._objects.read(position) or memoryview(b"")
+                    header = Header.decode(data, container, position)
                 if header is None:
-                    raise self._damaged(place, "has a damaged header")
+                    raise self._damaged(position, "has a damaged header")
                 if header.kind == FRAME:
                     if header.sequence != sequence + 1:
-                        raise self._damaged(place, f"is frame {header.sequence:,}, not {sequence + 1:,}")
+                        raise self._damaged(position, f"is frame {header.sequence:,}, not {sequence + 1:,}")
                     yield Link(header, data)
-                    place, sequence = place.next, header.sequence
+                    position, sequence = position.next, header.sequence
                     continue
                 await self._forget()
                 if header.next_epoch > self._epoch:
                     raise FencedError(container, header.next_epoch)
-                if header.next_epoch <= place.epoch:
-                    raise self._damaged(place, f"leads from epoch {place.epoch} back to {header.next_epoch}")
+                if header.next_epoch <= position.epoch:
+                    raise self._damaged(position, f"leads from epoch {position.epoch} back to {header.next_epoch}")
                 if header.next_epoch == self._epoch:
                     if header.nonce != self._nonce:
                         raise FencedError(container, self._epoch)
                     self.begun.append((self._epoch, sequence + 1))  # stored by an attempt without an answer
                     return
-                place = ChainPosition(header.next_epoch, 1)
+                position = ChainPosition(header.next_epoch, 1)
                 self.begun.append((header.next_epoch, sequence + 1))
         finally:
             await self._forget()
 
-    async def _next(self, place: ChainPosition) -> memoryview | None:
-        for number in range(place.number + len(self._ahead), place.number + CHAIN_READ_AHEAD):
-            self._ahead.append(asyncio.create_task(self._objects.read(ChainPosition(place.epoch, number))))
+    async def _next(self, position: ChainPosition) -> memoryview | None:
+        for number in range(position.number + len(self._ahead), position.number + CHAIN_READ_AHEAD):
+            self._ahead.append(asyncio.create_task(self._objects.read(ChainPosition(position.epoch, number))))
         return await self._ahead.popleft()
 
     async def _forget(self) -> None:
@@ -148,29 +148,33 @@ class ChainWalk:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _check_gap(self, place: ChainPosition) -> None:
+    async def _check_gap(self, position: ChainPosition) -> None:
         """Raise CorruptLogError if a later object shows that the missing object was durable. To a claimant that was
         overtaken, objects are missing because they were deleted."""
-        for number, task in enumerate(self._ahead, place.number + 1):
+        for number, task in enumerate(self._ahead, position.number + 1):
             data = await task
-            header = Header.decode(data, self._objects.container, ChainPosition(place.epoch, number)) if data else None
-            if header is not None and header.kind == FRAME and header.durable >= place.number:
+            header = (
+                Header.decode(data, self._objects.container, ChainPosition(position.epoch, number)) if data else None
+            )
+            if header is not None and header.kind == FRAME and header.durable >= position.number:
                 await self._still_claimed()
-                if await self._objects.read(place) is not None:  # stored since the first read
+                if await self._objects.read(position) is not None:  # stored since the first read
                     break
-                raise self._damaged(place, f"is missing, though it was durable when number {number:,} was written")
+                raise self._damaged(position, f"is missing, though it was durable when number {number:,} was written")
         await self._forget()
 
-    async def _seal(self, place: ChainPosition, sequence: int) -> memoryview | None:
+    async def _seal(self, position: ChainPosition, sequence: int) -> memoryview | None:
         """Return None if the chain ends here, with this claimant's seal; else the object found there."""
         container = self._objects.container
         if self.lost_races and not self._has_braked:
             self._has_braked = True
-            ahead = ChainPosition(place.epoch, place.number + CHAIN_BRAKE)
+            ahead = ChainPosition(position.epoch, position.number + CHAIN_BRAKE)
             await self._objects.store(ahead, [encode_seal(container, ahead, sequence, self._epoch, self._nonce)])
-        there = await self._objects.store(place, [encode_seal(container, place, sequence, self._epoch, self._nonce)])
-        self.lost_races += there is not None
-        return there
+        existing = await self._objects.store(
+            position, [encode_seal(container, position, sequence, self._epoch, self._nonce)]
+        )
+        self.lost_races += existing is not None
+        return existing
 
-    def _damaged(self, place: ChainPosition, what: str) -> CorruptLogError:
-        return CorruptLogError(name_of(self._objects.container, place), 0, what)
+    def _damaged(self, position: ChainPosition, problem: str) -> CorruptLogError:
+        return CorruptLogError(name_of(self._objects.container, position), 0, problem)

@@ -23,9 +23,9 @@ from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
 from nadi.segmentstore.state.machine import StateCheckpoint
 
 log = logging.getLogger(__name__)
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _WEIGHT = 1 / 16  # weight of the latest frame in the average
-_REST_S = 30.0  # the quickest average of this period, or the one before, counts as an idle disk's
+_PERIOD_S = 30.0  # the quickest average of this period, or the one before, counts as an idle disk's
 _IDLE_S = 0.5  # without a frame, no caller waits
 
 
@@ -39,23 +39,23 @@ class BackgroundThrottle:
         self._clock = clock
         self._average_s = 0.0
         self._quickest = (0.0, 0.0)  # of the previous period, and so far of this one
-        self._turns_at = self._last_at = -_REST_S
+        self._turns_at = self._last_at = -_PERIOD_S
 
     def took(self, seconds: float, payload_bytes: int) -> None:
         """Report a frame's duration. Large frames are ignored: they are slow by themselves."""
         if payload_bytes > LOG_QUICK_FRAME_BYTES:
             return
         now = self._clock()
-        if now - self._last_at > _REST_S:  # earlier figures are outdated
-            self._average_s, self._quickest, self._turns_at = seconds, (seconds, seconds), now + _REST_S
+        if now - self._last_at > _PERIOD_S:  # earlier figures are outdated
+            self._average_s, self._quickest, self._turns_at = seconds, (seconds, seconds), now + _PERIOD_S
         self._last_at = now
         self._average_s += (seconds - self._average_s) * _WEIGHT
         if now >= self._turns_at:
-            self._quickest, self._turns_at = (self._quickest[1], self._average_s), now + _REST_S
+            self._quickest, self._turns_at = (self._quickest[1], self._average_s), now + _PERIOD_S
         elif self._average_s < self._quickest[1]:
             self._quickest = self._quickest[0], self._average_s
 
-    def pause(self, what: str, work_s: float) -> float:
+    def pause(self, kind: str, work_s: float) -> float:
         """Return, and count, the seconds to pause after background work of that duration."""
         if self._clock() - self._last_at > _IDLE_S:
             return 0.0
@@ -63,11 +63,11 @@ class BackgroundThrottle:
         if slow < COURTESY_SLOW_TIMES:
             return 0.0
         pause = min(work_s * min(slow - 1, COURTESY_MOST_TIMES), COURTESY_LONGEST_S)
-        self.paused(what, pause)
+        self.paused(kind, pause)
         return pause
 
-    def paused(self, what: str, seconds: float) -> None:
-        self.paused_s[what] = self.paused_s.get(what, 0.0) + seconds
+    def paused(self, kind: str, seconds: float) -> None:
+        self.paused_s[kind] = self.paused_s.get(kind, 0.0) + seconds
 
 
 class Checkpoints:
@@ -111,7 +111,7 @@ class Checkpoints:
         # Staggered: otherwise all containers' checkpoint syncs would delay the log at once.
         self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
 
-    def go_on(self) -> None:
+    def start_if_due(self) -> None:
         if self._truncation_due:
             self.truncate_log()
         due = self._runtime.monotonic() - self._started_at >= limits.CHECKPOINT_INTERVAL_S
@@ -127,7 +127,7 @@ class Checkpoints:
                 snapshots.hasten()
                 self._started_at = -math.inf  # start between this frame and the next
                 self._wake()
-            await self._runtime.sleep(_LOOK_S)
+            await self._runtime.sleep(_POLL_S)
 
     def start(self) -> None:
         """Start writing the state, between two frames, unless a checkpoint is already running."""
@@ -155,8 +155,8 @@ class Checkpoints:
             self._counts.checkpoint_errors += 1
             if self._parts.is_no_room(error):
                 if not self.waits_for_room:
-                    what = "container %d: no space for its state, which stays in the log: free space on its disk: %s"
-                    log.warning(what, self._parts.number, error)
+                    message = "container %d: no space for its state, which stays in the log: free space on its disk: %s"
+                    log.warning(message, self._parts.number, error)
                 self.waits_for_room = True
                 state.not_written(checkpoint)
                 return

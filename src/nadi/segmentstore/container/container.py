@@ -90,8 +90,8 @@ class KnownDamage:
             return
         for damage in touching:
             begin, end = min(begin, damage.offset), max(end, damage.end_offset)
-        rest = [damage for damage in known if damage not in touching]
-        self._by_segment[error.segment] = [*rest, Damage(error.segment, begin, end, error.reason)]
+        separate = [damage for damage in known if damage not in touching]
+        self._by_segment[error.segment] = [*separate, Damage(error.segment, begin, end, error.reason)]
         self._count += 1 - len(touching)
         if not touching and self._logs:
             fields = {"container": self._container, "segment": error.segment}
@@ -103,7 +103,7 @@ _FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last reque
 _REQUEST_BYTES = 1024  # per request in a frame, without data: for estimating the next frame's size
 
 
-def told(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
+def report_failure(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
     """Log why the container fails, or ends if it is lost to another server; return the error for requests in flight,
     whose changes may be stored."""
     if is_lost and isinstance(error, FencedError):
@@ -126,14 +126,14 @@ def told(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
 
 def still_closed(error: Exception, number: int, before: UnavailableError | None) -> UnavailableError:
     """Log why the container can't be reopened, unless the reason is unchanged; return the error for requests."""
-    said = f"container {number} can't be reopened yet: {error}"
-    if str(before) != said:
+    message = f"container {number} can't be reopened yet: {error}"
+    if str(before) != message:
         is_known = isinstance(error, OSError | lmdb.Error | NadiError)
-        log.log(logging.WARNING if is_known else logging.ERROR, "%s", said, exc_info=None if is_known else error)
-    return StorageFullError(said) if isinstance(error, StorageFullError) else UnavailableError(said)
+        log.log(logging.WARNING if is_known else logging.ERROR, "%s", message, exc_info=None if is_known else error)
+    return StorageFullError(message) if isinstance(error, StorageFullError) else UnavailableError(message)
 
 
-def tell_of_room(number: int, *, full: bool) -> None:
+def log_capacity(number: int, *, full: bool) -> None:
     if full:
         log.warning("container %d: no space for its log: writers wait; free space on its disk", number)
     else:
@@ -181,7 +181,7 @@ class Container:
         self.counts = counts or StoreCounters()
         self.monotonic = runtime.monotonic
         self._runtime = runtime
-        self._told_full = False
+        self._logged_full = False
         self.log_max_bytes = LOG_MAX_BYTES  # above it, tier 2 accepts no data, and appends are refused
         self.queue = RequestQueue()
         self._wake = asyncio.Event()
@@ -224,8 +224,8 @@ class Container:
 
     def _drop_transients(self, frame: FrameBuilder) -> None:
         """Delete transient segments: they end with their connections, and an earlier server's have ended."""
-        gone = list(self.state.transients)
-        frame.emit_all([Delete(segment) for segment in gone], *map(self.state.must, gone), of_kept=ALL)
+        transients = list(self.state.transients)
+        frame.emit_all([Delete(segment) for segment in transients], *map(self.state.must, transients), of_kept=ALL)
 
     async def stop(self) -> None:
         """Answer requests in flight, write a last checkpoint, close the files. Continues even if cancelled."""
@@ -315,10 +315,10 @@ class Container:
     @property
     def damaged(self) -> list[Damage]:
         """The known damage to its data, except bytes truncated or deleted since."""
-        found = self.damage.all()
+        damages = self.damage.all()
         if self._failure is not None:
-            return found
-        records = [(damage, self.state.find(damage.segment)) for damage in found]
+            return damages
+        records = [(damage, self.state.find(damage.segment)) for damage in damages]
         return [damage for damage, record in records if record is not None and damage.end_offset > record.start_offset]
 
     @property
@@ -359,7 +359,7 @@ class Container:
                     await self._write_frame()
                 self.state.make_room()
                 if not self.is_lost:
-                    self.checkpoints.go_on()
+                    self.checkpoints.start_if_due()
             except asyncio.CancelledError:
                 if not self.is_lost:
                     raise
@@ -372,10 +372,10 @@ class Container:
 
     async def _wait_for_work(self) -> None:
         if self._timer is None:  # one timer for many waits
-            self._timer = asyncio.get_running_loop().call_later(limits.CHECKPOINT_INTERVAL_S, self._look_again)
+            self._timer = asyncio.get_running_loop().call_later(limits.CHECKPOINT_INTERVAL_S, self._wake_up)
         await self._wake.wait()  # wait_for would create a task each time
 
-    def _look_again(self) -> None:
+    def _wake_up(self) -> None:
         self._timer = None
         self._wake.set()
 
@@ -384,9 +384,9 @@ class Container:
         if not self.log.is_settled(most):
             await self.counts.waiting_for_log(self.log.settle(most), self.monotonic)
         is_full = self.log.is_full
-        if is_full != self._told_full:
-            self._told_full = is_full
-            tell_of_room(self.number, full=is_full)
+        if is_full != self._logged_full:
+            self._logged_full = is_full
+            log_capacity(self.number, full=is_full)
         sequence = self.state.sequence + 1
         stages = Stages(self.monotonic)
         ref = FrameRef(sequence, None, stages.taken)
@@ -396,10 +396,10 @@ class Container:
         frame.log_is_full = self.logged_bytes > self.log_max_bytes
         self.queue.prepare(frame, answers)
         if not frame.empty:
-            beside = frame.place_beside(self.runs) if self.runs is not None else []
-            if beside and self.runs is not None:
+            blob_writes = frame.place_blobs(self.runs) if self.runs is not None else []
+            if blob_writes and self.runs is not None:
                 # written first, as the frame refers to it
-                await stages.beside(self.runs.write([piece for _, piece, _ in beside]))
+                await stages.time_blobs(self.runs.write([piece for _, piece, _ in blob_writes]))
             parts, extents = frame.finish()
             stages.built = self.monotonic()
             if self.is_lost:
@@ -411,11 +411,11 @@ class Container:
             self.throttle.took(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
-            self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
+            self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in blob_writes)
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
             self.cache.put_frame(self.number, sequence, extents, parts[1:], checksums)
-            self.cache.put_beside(self.number, beside)
+            self.cache.put_blobs(self.number, blob_writes)
             self.state.durable(frame.touched.values())
             self.counts.framed(frame.events, frame.appended_bytes, parts)
             self.load.count(frame.appended, ref.at)
@@ -433,13 +433,13 @@ class Container:
             record.waiters.wake()
             if record.deleted:
                 self.load.forget(record.name)
-        self.queue.tell_of_room()
+        self.queue.notify_capacity()
 
     def _fail(self, error: Exception) -> None:
         is_fenced = isinstance(error, FencedError) or (isinstance(error, ClosedError) and not self.parts.is_owned())
         self._is_appending = False
         self.counts.recoveries += not (is_fenced or self.is_lost)
-        self._failure = failure = told(error, self.number, is_lost=is_fenced or self.is_lost)
+        self._failure = failure = report_failure(error, self.number, is_lost=is_fenced or self.is_lost)
         in_flight, self._in_flight = [request for request, _, _ in self._in_flight], []
         for request in in_flight:
             request.failed(again(failure))  # also after `give_up`: it may be stored
@@ -456,7 +456,7 @@ class Container:
             request.failed(self.refusal())
         for record in self.state.record_cache.all():
             record.waiters.wake()
-        self.queue.tell_of_room()
+        self.queue.notify_capacity()
         self._wake.set()
 
     async def _reopen(self) -> None:
@@ -507,22 +507,22 @@ async def note_missing(container: Container, chunks: ChunkStore) -> None:
     def missing_on_disk() -> tuple[dict[str, int], dict[int, set[int]]]:
         """Return the sizes of all chunks and, for segments not in memory, the offsets of extents without a chunk."""
         sizes = chunks.sizes(folder)
-        found: dict[int, set[int]] = {}
+        missing: dict[int, set[int]] = {}
         for segment, offset, length, chunk in state.metadata.chunks():
             if sizes.get(chunk, -1) < length and segment not in in_memory and segment not in state.record_cache.deleted:
-                found.setdefault(segment, set()).add(offset)
-        return sizes, found
+                missing.setdefault(segment, set()).add(offset)
+        return sizes, missing
 
     sizes: dict[str, int] | None = None
-    found: dict[int, set[int]] = {}
+    missing: dict[int, set[int]] = {}
     if chunks.is_here:  # listing an external store takes long, and reading a chunk shows whether it exists
         try:
-            sizes, found = await chunks.runtime.in_thread(missing_on_disk)
+            sizes, missing = await chunks.runtime.in_thread(missing_on_disk)
         except UnavailableError as error:
             log.warning("container %d: %s; reads fail if a chunk is missing", container.number, error)
     for record in in_memory.values():
         _set_aside(container, record, (extent for extent in record.extents if _is_missing(container, extent, sizes)))
-    for segment, offsets in found.items():
+    for segment, offsets in missing.items():
         record_of = state.by_id(segment)
         if record_of is not None:
             _set_aside(container, record_of, (extent for extent in record_of.extents if extent.offset in offsets))

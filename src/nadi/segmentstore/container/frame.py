@@ -137,7 +137,7 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
-    def place_beside(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
+    def place_blobs(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
         """Place large runs in separate files, once the frame is complete. Return their extents, the parts to be written
         to the files before the frame is `finish`ed, and the runs' bytes."""
         if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:
@@ -166,9 +166,9 @@ class FrameBuilder:
         record, run.extent = run.record, None
         extent.length, extent.position, extent.run = piece.length, piece.position, piece.file.number
         self.state.runs.hold(extent.run, extent.length)
-        rest = run.size - piece.length
-        if rest:
-            run.extent = Extent(extent.end, rest, self.ref, 0, continues=True)
+        remainder = run.size - piece.length
+        if remainder:
+            run.extent = Extent(extent.end, remainder, self.ref, 0, continues=True)
             record.extents.append(run.extent)
             self.ref.segments.append(record.id)
             record.changed_extents[extent.end] = run.extent
@@ -185,16 +185,16 @@ class FrameBuilder:
                 operations.append(item)
                 continue
             record, size, extent, piece = item.record, item.size, item.extent, item.piece
-            said = record.id, item.offset, size, position, item.events, item.writers, now_ms
+            append_fields = record.id, item.offset, size, position, item.events, item.writers, now_ms
             appended.append((record.name, item.events, size))
             self.ref.live_bytes += size
             self.events += item.events
             self.appended_bytes += size
             if piece is None:
-                operations.append(Append(*said))
+                operations.append(Append(*append_fields))
             else:
-                beside = piece.file.number, piece.position, piece.length, piece.checksum
-                operations.append(AppendBeside(*said, *beside))
+                blob_fields = piece.file.number, piece.position, piece.length, piece.checksum
+                operations.append(AppendBeside(*append_fields, *blob_fields))
             if extent is not None:
                 block = item.block if item.block is not None else _joined(item.parts)
                 item.parts = []

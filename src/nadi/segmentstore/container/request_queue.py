@@ -124,17 +124,17 @@ class RequestQueue:
             frame.size_bytes += 64 * request.count
 
     def take_all(self) -> deque[QueuedRequest]:
-        taken, self._own, self._requests = self._own + self._requests, deque(), deque()
+        requests, self._own, self._requests = self._own + self._requests, deque(), deque()
         self.size_bytes = self.count = 0
-        return taken
+        return requests
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         while self.is_full:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
 
-    def tell_of_room(self) -> None:
+    def notify_capacity(self) -> None:
         """Wake the callers that wait for space, if there is some."""
         if self._waiting and not self.is_full:
             waiting, self._waiting = self._waiting, []

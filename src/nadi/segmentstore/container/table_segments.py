@@ -31,17 +31,19 @@ def check_key(record: SegmentRecord, key: bytes) -> None:
         raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
 
 
-def _check_condition(found: int | None, expected: int) -> None:
-    """Check a condition. found: the key's version, None if it is absent."""
+def _check_condition(version: int | None, expected: int) -> None:
+    """Check a condition. version: the key's current version, None if it is absent."""
     if expected == NO_VERSION:
         return
     if expected == NOT_EXISTS:
-        if found is not None:
-            raise ConditionFailedError(f"the key exists already, at version {found}: read it, then update that version")
-    elif found is None:
+        if version is not None:
+            raise ConditionFailedError(
+                f"the key exists already, at version {version}: read it, then update that version"
+            )
+    elif version is None:
         raise KeyNotFoundError(f"the key doesn't exist, but version {expected} was expected: read it again")
-    elif found != expected:
-        raise ConditionFailedError(f"the key is at version {found}, but {expected} was expected: read it again")
+    elif version != expected:
+        raise ConditionFailedError(f"the key is at version {version}, but {expected} was expected: read it again")
 
 
 def _check_open(record: SegmentRecord, length: int) -> None:
@@ -66,9 +68,9 @@ def update(
         if len(entry.value) > limits.TABLE_VALUE_MAX_BYTES:
             raise InvalidArgumentError(f"a table value has at most {limits.TABLE_VALUE_MAX_BYTES:,} bytes")
     conditional = [entry for entry in entries if entry.version != NO_VERSION]
-    found = frame.state.table_versions(record, [entry.key for entry in conditional])
+    current = frame.state.table_versions(record, [entry.key for entry in conditional])
     for entry in conditional:
-        _check_condition(found.get(entry.key), entry.version)
+        _check_condition(current.get(entry.key), entry.version)
     position = record.table_length
     versions: list[int] = []
     rows: list[tuple[bytes, int, bytes | None]] = []
@@ -88,13 +90,13 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableK
     _check_open(record, length)
     for key in keys:
         check_key(record, key.key)
-    found = frame.state.table_versions(record, [key.key for key in keys])
+    current = frame.state.table_versions(record, [key.key for key in keys])
     for key in keys:
-        _check_condition(found.get(key.key), key.version)
+        _check_condition(current.get(key.key), key.version)
     position = record.table_length
     rows: list[tuple[bytes, int, bytes | None]] = []
     for key in keys:
-        if key.key in found:
+        if key.key in current:
             rows.append((key.key, position, None))
             position += ENTRY_OVERHEAD_BYTES + len(key.key)
     if rows:
@@ -110,9 +112,9 @@ def read(
     for key in keys:
         if not key.key:
             raise InvalidArgumentError("a table key has at least one byte")  # a reply couldn't name it either
-        found = state.table_entry(record, key.key)
+        entry = state.table_entry(record, key.key)
         entries.append(
-            WireTableEntry(key.key, found[0], found[1]) if found else WireTableEntry(key.key, NOT_EXISTS, b"")
+            WireTableEntry(key.key, entry[0], entry[1]) if entry else WireTableEntry(key.key, NOT_EXISTS, b"")
         )
         size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
         if size > limits.MAX_FRAME_SENT_BYTES:
@@ -131,14 +133,14 @@ def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterat
         if key < start:
             continue  # only if long keys share their head with `start`
         while pending is not None and pending < key:
-            found = overlay[pending]
-            yield WireTableEntry(pending, found[0], found[1] or b"")
+            entry = overlay[pending]
+            yield WireTableEntry(pending, entry[0], entry[1] or b"")
             pending = next(fresh, None)
         if key not in overlay:
             yield WireTableEntry(key, version, value)
     while pending is not None:
-        found = overlay[pending]
-        yield WireTableEntry(pending, found[0], found[1] or b"")
+        entry = overlay[pending]
+        yield WireTableEntry(pending, entry[0], entry[1] or b"")
         pending = next(fresh, None)
 
 
@@ -170,9 +172,9 @@ def delta(
     def rows() -> Iterator[WireTableEntry]:
         for at, key in state.metadata.positions_from(record.id, position):
             if key not in record.overlay:
-                found = state.metadata.entry(record.id, key)
-                if found is not None and found[0] == at:
-                    yield WireTableEntry(key, at, found[1])
+                stored_entry = state.metadata.entry(record.id, key)
+                if stored_entry is not None and stored_entry[0] == at:
+                    yield WireTableEntry(key, at, stored_entry[1])
         for key, (at, value) in record.overlay.items():
             if at >= position and value is not None:
                 yield WireTableEntry(key, at, value)

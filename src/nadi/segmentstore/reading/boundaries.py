@@ -68,19 +68,19 @@ class Walks:
         begin, end: the nearest known boundaries, at or before `target`, and at or after it. The walk crosses damage as
         readers do, so both ends of the damage reported to readers are boundaries. DamagedDataError: `target` is in
         damaged bytes."""
-        at, found = begin, None
+        at, boundary = begin, None
         block, block_at = memoryview(b""), begin
         while at < end:
-            if found is None and at >= target:
-                found = at
+            if boundary is None and at >= target:
+                boundary = at
             if at + HEADER_BYTES > end:
                 return end
             if at + HEADER_BYTES > block_at + len(block):
                 try:
                     block, block_at = await _with_header(at, min(limits.LOCATE_BLOCK_BYTES, end - at), read), at
                 except DamagedDataError as error:
-                    if found is not None:
-                        return found
+                    if boundary is not None:
+                        return boundary
                     if error.end_offset > target:
                         raise
                     at = error.end_offset
@@ -91,10 +91,10 @@ class Walks:
                 ends = at + await self._ends(block[at - block_at :])
             except ProtocolError:
                 return end
-            if found is None and (later := ends[ends >= target]).size:
-                found = int(later[0])
+            if boundary is None and (later := ends[ends >= target]).size:
+                boundary = int(later[0])
             at = int(ends[-1])
-        return end if found is None or at > end else found
+        return end if boundary is None or at > end else boundary
 
     async def _ends(self, block: memoryview) -> Numbers:
         """Return the ends of events at the start of the block, at least of the first one, even if incomplete, as far as
@@ -157,8 +157,8 @@ class _BoundarySearch:
             header = await _with_header(self.reached, HEADER_BYTES, self._read)
             event_end = self._event_end(header, 0) if len(header) == HEADER_BYTES else 0
             if not self.checked <= event_end <= self._end:
-                what = f"no event at {self.reached:,} has bytes up to {self.checked:,} and beyond"
-                raise InvalidArgumentError(what)
+                problem = f"no event at {self.reached:,} has bytes up to {self.checked:,} and beyond"
+                raise InvalidArgumentError(problem)
         while self._left and self.checked < limit:
             if self.checked > self.reached:
                 block = memoryview(await self._read(self.checked, limit - self.checked))[: limit - self.checked]

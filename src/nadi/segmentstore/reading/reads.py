@@ -18,7 +18,7 @@ from cachetools import FIFOCache
 from nadi import errors
 from nadi.access.fair_shares import Places, Ticket
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
-from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
+from nadi.segmentstore.container.cache import BlockCache, BlockLocation, location_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -86,12 +86,12 @@ async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetche
     return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
 
 
-def _fetched(length: int, found: PartRead) -> Fetched:
-    if isinstance(found, errors.CorruptLogError):
-        return Fetched(b"", 0, length, {0: f"{found.what}, at byte {found.offset:,} of {found.file}"}, length)
-    if isinstance(found, errors.NotFoundError):
-        return Fetched(b"", 0, length, {0: str(found)}, length)
-    return Fetched(found, 0, length, {}, length)
+def _fetched(length: int, part: PartRead) -> Fetched:
+    if isinstance(part, errors.CorruptLogError):
+        return Fetched(b"", 0, length, {0: f"{part.what}, at byte {part.offset:,} of {part.file}"}, length)
+    if isinstance(part, errors.NotFoundError):
+        return Fetched(b"", 0, length, {0: str(part)}, length)
+    return Fetched(part, 0, length, {}, length)
 
 
 def following(
@@ -121,14 +121,14 @@ class SegmentReader:
         self.sizes = SizesOfEvents(scheduler)
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, _Fetch] = {}
+        self._fetches: dict[BlockLocation, _Fetch] = {}
         self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
         if not chunks.is_here:  # fetches from a slow store don't delay those from the log
             self._of_logs = Places(FETCHES_AT_ONCE // 2)
         self._is_away = False  # whether tier 2 failed the last fetch
-        self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # no read-ahead for these
+        self._damaged: FIFOCache[BlockLocation, None] = FIFOCache(_DAMAGED_PLACES)  # no read-ahead for these
 
-    async def place_of_chunks(self) -> tuple[str, str]:
+    async def location_of_chunks(self) -> tuple[str, str]:
         return self._chunks.url, await self._chunks.mark()
 
     async def read(
@@ -154,8 +154,8 @@ class SegmentReader:
                 raise container.refusal(name) from error
             raise
         except errors.DamagedDataError as error:
-            go_on_at = await self._next_event(container, name, error.end_offset)
-            raise errors.DamagedDataError(name, error.offset, go_on_at, error.reason) from error
+            resume_at = await self._next_event(container, name, error.end_offset)
+            raise errors.DamagedDataError(name, error.offset, resume_at, error.reason) from error
 
     async def _read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable
@@ -170,11 +170,11 @@ class SegmentReader:
             state = container.state
             state.record_cache.hold(record)
             try:
-                found = await self._load(container, record, offset, _bounded(length), owner)
+                loaded = await self._load(container, record, offset, _bounded(length), owner)
             finally:
                 state.record_cache.release(record)
-            if found is not None:
-                return record, found
+            if loaded is not None:
+                return record, loaded
 
     def at_hand(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
@@ -223,7 +223,7 @@ class SegmentReader:
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
         if extent.frame is not None:
-            block = self._cache.get(place_in_log(container.number, extent))
+            block = self._cache.get(location_in_log(container.number, extent))
             return None if block is None else memoryview(block)[within : within + count]
         number, skip = divmod(within, CHUNK_BLOCK_BYTES)
         block = self._cache.get((extent.chunk, number, 0))
@@ -240,8 +240,8 @@ class SegmentReader:
             while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
                 if len(self._fetches) >= READ_AHEAD_FETCHES:
                     return  # requested blocks come first
-                place = extent.chunk, number, 0
-                if place not in self._damaged and self._cache.get(place) is None:
+                location = extent.chunk, number, 0
+                if location not in self._damaged and self._cache.get(location) is None:
                     self._start_block(extent, number, owner)
                 number += 1
                 ahead -= 1
@@ -257,8 +257,8 @@ class SegmentReader:
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             begin = 0
-            place = place_in_log(container.number, extent)
-            task = self._start(place, lambda: self._of_log(container, record, extent), self._of_logs, owner)
+            location = location_in_log(container.number, extent)
+            task = self._start(location, lambda: self._of_log(container, record, extent), self._of_logs, owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
             task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
@@ -296,19 +296,23 @@ class SegmentReader:
         return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
-        self, place: Place, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places, owner: Hashable
+        self,
+        location: BlockLocation,
+        fetch: Callable[[], Coroutine[None, None, Fetched]],
+        places: Places,
+        owner: Hashable,
     ) -> asyncio.Task[Fetched]:
         """Fetch a block into the cache, in one of the owner's turns, unless a fetch is already in flight."""
-        found = self._fetches.get(place)
-        if found is None:
+        pending = self._fetches.get(location)
+        if pending is None:
             ticket: Ticket = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._in_turn(ticket, fetch, places))
-            task.add_done_callback(lambda done: self._fetched(place, done))
-            found = self._fetches[place] = _Fetch(task, ticket, set())
-        if not found.ticket.done() and owner not in found.owners:  # its turn may come first
-            found.owners.add(owner)
-            places.queue(owner, found.ticket)
-        return found.task
+            task.add_done_callback(lambda done: self._fetched(location, done))
+            pending = self._fetches[location] = _Fetch(task, ticket, set())
+        if not pending.ticket.done() and owner not in pending.owners:  # its turn may come first
+            pending.owners.add(owner)
+            places.queue(owner, pending.ticket)
+        return pending.task
 
     @staticmethod
     async def _in_turn(ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places) -> Fetched:
@@ -319,31 +323,31 @@ class SegmentReader:
             if ticket.done() and not ticket.cancelled():
                 places.leave()
 
-    def _fetched(self, place: Place, task: asyncio.Task[Fetched]) -> None:
-        self._fetches.pop(place, None)
+    def _fetched(self, location: BlockLocation, task: asyncio.Task[Fetched]) -> None:
+        self._fetches.pop(location, None)
         if task.cancelled() or task.exception() is not None:
             return
         if task.result().damaged:
-            self._damaged[place] = None
+            self._damaged[location] = None
         else:
-            self._damaged.pop(place, None)
-            self._cache.put(place, task.result().data)
+            self._damaged.pop(location, None)
+            self._cache.put(location, task.result().data)
 
     async def _of_log(self, container: Container, record: SegmentRecord, extent: Extent) -> Fetched:
         """Fetch an extent of the log or a separate file; also cache the next extents of the log, for a sequential
         reader."""
-        wanted = [extent]
+        extents = [extent]
         if not extent.run and _is_there(record, extent):
             index = record.extent_index(extent.offset)
-            wanted = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
-        found = await of_log(container, wanted)
-        for one, fetched in zip(wanted[1:], found[1:], strict=True):
+            extents = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
+        results = await of_log(container, extents)
+        for following_extent, fetched in zip(extents[1:], results[1:], strict=True):
             if not fetched.damaged:
-                self._cache.put(place_in_log(container.number, one), fetched.data)
-        return found[0]
+                self._cache.put(location_in_log(container.number, following_extent), fetched.data)
+        return results[0]
 
     def _has(self, container: Container) -> Callable[[Extent], bool]:
-        return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
+        return lambda extent: self._cache.peek(location_in_log(container.number, extent)) is not None
 
     async def _fetch_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
         """Fetch and verify part of a chunk, from a block's start on. ChunksUnavailableError: tier 2 is unavailable."""
@@ -362,8 +366,8 @@ class SegmentReader:
                 for at in range(begin, begin + size, BLOCK_BYTES)
             ]
             damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
-            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+            joined = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return Fetched(joined, begin, size, damaged, BLOCK_BYTES)
         except errors.UnavailableError as error:
             if not self._is_away:
                 log.warning("tier 2 is unavailable, and reads are retried: %s", error)
@@ -387,7 +391,7 @@ class SegmentReader:
         if extent.chunk and (last + 1) * fetched.block_bytes < end:
             description = await self._chunks.describe(extent.chunk, extent.length)
             if description is not None:
-                end = min(end, description.go_on_at(last + 1))
+                end = min(end, description.resume_at(last + 1))
         return errors.DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
@@ -413,7 +417,7 @@ class SegmentReader:
                 await asyncio.sleep(0)
             block = None
             if extent.frame is not None and not past_cache:
-                block = self._cache.peek(place_in_log(container.number, extent))
+                block = self._cache.peek(location_in_log(container.number, extent))
             if block is not None:
                 parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
                 continue
@@ -422,12 +426,12 @@ class SegmentReader:
             elif extent.frame is None:
                 fetched = await self._fetch_chunk(extent, 0, extent.length)
             else:
-                wanted = [extent]
+                group = [extent]
                 if not extent.run:
-                    wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
-                found = await of_log(container, wanted)
-                together.update(zip((one.offset for one in wanted[1:]), found[1:], strict=True))
-                fetched = found[0]
+                    group = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
+                results = await of_log(container, group)
+                together.update(zip((each.offset for each in group[1:]), results[1:], strict=True))
+                fetched = results[0]
             if fetched.damaged:
                 error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
                 if not _is_there(record, extent):

@@ -41,8 +41,8 @@ _LEVEL = 1  # zlib's level: 200 MB/s, to an eighth of the size
 class SnapshotError(NadiError):
     """A snapshot can't be used. name: the damaged object's, if known."""
 
-    def __init__(self, what: str, name: str = "") -> None:
-        super().__init__(what)
+    def __init__(self, problem: str, name: str = "") -> None:
+        super().__init__(problem)
         self.name = name
 
 

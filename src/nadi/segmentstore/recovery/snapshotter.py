@@ -96,8 +96,8 @@ class Snapshotter:
         self._fenced_by: FencedError | None = None  # another server owns the snapshots: change nothing
         self._manifest: SnapshotManifest | None = None
         self._is_known = False  # to be intact
-        self._whole_due = True  # a base, because the changes since the last snapshot are unknown
-        self._taken_sequence = 0  # up to here all changes are in a snapshot, being sent, or in `_unsent`
+        self._base_due = True  # a base, because the changes since the last snapshot are unknown
+        self._copied_sequence = 0  # up to here all changes are in a snapshot, being sent, or in `_unsent`
         self._unsent: Changes = {}  # changes since the newest snapshot, unless a base is due
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
@@ -116,11 +116,11 @@ class Snapshotter:
         await self.ended()
         self._copy.unlink(missing_ok=True)
         self._manifest, self._is_known = manifest, True
-        self._taken_sequence = manifest.sequence if manifest is not None else 0
-        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, manifest is None
+        self._copied_sequence = manifest.sequence if manifest is not None else 0
+        self._unsent, self._unsent_bytes, self._base_due = {}, 0, manifest is None
         self._next_at = self._runtime.monotonic() + (self._pace.interval_s if manifest is not None else 0.0)
         if damaged or self.damage:
-            self._give_up("; ".join(damaged) or self.damage)
+            self._discard("; ".join(damaged) or self.damage)
 
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
         """Read the stored snapshot; return its damage, or "". `pause` gets each object's size. A damaged snapshot, or
@@ -140,15 +140,15 @@ class Snapshotter:
             except DamagedRecordError as error:
                 raise SnapshotError(str(error), error.name) from error
             is_sending = self._sending is not None and not self._sending.done()  # it may be setting them now
-            if (what := await records.unequal(self._container)) and not is_sending:
-                raise SnapshotError(what, name_of(self._container))
+            if (problem := await records.unequal(self._container)) and not is_sending:
+                raise SnapshotError(problem, name_of(self._container))
         except FencedError as error:
             self._fenced(error)
             raise
         except SnapshotError as error:
             newest = self._manifest
             if newest is manifest or error.name in {name_of(self._container), *newest.names}:
-                self._give_up(str(error))
+                self._discard(str(error))
             # else a new snapshot has just replaced it
         return self.damage
 
@@ -156,13 +156,13 @@ class Snapshotter:
         self._fenced_by = error
         self.on_fenced(error)
 
-    def _give_up(self, what: str) -> None:
+    def _discard(self, problem: str) -> None:
         log.error(
             "container %d: the snapshot of its state is damaged; the log is retained until a new one is stored: %s",
             self._container,
-            what,
+            problem,
         )
-        self.damage = what
+        self.damage = problem
         self._is_known = False
         self._forget_unsent()
         self._next_at = self._runtime.monotonic()
@@ -172,7 +172,7 @@ class Snapshotter:
         shrink."""
         if self._fenced_by is not None or (self._sending is not None and not self._sending.done()):
             return False
-        if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
+        if sequence == self._copied_sequence and not self._base_due and not self._unsent:
             self.current_at = self._runtime.monotonic()
             return False
         now = self._runtime.monotonic()
@@ -188,21 +188,21 @@ class Snapshotter:
         self._next_at = self._runtime.monotonic() + self._pace.interval_s
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
-        self._taken_sequence = sequence
+        self._copied_sequence = sequence
         if (
             changes is None
             or self._unsent_bytes + size_bytes > limits.STATE_CHANGES_MAX_BYTES
             or self._deltas_are_enough()
         ):
             self._forget_unsent()
-        if self._whole_due or changes is None:
+        if self._base_due or changes is None:
             try:
                 await self._runtime.in_thread(metadata.copy, self._copy)
             except (NadiError, OSError, lmdb.Error) as error:
                 self._copy.unlink(missing_ok=True)
                 self._failed(error)
                 return
-            send = partial(self._send_whole, sequence)
+            send = partial(self._send_base, sequence)
         else:
             merge(self._unsent, changes)
             self._unsent_bytes += size_bytes
@@ -211,7 +211,7 @@ class Snapshotter:
 
     def _forget_unsent(self) -> None:
         """Drop the changes since the newest snapshot: the next one is a base."""
-        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, True
+        self._unsent, self._unsent_bytes, self._base_due = {}, 0, True
 
     def _deltas_are_enough(self) -> bool:
         manifest = self._manifest
@@ -254,16 +254,16 @@ class Snapshotter:
         except NadiError as error:  # they are garbage: the next base deletes them
             log.info("container %d: the old snapshot can't be deleted yet: %s", self._container, error)
 
-    async def _send_whole(self, sequence: int) -> SnapshotManifest:
-        rest = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
+    async def _send_base(self, sequence: int) -> SnapshotManifest:
+        pause = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
         try:
-            await self._runtime.in_thread(verify, self._copy, self._container, rest)
+            await self._runtime.in_thread(verify, self._copy, self._container, pause)
         except DamagedStateError as error:  # it would replace an intact snapshot
             self.on_damage(error)
             raise
         base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
         manifest = await self._let_count(SnapshotManifest(self._container, sequence, base, ()))
-        self._whole_due, self._is_known = False, True
+        self._base_due, self._is_known = False, True
         return manifest
 
     async def _send_delta(self, sequence: int) -> SnapshotManifest:
@@ -302,10 +302,10 @@ class Snapshotter:
 
     def _failed(self, error: Exception) -> None:
         self.counts.snapshot_errors += 1
-        if self.error != (said := str(error)):
-            what = "container %d: its snapshot could not be stored, so the log is retained: %s"
-            log.warning(what, self._container, said)
-        self.error = said
+        if self.error != (reason := str(error)):
+            message = "container %d: its snapshot could not be stored, so the log is retained: %s"
+            log.warning(message, self._container, reason)
+        self.error = reason
         self._next_at = self._runtime.monotonic() + self._backoff.take()
 
     async def finish(self, metadata: ContainerMetadata, sequence: int, log_bytes: int) -> None:
@@ -314,8 +314,8 @@ class Snapshotter:
             async with asyncio.timeout(limits.SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
-                is_due = self._whole_due or sequence != self._taken_sequence
-                is_whole = self._whole_due or self._deltas_are_enough()
+                is_due = self._base_due or sequence != self._copied_sequence
+                is_whole = self._base_due or self._deltas_are_enough()
                 state, most_bytes = self._folder / "state" / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
                 may_go = is_due and not self.error and self._fenced_by is None
                 if may_go and (not is_whole or state.stat().st_size <= most_bytes):

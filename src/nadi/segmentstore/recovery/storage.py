@@ -241,8 +241,8 @@ class LocalParts(ContainerParts):
     async def _open_log(self, record: ContainerRecord) -> FileLog:
         folder, name = self._folder / "log", self._folder.name
         in_thread = self._runtime.in_thread
-        if what := await in_thread(is_lost, record, folder):
-            raise DamagedStateError(name_of(self.number), what, "so its snapshot is unknown")
+        if problem := await in_thread(is_lost, record, folder):
+            raise DamagedStateError(name_of(self.number), problem, "so its snapshot is unknown")
         if record.start.epoch and record.snapshot is not None and not await in_thread(has_frames, folder):
             # a migration has filled the container: start the log after the snapshot, durably, before it is used
             records, sequence = await self._chunks.records(), record.snapshot.sequence
@@ -253,8 +253,8 @@ class LocalParts(ContainerParts):
     async def _opened(self, opened: OpenStorage) -> OpenStorage:
         log, state = opened.log, opened.state
         if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
-            what = "its record and its log are missing, but tier 2 has data of it"
-            raise DamagedStateError(str(self._folder), what)
+            problem = "its record and its log are missing, but tier 2 has data of it"
+            raise DamagedStateError(str(self._folder), problem)
         runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
         unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]
         state.runs.unused |= dict.fromkeys(unused, state.sequence)

@@ -51,9 +51,9 @@ class InspectionReport:
     is_refused: bool = False  # no server can start with it, even after a repair
     segments: int = 0
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, problem: str) -> None:
         """Report a problem that no repair can fix, and with which no server starts."""
-        self.lost.append(what)
+        self.lost.append(problem)
         self.is_refused = True
 
     @property
@@ -68,12 +68,12 @@ class InspectionReport:
 async def inspect_folder(folder: Path) -> list[InspectionReport]:
     """Inspect a data folder that no server has open. UnavailableError, OSError: it can't be read."""
     report = _inspect_layout(folder)
-    found = find(folder).store
+    store = find(folder).store
     containers: dict[int, InspectionReport] = {}
     are_some_there = bool(container_folders(folder))
     with looked_at(folder, REAL) as chunks:
         for number, container in known_containers(folder).items():
-            if found is not None and number >= found.containers:
+            if store is not None and number >= store.containers:
                 continue
             if are_some_there and not container.is_dir():  # as when a disk isn't mounted
                 containers[number] = missing = InspectionReport(container.name)
@@ -86,28 +86,28 @@ async def inspect_folder(folder: Path) -> list[InspectionReport]:
 
 def _inspect_layout(folder: Path) -> InspectionReport:
     report = InspectionReport("data folder")
-    found = find(folder)
+    location = find(folder)
     known, stored = set(known_containers(folder)), stored_containers(folder)
-    if found.store is None:
-        report.refuse(f"`{STORE}` is {found.wrong}, and the number of containers is unknown: restore the file")
+    if location.store is None:
+        report.refuse(f"`{STORE}` is {location.wrong}, and the number of containers is unknown: restore the file")
         return report
-    if found.disagree:
+    if location.disagree:
         report.refuse(f"`{STORE}` and `{TIER2}/cluster.json` disagree: one of them is from another folder: remove it")
-    if found.heals:
-        report.healed.append(found.heals)
-    if found.store.moved_to:
-        report.refuse(f"its data was moved to {found.store.moved_to}")
-    count = found.store.containers
-    for what in misplaced(folder, count):
-        report.refuse(what)
+    if location.heals:
+        report.healed.append(location.heals)
+    if location.store.moved_to:
+        report.refuse(f"its data was moved to {location.store.moved_to}")
+    count = location.store.containers
+    for problem in misplaced(folder, count):
+        report.refuse(problem)
     for number in sorted(set(range(count)) - known):
         report.refuse(f"container-{number} and all its data is missing: restore it from a copy")
     if others := {number for number in stored if number >= count}:
-        said = f"`{STORE}` says {count} containers, so no server reads it"
-        report.lost.append(f"tier 2 has data of {named(others)}, from another folder or discarded: {said}")
-    report.sound.append(f"format {found.store.format}, {count} containers")
-    if found.store.is_elsewhere:
-        report.sound.append(f"chunks in {found.store.url}")
+        reason = f"`{STORE}` says {count} containers, so no server reads it"
+        report.lost.append(f"tier 2 has data of {named(others)}, from another folder or discarded: {reason}")
+    report.sound.append(f"format {location.store.format}, {count} containers")
+    if location.store.is_elsewhere:
+        report.sound.append(f"chunks in {location.store.url}")
     return report
 
 
@@ -117,8 +117,8 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
     if report.is_refused:
         return report
     log_folder = folder / "log"
-    if what := is_lost(record, log_folder):
-        report.refuse(f"its record in tier 2 is lost: {what}; restore it, or its copy")
+    if problem := is_lost(record, log_folder):
+        report.refuse(f"its record in tier 2 is lost: {problem}; restore it, or its copy")
         return report
     is_filled = bool(record.start.epoch) and not has_frames(log_folder)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
@@ -144,7 +144,7 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
                     report.refuse(f"the damaged frames can't be skipped: {error.what}, and {error.why_not}")
                     return report
                 await stopped.open(metadata, is_passed=True)
-                _tell_skipped(report, stopped, skipped)
+                _report_skipped(report, stopped, skipped)
             await _inspect_data(report, stopped)
         except DamagedStateError as error:
             report.refuse(f"{error.what}: {error.why_not}; restore the matching one")
@@ -162,8 +162,8 @@ async def _inspect_snapshot(report: InspectionReport, number: int, chunks: Chunk
     except DamagedRecordError as error:
         report.refuse(f"its snapshot is unknown: {error}, and so is its copy; restore one of them")
         return ContainerRecord()
-    if what := await records.unequal(number):
-        damaged.append(what)
+    if problem := await records.unequal(number):
+        damaged.append(problem)
     for part in record.snapshot.parts if record.snapshot is not None else ():
         wrong: list[str] = []
         for name in part.names:
@@ -181,11 +181,11 @@ async def _inspect_snapshot(report: InspectionReport, number: int, chunks: Chunk
     return record
 
 
-def _tell_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
+def _report_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
     report.gives_up, report.unnamed = True, len(skipped.unnamed)
     if skipped.given_up.frames:
-        what = "beyond that, readers would not notice this missing data:"
-        report.lost.append(f"the log is cut before frame {skipped.ends:,}: {what}")
+        reason = "beyond that, readers would not notice this missing data:"
+        report.lost.append(f"the log is cut before frame {skipped.ends:,}: {reason}")
         report.lost += [f"  {line}" for line in skipped.unsafe] + lost_lines(stopped, skipped.given_up)
     else:
         if skipped.frames:

@@ -119,19 +119,19 @@ class StoppedLog:
 
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
         """Return all later frames with readable heads, in any file, in order, except torn writes."""
-        found: dict[int, ReadableFrame] = {}
+        newest: dict[int, ReadableFrame] = {}
         log_crc, numbered = crc32c(self._log_id), sorted(self._folder.glob("log-*.nadi"))
         for path in [path for path in numbered if log_file_number(path.name) is not None]:
             with path.open("rb", buffering=0) as stream:
                 for header in headers_of(stream.fileno(), log_crc, log_file_number(path.name) or 0):
                     content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
-                    check, former = header.check(content, log_crc), found.get(header.sequence)
+                    check, former = header.check(content, log_crc), newest.get(header.sequence)
                     is_newest = former is None or former.header.epoch < header.epoch
                     if check.head_is_whole and is_newest and header.sequence > after_sequence:
-                        found[header.sequence] = ReadableFrame(path, header, check)
+                        newest[header.sequence] = ReadableFrame(path, header, check)
         frames: list[ReadableFrame] = []
         epoch = 0
-        for _, frame in sorted(found.items()):
+        for _, frame in sorted(newest.items()):
             if frame.header.epoch >= epoch:  # else a late write of a fenced owner
                 epoch = frame.header.epoch
                 frames.append(frame)
@@ -223,9 +223,9 @@ class StoppedContainer(Container):
         return count
 
     def segments(self) -> list[int]:
-        found = dict.fromkeys(self.metadata.segments())
-        found |= dict.fromkeys(record.id for record in self.state.record_cache.all())
-        return [segment for segment in found if segment not in self.state.record_cache.deleted]
+        segments = dict.fromkeys(self.metadata.segments())
+        segments |= dict.fromkeys(record.id for record in self.state.record_cache.all())
+        return [segment for segment in segments if segment not in self.state.record_cache.deleted]
 
     def name_of(self, segment: int) -> str:
         record = self.state.by_id(segment)

@@ -87,7 +87,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
             metadata.close()
         # first: once the snapshot is published, a server deletes unreferenced files
         if skipped.frames or skipped.ends:
-            await asyncio.to_thread(RunReader(folder / "log").keep_aside)
+            await asyncio.to_thread(RunReader(folder / "log").set_aside)
         former = f"container-{number}"
         aside = aside_name(former)
         for name in skipped.unnamed:  # renaming a chunk back restores it
@@ -104,50 +104,50 @@ async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int,
     frames contradict it. UnavailableError: tier 2 can't be read. OSError: a folder can't be used."""
     log = StoppedLog(folder / "log")
     try:
-        rest = await asyncio.to_thread(_fold, metadata, log)
-        if rest.skipped.frames or rest.skipped.ends:
-            rest.state.planned.clear()  # so that they are moved aside: a server would delete them
-        await asyncio.to_thread(_write, metadata, rest.state)
-        named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
+        fold = await asyncio.to_thread(_fold, metadata, log)
+        if fold.skipped.frames or fold.skipped.ends:
+            fold.state.planned.clear()  # so that they are moved aside: a server would delete them
+        await asyncio.to_thread(_write, metadata, fold.state)
+        named = {chunk for _, _, _, chunk in metadata.chunks()} | {*fold.state.garbage, *fold.state.planned}
     finally:
         await log.close()
-    skipped = rest.skipped
+    skipped = fold.skipped
     skipped.unnamed = [name for name in await chunks.listed(f"container-{container}") if name not in named]
     return skipped
 
 
 def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Rest:
     """Apply all readable frames, or only those before the first gap, if the log is cut there."""
-    rest = _Rest(StateMachine(metadata, time.monotonic()))
-    former = rest.state.sequence
+    fold = _Rest(StateMachine(metadata, time.monotonic()))
+    former = fold.state.sequence
     for _ in log.replay(former):  # to find the damage
         pass
     frames = log.readable(0)
     later = [frame for frame in frames if frame.header.sequence > former]
     try:
         for frame in later:
-            rest.take(frame)
-        rest.finish()
+            fold.take(frame)
+        fold.finish()
     except DamagedStateError as error:
-        if not rest.skipped.frames:
+        if not fold.skipped.frames:
             raise
-        rest.skipped.unsafe.append(f"{error.what}, and {error.why_not}")
-    if rest.skipped.unsafe and log.first_sequence <= former + 1:  # else the log would be empty
-        unsafe, gap = rest.skipped.unsafe, rest.skipped.frames[0][0]
-        rest = _Rest(StateMachine(metadata, time.monotonic()))
+        fold.skipped.unsafe.append(f"{error.what}, and {error.why_not}")
+    if fold.skipped.unsafe and log.first_sequence <= former + 1:  # else the log would be empty
+        unsafe, gap = fold.skipped.unsafe, fold.skipped.frames[0][0]
+        fold = _Rest(StateMachine(metadata, time.monotonic()))
         for frame in later:
             if frame.header.sequence < gap:
-                rest.take(frame)
+                fold.take(frame)
             else:
-                rest.give_up(frame)
-        rest.skipped.ends, rest.skipped.unsafe = gap, unsafe
+                fold.give_up(frame)
+        fold.skipped.ends, fold.skipped.unsafe = gap, unsafe
     elif log.has_lost_its_end(frames, former):
-        rest.skipped.ends = rest.state.sequence + 1
-        rest.skipped.lost.append(
-            f"from frame {rest.skipped.ends:,} on: the end of the log is missing, with an unknown number of frames; "
+        fold.skipped.ends = fold.state.sequence + 1
+        fold.skipped.lost.append(
+            f"from frame {fold.skipped.ends:,} on: the end of the log is missing, with an unknown number of frames; "
             "everything in them is lost"
         )
-    return rest
+    return fold
 
 
 def _write(metadata: ContainerMetadata, state: StateMachine) -> None:
@@ -233,9 +233,9 @@ class _Rest:
             self._unknown[operation.segment] = self._unknown.get(operation.segment, 0) + operation.length
             return False
         if operation.offset < record.length:
-            what = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
+            problem = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
             raise DamagedStateError(
-                str(self.state.metadata.folder), what, f"it has {record.length:,} bytes without the missing ones"
+                str(self.state.metadata.folder), problem, f"it has {record.length:,} bytes without the missing ones"
             )
         if operation.offset > record.length:
             _lose(self.state, record, operation.offset)
@@ -312,12 +312,12 @@ def _make_fit(state: StateMachine, record: SegmentRecord, offset: int, end: int)
     for place in (offset, end):
         if record.extents and record.extents[0].offset < place < record.length:
             index = record.extent_index(place)
-            whole = record.extents[index]
-            if whole.chunk == LOST_CHUNK and whole.offset < place:
-                rest = _lost(record, place, whole.end)
-                whole.length = place - whole.offset
-                record.extents.insert(index + 1, rest)
-                record.changed_extents |= {whole.offset: whole, place: rest}
+            first = record.extents[index]
+            if first.chunk == LOST_CHUNK and first.offset < place:
+                second = _lost(record, place, first.end)
+                first.length = place - first.offset
+                record.extents.insert(index + 1, second)
+                record.changed_extents |= {first.offset: first, place: second}
                 state.mark(record)
 
 

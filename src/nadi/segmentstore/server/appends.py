@@ -52,7 +52,15 @@ class WriterSession:
     """One writer on one segment on this connection."""
 
     __slots__ = (
-        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "request_id", "segment",
+        "acknowledged",
+        "checked_at",
+        "container",
+        "ends_at",
+        "error",
+        "is_used",
+        "parent",
+        "request_id",
+        "segment",
         "stored",
     )  # fmt: skip
 
@@ -67,14 +75,14 @@ class WriterSession:
         self.acknowledged = NO_VERSION
         self.error: Exception | None = None  # the error that ended the session
         self.is_used = False  # since the last check
-        self.looked_at = asyncio.get_running_loop().time()
+        self.checked_at = asyncio.get_running_loop().time()
 
     def is_over(self) -> bool:
         now = asyncio.get_running_loop().time()
         if self.is_used:
-            self.is_used, self.looked_at = False, now
+            self.is_used, self.checked_at = False, now
             return False
-        idle_s, container = now - self.looked_at, self.container
+        idle_s, container = now - self.checked_at, self.container
         return idle_s > limits.APPEND_SESSION_IDLE_S or (
             idle_s > limits.APPEND_SESSION_GONE_S
             and (
@@ -256,7 +264,7 @@ class Writers:
             limits.CONNECTION_SESSIONS
         )  # by writer: the error it gets
         self.block: wire.AppendBlock | None = None  # set while its AppendBlockEnd is expected
-        self._gathered: dict[Container, Appends] = {}
+        self._collected: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
         self.waiting = 0
 
@@ -289,7 +297,7 @@ class Writers:
                     self.sessions[writer] = former
         container.submit(Setup(self, session, command))
 
-    def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
+    def notify_released(self, container: Container, owner: str) -> Iterator[None]:
         """Send NotOwner to a container's writers, one per step, unless an append got that reply already; afterwards
         nothing here keeps the container in memory."""
         yield
@@ -336,7 +344,7 @@ class Writers:
                 continue
             if session.container is not container:
                 container = session.container
-                gathered = self._gathered_for(container).appends
+                gathered = self._appends_for(container).appends
             session.is_used = True
             data = end.data
             gathered.append(
@@ -375,27 +383,27 @@ class Writers:
         self.waiting += 1
         is_expired = self._access.has_ended(session.ends_at)
         append = WriterAppend(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
-        self._gathered_for(session.container).appends.append(append)
+        self._appends_for(session.container).appends.append(append)
 
-    def _gathered_for(self, container: Container) -> Appends:
-        gathered = self._gathered.get(container)
+    def _appends_for(self, container: Container) -> Appends:
+        gathered = self._collected.get(container)
         if gathered is None:
-            gathered = self._gathered[container] = Appends(self, container.monotonic())
+            gathered = self._collected[container] = Appends(self, container.monotonic())
         return gathered
 
     def hand_over(self) -> None:
-        gathered = self._gathered
+        gathered = self._collected
         if not gathered:
             return
-        self._gathered = {}
+        self._collected = {}
         for container, appends in gathered.items():
             container.submit(appends)
             if container.queue.is_full and self._throttle is None and self._replies.is_open:
                 container.counts.throttles += 1
-                self._throttle = asyncio.create_task(self._resume_when_room(container))
+                self._throttle = asyncio.create_task(self._resume_on_capacity(container))
 
-    async def _resume_when_room(self, container: Container) -> None:
-        await container.queue.room()
+    async def _resume_on_capacity(self, container: Container) -> None:
+        await container.queue.wait_for_capacity()
         self._throttle = None
         self._resume()
 

@@ -230,23 +230,25 @@ class Connection(asyncio.BufferedProtocol):
         connection is closed; any peer can cause that, at any rate. known: called when the peer has shown a valid token.
         left: called when the connection is closed."""
         self._service, self._access, self._scheduler = service, service.access, scheduler
-        self._connections, self._known, self._left = connections, known, left
+        self._connections, self._on_known, self._on_closed = connections, known, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pool = budget.receiving
-        self._held = self._pool.account()  # for received bytes
-        self._decoder = Decoder(limits.RECEIVE_BUFFER_BYTES, limits.RECEIVE_BUFFER_LEAST_BYTES, self._held)
+        self._account = self._pool.account()  # for received bytes
+        self._decoder = Decoder(limits.RECEIVE_BUFFER_BYTES, limits.RECEIVE_BUFFER_LEAST_BYTES, self._account)
         self._decoder.max_frame_bytes = limits.UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
         self._is_reading = True
         self._is_due = False  # queued in the scheduler
         self._made_at = self._frame_at = 0.0  # when the current frame started, or reading resumed
-        self._has_rest = False  # a partial frame remained after the last commands
+        self._has_partial_frame = False  # a partial frame remained after the last commands
         self._quiet = 0  # polls since the last received bytes
-        self.replies = Replies(budget.sending, report, lambda: self._reads.go_on())
+        self.replies = Replies(budget.sending, report, lambda: self._reads.resume())
         self.writers = Writers(self.replies, container_of, service.access, self.resume)
         self._reads = Reads(self.replies, container_of, reader, service.access, scheduler)
-        self._commands = CommandQueue(self.replies, self._held, service, scheduler, self._dispatch_in_turn, self.resume)
+        self._commands = CommandQueue(
+            self.replies, self._account, service, scheduler, self._dispatch_in_turn, self.resume
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
@@ -264,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reads.close()
         self.writers.close()
         self._commands.close()
-        self._left()
+        self._on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint)
@@ -274,15 +276,15 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
             scheduler = self._scheduler
-            scheduler.count(self._take(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
+            scheduler.count(self._process(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
         self.replies.pause()
 
     def resume_writing(self) -> None:
-        self.replies.go_on()
-        self._reads.taken()
-        self._reads.go_on()
+        self.replies.resume()
+        self._reads.grow_replies()
+        self._reads.resume()
         self.resume()
 
     def close(self) -> None:
@@ -320,11 +322,12 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more is accepted from the peer for now; `resume` is called when that may have changed."""
         if self._transport is None:
             return True
-        held = self._held.held_bytes
+        received = self._account.held_bytes
         if (
-            held > limits.PEERS_LEAST_BYTES
+            received > limits.PEERS_LEAST_BYTES
             and (  # earlier input fills the peer's share: the buffer in use doesn't count
-                held > limits.CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
+                received > limits.CONNECTION_RECEIVED_BYTES
+                or received - self._decoder.current_bytes > self._pool.share_bytes
             )
         ):
             self._pool.wait(self.resume)
@@ -335,19 +338,19 @@ class Connection(asyncio.BufferedProtocol):
         """Handle received commands if there is capacity now."""
         if not self._is_due and self._transport is not None and not self._is_reading:
             self._is_due = True
-            self._scheduler.add(self._take_again)
+            self._scheduler.add(self._process_again)
 
-    def _take_again(self) -> int:
+    def _process_again(self) -> int:
         self._is_due = False
         if self._transport is None or self._transport.is_closing() or self.is_full:
             return 0
-        return self._take(limits.COMMANDS_AT_ONCE)
+        return self._process(limits.COMMANDS_AT_ONCE)
 
-    def _take(self, most: int) -> int:
+    def _process(self, most: int) -> int:
         decoder, transport = self._decoder, self._transport
         count = 0
         try:
-            if transport is not None and (self._is_known or self._may_come()):
+            if transport is not None and (self._is_known or self._may_receive_rest()):
                 commands = decoder.commands()
                 while count < most:
                     if self._is_known and (appends := decoder.appends(min(_CHECKED_AFTER, most - count))):
@@ -356,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
                         is_time = True
                     elif (command := next(commands, None)) is not None:
                         if not self._is_known:
-                            self._meet(command)
+                            self._identify(command)
                         self.receive(command)
                         count += 1
                         is_time = count % _CHECKED_AFTER == 0
@@ -366,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
                         break
                     if self._transport is None or transport.is_closing():
                         break
-                    if not self._is_known and not self._may_come():
+                    if not self._is_known and not self._may_receive_rest():
                         break
         except Exception as error:
             self.writers.hand_over()  # commands before the error are complete
@@ -376,16 +379,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return count
         has_rest = decoder.pending_bytes > 0
-        if has_rest and (count or not self._has_rest):
+        if has_rest and (count or not self._has_partial_frame):
             self._frame_at = self._loop.time()
-        self._has_rest = has_rest
+        self._has_partial_frame = has_rest
         is_more = count == most
         goes_on = not is_more and not self.is_full and (not has_rest or self._has_room())
         if goes_on != self._is_reading:
             self._set_reading(goes_on)
         if is_more and not self._is_due:
             self._is_due = True
-            self._scheduler.add(self._take_again)
+            self._scheduler.add(self._process_again)
         return count
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -401,16 +404,16 @@ class Connection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         """Return whether there is memory for the next buffer, unless it is small; resume when there is."""
         needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
-        if needed <= self._held.room_bytes:
+        if needed <= self._account.room_bytes:
             return True
         if needed > self._pool.largest_share_bytes:
-            what = f"a frame of {needed:,} bytes exceeds a connection's memory limit"
-            self.replies.broken(ProtocolError(what))
+            problem = f"a frame of {needed:,} bytes exceeds a connection's memory limit"
+            self.replies.broken(ProtocolError(problem))
             return False
         self._pool.wait(self.resume)
         return False
 
-    def _meet(self, command: Any) -> None:
+    def _identify(self, command: Any) -> None:
         """Accept the peer if the command shows a valid token; the command's handler reports errors."""
         if self._access.asks:
             if getattr(command, "token", None) is None:
@@ -421,9 +424,9 @@ class Connection(asyncio.BufferedProtocol):
                 return
         self._is_known = True
         self._decoder.max_frame_bytes = limits.MAX_FRAME_RECEIVED_BYTES
-        self._known()
+        self._on_known()
 
-    def _may_come(self) -> bool:
+    def _may_receive_rest(self) -> bool:
         """Return whether to receive the rest of a frame: a large one needs a valid token in its head."""
         code, size = self._decoder.head
         if size <= limits.UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > limits.MAX_FRAME_RECEIVED_BYTES:
@@ -438,7 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             command: Any = _LARGE[code](head.request_id, head.segment, head.token, ())
             self._access.check(command)
-            self._meet(command)
+            self._identify(command)
         except NadiError as error:
             self.replies.fail(error, head.request_id, head.segment)
             self.close()

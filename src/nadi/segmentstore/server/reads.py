@@ -81,17 +81,17 @@ class Reads:
             return
         container.make_room()
         self._ready.append((command, container))
-        self.go_on()
+        self.resume()
 
     def close(self) -> None:
         self._ready.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
-            self._let_go(wait)
+            self._release(wait)
         for task in self._tasks:
             task.cancel()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Answer ready reads, as far as there is space for replies; a few at once, if this turn of the loop allows."""
         if self._is_due or not self._ready:
             return
@@ -120,7 +120,7 @@ class Reads:
             self._scheduler.add(self._again)
         return done
 
-    def taken(self) -> None:
+    def grow_replies(self) -> None:
         """Allow larger replies, as the peer received the last one: little memory is reserved for a peer that doesn't
         read."""
         self._reply_bytes = min(2 * self._reply_bytes, limits.READ_REPLY_MAX_BYTES)
@@ -149,10 +149,10 @@ class Reads:
             if offset >= record.durable_length:
                 self._wait(container, record, command)
             else:
-                held = min(max(length, 0), limits.READ_REPLY_MAX_BYTES)
-                self._replies.held.take(held)
+                reserved = min(max(length, 0), limits.READ_REPLY_MAX_BYTES)
+                self._replies.held.take(reserved)
                 task = asyncio.create_task(self._fetch(container, command, length))
-                self._tasks[task] = held
+                self._tasks[task] = reserved
                 task.add_done_callback(self._fetched)  # it may be cancelled before it starts
         except NadiError as error:
             self._replies.fail(error, command.request_id, segment, offset)
@@ -167,15 +167,15 @@ class Reads:
     def wake(self, wait: _Wait) -> None:
         if wait in self._waits:
             del self._waits[wait]
-            self._let_go(wait)
+            self._release(wait)
             command = wait.command
             try:
                 self._ready.append((command, self._container_of(command.segment)))
             except NotOwnerError as error:
                 self._replies.fail(error, command.request_id, command.segment, command.offset)
-            self.go_on()
+            self.resume()
 
-    def _let_go(self, wait: _Wait) -> None:
+    def _release(self, wait: _Wait) -> None:
         """Stop waiting. A missing record was deleted, or its container was released: then there is nothing to
         release."""
         container, record = wait.container(), wait.record()
@@ -208,7 +208,7 @@ class Reads:
                     counts.on_read(command.request_id, segment, offset, len(data), began, fetched)
             else:  # the segment was deleted and recreated, and is shorter now
                 self._ready.append((command, container))
-            self.go_on()
+            self.resume()
         except NadiError as error:
             self._replies.fail(error, command.request_id, segment, offset)
         except Exception as error:
@@ -222,7 +222,7 @@ class Reads:
         if len(data) > _LARGE_READ_BYTES:
             self._replies.flush()  # now, so that the next read sees the available space
             if self._replies.writable.is_set():
-                self.taken()
+                self.grow_replies()
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:

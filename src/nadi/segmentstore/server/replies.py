@@ -33,17 +33,17 @@ class Replies:
         self._unsent_bytes = 0
         self.writable = asyncio.Event()  # the peer accepts data
         self.writable.set()
-        self._is_taken = True  # mirrors `writable`
+        self._is_writable = True  # mirrors `writable`
 
     def open(self, transport: asyncio.Transport) -> None:
         self._transport, self._outgoing, self._unsent = transport, Outgoing(transport, self.flushed), Unsent(transport)
 
     def lost(self) -> None:
         self._transport = self._outgoing = self._unsent = None
-        self._pool.forget(self._room_came)
+        self._pool.forget(self._on_capacity)
         self.held.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
-        self._is_taken = True
+        self._is_writable = True
         self.writable.set()
 
     @property
@@ -110,16 +110,16 @@ class Replies:
     @property
     def room_bytes(self) -> int:
         """The largest reply allowed now; 0: none, and `resume` is called when that changes."""
-        if not self._is_taken:
+        if not self._is_writable:
             return 0
         pool = self._pool
-        share, held = pool.share_bytes, self.held.held_bytes
-        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
+        share, used = pool.share_bytes, self.held.held_bytes
+        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - used) // _KEPT
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
         if room > 0:
             return room
-        pool.wait(self._room_came)
+        pool.wait(self._on_capacity)
         return 0
 
     @property
@@ -128,12 +128,12 @@ class Replies:
         return self._unsent_bytes > CONNECTION_UNSENT_BYTES
 
     def pause(self) -> None:
-        self._is_taken = False
+        self._is_writable = False
         self.writable.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.flushed(0)
-        self._is_taken = True
+        self._is_writable = True
         self.writable.set()
 
     async def may_reply(self) -> None:
@@ -150,7 +150,7 @@ class Replies:
                 self._unsent_bytes = unsent
                 self.held.take(_KEPT * (unsent - before))
 
-    def _room_came(self) -> None:
+    def _on_capacity(self) -> None:
         self.flushed(0)
         self._resume()
 

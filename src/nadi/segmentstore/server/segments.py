@@ -133,11 +133,11 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
     if command.clock != ARRIVAL:
         check_clock(command.clock)
     start = max(command.start, record.start_offset)
-    found, is_last = time_index.entries(
+    moments, is_last = time_index.entries(
         frame.state.metadata, record, command.clock, start, command.end, limits.MOMENTS_AT_ONCE
     )
     return wire.MomentsListed(
-        command.request_id, command.segment, packed_moments(found), is_last, record.appended_ms, record.start_offset
+        command.request_id, command.segment, packed_moments(moments), is_last, record.appended_ms, record.start_offset
     )
 
 
@@ -187,10 +187,10 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
         raise errors.StreamSealedError(command.source)
     values: dict[bytes, int] = {}
     for update in command.attribute_updates:
-        found = values.get(update.attribute)
-        if found is None:
-            found = _attribute(frame.state, target, update.attribute)
-        value = _updated(found, update.kind, update.value, update.expected)
+        current = values.get(update.attribute)
+        if current is None:
+            current = _attribute(frame.state, target, update.attribute)
+        value = _updated(current, update.kind, update.value, update.expected)
         if value is None:
             return wire.SegmentAttributeUpdated(command.request_id, False)
         values[update.attribute] = value
@@ -314,8 +314,8 @@ def _table_page(
 
 def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, SegmentKind.TABLE)
-    found = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
-    entries, reached_end, position = found
+    page = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
+    entries, reached_end, position = page
     return wire.TableEntriesDeltaRead(command.request_id, command.segment, tuple(entries), False, reached_end, position)
 
 

@@ -185,7 +185,7 @@ class SegmentService:
             return located(find(frame.state, command.segment, SegmentKind.STREAM), command.start, command.end)
 
         parts, is_last = await self._turn(command.segment, look)
-        url, mark = await self._reader.place_of_chunks() if parts else ("", "")
+        url, mark = await self._reader.location_of_chunks() if parts else ("", "")
         return wire.ChunksLocated(command.request_id, command.segment, url, mark, packed_parts(parts), is_last)
 
     async def _list_event_sizes(self, command: wire.ListEventSizes) -> wire.Command:
@@ -207,8 +207,8 @@ class SegmentService:
 
         for begin in range(0, max(1, len(command.keys)), TABLE_READ_KEYS):
             keys = command.keys[begin : begin + TABLE_READ_KEYS]
-            found, size_bytes = await self._turn(command.segment, partial(look, keys))
-            entries += found
+            read, size_bytes = await self._turn(command.segment, partial(look, keys))
+            entries += read
         return wire.TableRead(command.request_id, command.segment, tuple(entries))
 
     async def _scrub(self, command: wire.Scrub) -> wire.Command:

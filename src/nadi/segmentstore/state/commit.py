@@ -30,7 +30,9 @@ Changes = dict[str, dict[bytes, bytes | None]]  # by table and key: the value wi
 Tables = Mapping[str, lmdb._Database]
 Seeds = Mapping[str, int]
 ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent starts there any more
-Whole = Callable[[str, bytes, bytes], bytes]  # (table, key, stored value) -> the value, verified, without its checksum
+Verified = Callable[
+    [str, bytes, bytes], bytes
+]  # (table, key, stored value) -> the value, verified, without its checksum
 
 TABLE = "extents"
 EVERYWHERE = 1 << 64  # an offset above all others
@@ -50,7 +52,7 @@ class StateCommit:
     ) -> None:
         self.changes: Changes = {table: {} for table in tables}
         self.size_bytes = 0
-        self._rest, self._rows, self._seeds = rest, 0, seeds
+        self._yield_cpu, self._rows, self._seeds = rest, 0, seeds
         self._cursors = {table: txn.cursor(db) for table, db in tables.items()}
 
     def put(self, table: str, key: bytes, value: bytes, rows: int = 1) -> None:
@@ -63,13 +65,13 @@ class StateCommit:
         self._rows += rows
         if self._rows >= CHECKPOINT_ROWS:
             self._rows = 0
-            self._rest()
+            self._yield_cpu()
 
     def delete(self, table: str, key: bytes) -> None:
         if self._cursors[table].pop(key) is not None:
-            self._gone(table, key)
+            self._note_deleted(table, key)
 
-    def around(self, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
+    def neighbours(self, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
         """Return the last key at or before `key`, its stored value, and the next key, each b"" if there is none. If the
         key itself exists, the next key is b""."""
         cursor = self._cursors[table]
@@ -78,10 +80,10 @@ class StateCommit:
             after = bytes(cursor.key())
             if after == key:
                 return key, bytes(cursor.value()), b""
-            found = cursor.prev()
+            has_previous = cursor.prev()
         else:
-            found = cursor.last()
-        return (bytes(cursor.key()), bytes(cursor.value()), after) if found else (b"", b"", after)
+            has_previous = cursor.last()
+        return (bytes(cursor.key()), bytes(cursor.value()), after) if has_previous else (b"", b"", after)
 
     def delete_range(
         self,
@@ -100,10 +102,10 @@ class StateCommit:
             if not key.startswith(prefix) or ends(raw):  # at the table's end the key is empty
                 return
             cursor.delete()  # the cursor moves to the next key
-            self._gone(table, key)
+            self._note_deleted(table, key)
             most = None if most is None else most - 1
 
-    def _gone(self, table: str, key: bytes) -> None:
+    def _note_deleted(self, table: str, key: bytes) -> None:
         self.changes[table][key] = None
         self.size_bytes += len(key) + CHANGE_OVERHEAD_BYTES
 
@@ -136,11 +138,11 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
             yield key, value
 
 
-def put_extents(commit: StateCommit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
+def put_extents(commit: StateCommit, verified: Verified, segment: int, changed: ChangedExtents, stored: int) -> None:
     """Update a segment's rows; on the path of every checkpoint, with an extent for each append. stored: the offset from
     which no rows are stored, which saves look-ups; or `EVERYWHERE`."""
     offsets = sorted(changed)
-    kept = _withdraw(commit, whole, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
+    kept = _withdraw(commit, verified, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
     parts: list[bytes] = []
     begin = end = 0
     for offset in sorted(kept.keys() | changed.keys()) if kept else offsets:
@@ -173,15 +175,15 @@ def _put_row(commit: StateCommit, segment: int, begin: int, end: int, parts: lis
 
 
 def _withdraw(
-    commit: StateCommit, whole: Whole, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
+    commit: StateCommit, verified: Verified, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
 ) -> dict[int, bytes]:
     """Delete the rows with changed extents; return the unchanged parts of shared rows, by offset."""
     kept: dict[int, bytes] = {}
     at = 0
     while at < len(offsets):
-        key, raw, after = commit.around(TABLE, prefix + ID.pack(offsets[at]))
+        key, raw, after = commit.neighbours(TABLE, prefix + ID.pack(offsets[at]))
         if key.startswith(prefix):
-            value = whole(TABLE, key, raw)
+            value = verified(TABLE, key, raw)
             offset = PAIR.unpack(key)[1]
             end = offset + row_length(value)
             if _is_shared(value) and end > offsets[at]:

@@ -85,7 +85,7 @@ class RecordCache:
             record = self._metadata.load(segment, self._frames)
             if record is not None:
                 self._by_id[segment] = self._by_name[record.name] = record
-                self._rest(record)
+                self._make_evictable(record)
         return record
 
     def known(self, segment: int) -> SegmentRecord | None:
@@ -124,7 +124,7 @@ class RecordCache:
             if len(record.attributes) > RECORD_ATTRIBUTES_IN_MEMORY:
                 record.attributes = {key: record.attributes[key] for key in record.changed_attributes}
                 record.attributes_loaded = False
-            self._rest(record)
+            self._make_evictable(record)
 
     def not_written(self) -> None:
         """Handle a failed checkpoint that wrote nothing: its records are dirty again."""
@@ -140,9 +140,9 @@ class RecordCache:
 
     def release(self, record: SegmentRecord) -> None:
         record.holders -= 1
-        self._rest(record)
+        self._make_evictable(record)
 
-    def _rest(self, record: SegmentRecord) -> None:
+    def _make_evictable(self, record: SegmentRecord) -> None:
         """Make the record evictable, if the disk has all of it and it has no holders."""
         if record.holders or record.log_bytes or self._by_id.get(record.id) is not record:
             return
@@ -184,10 +184,10 @@ class HeldRuns:
 
     def take_unused(self, before_sequence: int) -> list[int]:
         """Return, and forget, the files that became unused before that frame."""
-        taken = [run for run, sequence in self.unused.items() if sequence < before_sequence]
-        for run in taken:
+        unused = [run for run, sequence in self.unused.items() if sequence < before_sequence]
+        for run in unused:
             del self.unused[run]
-        return taken
+        return unused
 
 
 class StateMachine:
@@ -231,9 +231,9 @@ class StateMachine:
             raise self._strange(f"the log refers to segment {segment}, which isn't in the state")
         return record
 
-    def _strange(self, what: str) -> DamagedStateError:
+    def _strange(self, problem: str) -> DamagedStateError:
         why_not = "state and log belong to different containers or times"
-        return DamagedStateError(str(self.metadata.folder), what, why_not)
+        return DamagedStateError(str(self.metadata.folder), problem, why_not)
 
     def attribute(self, record: SegmentRecord, attribute: bytes) -> int | None:
         value = record.attributes.get(attribute)
@@ -282,14 +282,14 @@ class StateMachine:
     def largest(self) -> list[SegmentRecord]:
         """Return the segments with enough bytes in the log for a chunk, in the order in which they reached that
         size."""
-        found = []
+        records = []
         for segment in list(self.large):
             record = self.record_cache.known(segment)
             if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
-                found.append(record)
+                records.append(record)
             else:
                 del self.large[segment]
-        return found
+        return records
 
     def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0, checksum: bytes = b"") -> None:
         """Change the state. data_at: where the data area starts in the frame's payload. checksum: of an append's data
@@ -430,24 +430,24 @@ class StateMachine:
 
     def table_entry(self, record: SegmentRecord, key: bytes) -> tuple[int, bytes] | None:
         """Return (version, value) of a table's key after all applied operations."""
-        found = record.overlay.get(key)
-        if found is not None:
-            return None if found[1] is None else (found[0], found[1])
+        entry = record.overlay.get(key)
+        if entry is not None:
+            return None if entry[1] is None else (entry[0], entry[1])
         return self.metadata.entry(record.id, key) if record.exists else None
 
     def table_versions(self, record: SegmentRecord, keys: Sequence[bytes]) -> dict[bytes, int]:
         """Return the versions of the keys that a table has, after all applied operations; reads the disk once."""
         overlay = record.overlay
-        found: dict[bytes, int] = {}
+        versions: dict[bytes, int] = {}
         if record.exists:
             elsewhere = [key for key in keys if key not in overlay] if overlay else keys
-            found = self.metadata.versions(record.id, elsewhere) if elsewhere else found
+            versions = self.metadata.versions(record.id, elsewhere) if elsewhere else versions
         if overlay:
             for key in keys:
                 entry = overlay.get(key)
                 if entry is not None and entry[1] is not None:
-                    found[key] = entry[0]
-        return found
+                    versions[key] = entry[0]
+        return versions
 
     def _store_chunk(self, operation: op.ChunkStored) -> None:
         self.planned.pop(operation.chunk, None)

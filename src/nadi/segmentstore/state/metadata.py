@@ -148,7 +148,7 @@ class ContainerMetadata:
                 prefix, name = ID.pack(segment), bounded_key(segment_name.encode())
                 owner = txn.get(name, db=self._tables["names"])
                 if (
-                    owner is not None and self._whole("names", name, owner) == prefix
+                    owner is not None and self._verified("names", name, owner) == prefix
                 ):  # else the name belongs to a newer segment
                     commit.delete("names", name)
                 for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "times"):
@@ -159,7 +159,7 @@ class ContainerMetadata:
                 else:
                     commit.put(table, key, value)
             for segment, changed, stored in extents:
-                put_extents(commit, self._whole, segment, changed, stored)
+                put_extents(commit, self._verified, segment, changed, stored)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added in times:
@@ -171,11 +171,11 @@ class ContainerMetadata:
 
     def apply(self, changes: Iterable[Changes]) -> None:
         """Apply changes recorded in another copy of this state; blocking."""
-        for some in changes:
+        for part in changes:
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
-                        for table, rows in some.items():
+                        for table, rows in part.items():
                             for key, raw in rows.items():
                                 if raw is None:
                                     txn.delete(key, db=self._tables[table])
@@ -189,9 +189,9 @@ class ContainerMetadata:
     def take_changes(self) -> tuple[Changes | None, int]:
         """Return the changes since the last call, None if they were too many to keep, and their approximate size; only
         while no commit runs."""
-        taken = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
+        result = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
         self.changes, self.changed_bytes = {}, 0
-        return taken
+        return result
 
     def copy(self, file: Path) -> None:
         """Write a compact copy of the state after the last commit; blocking, while no commit runs."""
@@ -211,7 +211,7 @@ class ContainerMetadata:
             place = bounded_key(prefix + key)
             old = txn.get(place, db=self._tables["entries"])
             if old is not None:
-                commit.delete("positions", prefix + self._whole("entries", place, old)[:8])
+                commit.delete("positions", prefix + self._verified("entries", place, old)[:8])
             if value is None:
                 commit.delete("entries", place)
             else:
@@ -237,7 +237,7 @@ class ContainerMetadata:
             )
             clock += 1
 
-    def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
+    def _verified(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         if is_whole(self.seeds[table], key, raw):
             return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self.folder), f"a record of table {table} is damaged")
@@ -251,7 +251,7 @@ class ContainerMetadata:
     def _get(self, table: str, key: bytes) -> bytes | None:
         with self._env.begin(db=self._tables[table]) as txn:
             raw = txn.get(key)
-        return None if raw is None else self._whole(table, key, raw)
+        return None if raw is None else self._verified(table, key, raw)
 
     def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with self._env.begin(db=self._tables[table]) as txn:
@@ -260,7 +260,7 @@ class ContainerMetadata:
                 for key, raw in cursor:
                     if not key.startswith(prefix):
                         return
-                    yield key, self._whole(table, key, raw)
+                    yield key, self._verified(table, key, raw)
 
     def _extents(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return singles(self._scan(TABLE, prefix))
@@ -303,13 +303,13 @@ class ContainerMetadata:
         """Return the last entry (time, offset) of a clock in the segment's time index at or before `time`."""
         with self._env.begin(db=self._tables["times"]) as txn:
             cursor = txn.cursor()
-            found = cursor.set_range(time_key(segment, clock, time))
-            if found and cursor.key() != time_key(segment, clock, time):
-                found = cursor.prev()
-            elif not found:
-                found = cursor.last()
-            if found and (key := bytes(cursor.key())).startswith(time_key(segment, clock)):
-                return time_of(key)[1], ID.unpack(self._whole("times", key, bytes(cursor.value())))[0]
+            is_positioned = cursor.set_range(time_key(segment, clock, time))
+            if is_positioned and cursor.key() != time_key(segment, clock, time):
+                is_positioned = cursor.prev()
+            elif not is_positioned:
+                is_positioned = cursor.last()
+            if is_positioned and (key := bytes(cursor.key())).startswith(time_key(segment, clock)):
+                return time_of(key)[1], ID.unpack(self._verified("times", key, bytes(cursor.value())))[0]
             return None
 
     def times(self, segment: int, clock: int, since: int) -> Iterator[tuple[int, int]]:
@@ -323,30 +323,30 @@ class ContainerMetadata:
         return None if raw is None else unpack_entry(raw)[1:]
 
     def versions(self, segment: int, keys: Iterable[bytes]) -> dict[bytes, int]:
-        prefix, found = ID.pack(segment), dict[bytes, int]()
+        prefix, versions = ID.pack(segment), dict[bytes, int]()
         with self._env.begin(db=self._tables["entries"]) as txn:
             for key in keys:
                 stored = bounded_key(prefix + key)
                 raw = txn.get(stored)
                 if raw is not None:
-                    found[key] = unpack_entry(self._whole("entries", stored, raw))[1]
-        return found
+                    versions[key] = unpack_entry(self._verified("entries", stored, raw))[1]
+        return versions
 
     def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         """Yield (key, version, value) in order of keys from `key` on, or from slightly before, if keys are long."""
         prefix = ID.pack(segment)
         head = b""
-        alike: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head, unordered
+        pending: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head, unordered
         for stored, raw in self._scan("entries", prefix, (prefix + key)[:HEAD_BYTES]):
-            if alike and not stored.startswith(head):
-                yield from sorted(alike)
-                alike = []
+            if pending and not stored.startswith(head):
+                yield from sorted(pending)
+                pending = []
             if len(stored) < HEAD_BYTES:
                 yield unpack_entry(raw)
             else:
                 head = stored[:HEAD_BYTES]
-                alike.append(unpack_entry(raw))
-        yield from sorted(alike)
+                pending.append(unpack_entry(raw))
+        yield from sorted(pending)
 
     def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
         for key, raw in self._scan("positions", ID.pack(segment), PAIR.pack(segment, max(0, position))):

@@ -71,26 +71,26 @@ def sealed_before(record: SegmentRecord, at_ms: int) -> bool:
 def locate(metadata: ContainerMetadata, record: SegmentRecord, at_ms: int, now_ms: int) -> int:
     if at_ms > record.appended_ms and (at_ms >= _due_ms(record) or at_ms > now_ms or sealed_before(record, at_ms)):
         return record.length  # the next bytes create an entry, or none will arrive
-    found = _last(metadata, record, ARRIVAL, at_ms) if at_ms > 0 else None
-    return max(record.start_offset, found[1] if found is not None else 0)
+    entry = _last(metadata, record, ARRIVAL, at_ms) if at_ms > 0 else None
+    return max(record.start_offset, entry[1] if entry is not None else 0)
 
 
 def _last(metadata: ContainerMetadata, record: SegmentRecord, clock: int, time: int) -> Entry | None:
-    found: Entry | None = None
+    last: Entry | None = None
     for entry in record.times.of(clock).items():  # in order, and later than all entries on disk
         if entry[0] > time:
             break
-        found = entry
-    return found or metadata.last_time(record.id, clock, min(time, record.times.valid_to(clock)))
+        last = entry
+    return last or metadata.last_time(record.id, clock, min(time, record.times.valid_to(clock)))
 
 
 def indexed_to(metadata: ContainerMetadata, record: SegmentRecord, clock: int) -> int:
     """Return the offset up to which the events' times are indexed."""
     attribute = indexed_attribute(clock)
-    found = record.attributes.get(attribute)
-    if found is None and not record.attributes_loaded:
-        found = metadata.attribute(record.id, attribute)
-    return max(record.start_offset, found or 0)
+    offset = record.attributes.get(attribute)
+    if offset is None and not record.attributes_loaded:
+        offset = metadata.attribute(record.id, attribute)
+    return max(record.start_offset, offset or 0)
 
 
 def indexed(
@@ -132,12 +132,12 @@ def locate_event(metadata: ContainerMetadata, record: SegmentRecord, clock: int,
     if is_earliest(clock):
         if indexed_to(metadata, record, clock - 1) < record.length:
             return record.length
-        found = _last(metadata, record, clock, max(time - 1, _EARLIEST))
+        entry = _last(metadata, record, clock, max(time - 1, _EARLIEST))
     else:
-        found = _last(metadata, record, clock, time)
-        if found == _last(metadata, record, clock, _LATEST):  # all indexed events are earlier, or have no time
+        entry = _last(metadata, record, clock, time)
+        if entry == _last(metadata, record, clock, _LATEST):  # all indexed events are earlier, or have no time
             return indexed_to(metadata, record, clock)
-    return min(max(record.start_offset, found[1] if found is not None else 0), record.length)
+    return min(max(record.start_offset, entry[1] if entry is not None else 0), record.length)
 
 
 def entries(
@@ -152,18 +152,18 @@ def entries(
     while high - low > 1:  # `low` is before the result, as offsets grow with moments
         middle = (low + high) // 2
         on_disk = metadata.last_time(record.id, clock, min(middle, valid_to))
-        found = on_disk[1] if on_disk is not None else None
-        low, high = (low, middle) if found is not None and found > start else (middle, high)
+        offset_on_disk = on_disk[1] if on_disk is not None else None
+        low, high = (low, middle) if offset_on_disk is not None and offset_on_disk > start else (middle, high)
     stored = takewhile(lambda entry: entry[0] <= valid_to, metadata.times(record.id, clock, low))
-    taken: list[Entry] = []
+    selected: list[Entry] = []
     for moment, offset in chain(stored, record.times.of(clock).items()):
-        if offset <= start or (taken and offset <= taken[-1][1]):  # a checkpoint may just have stored it
+        if offset <= start or (selected and offset <= selected[-1][1]):  # a checkpoint may just have stored it
             continue
-        if taken and moment <= taken[-1][0]:  # moved since it was stored, as later events have that time too
-            taken.pop()
-        if len(taken) == most:
-            return taken, False
-        taken.append((moment if clock != ARRIVAL or moment > record.created_ms else 0, offset))
+        if selected and moment <= selected[-1][0]:  # moved since it was stored, as later events have that time too
+            selected.pop()
+        if len(selected) == most:
+            return selected, False
+        selected.append((moment if clock != ARRIVAL or moment > record.created_ms else 0, offset))
         if offset >= end:
             break
-    return taken, True
+    return selected, True

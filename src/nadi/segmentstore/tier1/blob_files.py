@@ -96,8 +96,8 @@ class RunFile:
         self.end = (position + size) // BLOCK_BYTES * BLOCK_BYTES
         length = self.end - position
         piece = BlobWrite(self, at, self._carried, block, position, length)
-        rest = bytes(memoryview(block)[length:])  # a view would keep the entire run alive
-        self._carried, self._carried_bytes = [rest] if rest else [], len(rest)
+        remainder = bytes(memoryview(block)[length:])  # a view would keep the entire run alive
+        self._carried, self._carried_bytes = [remainder] if remainder else [], len(remainder)
         self.next_offset += size
         self._is_written = True
         return piece
@@ -147,9 +147,9 @@ class RunFile:
         carried = b"".join(self._carried)
         crcs, crc = list(self._crcs), self._crc
         self._sum(carried, self.end)
-        found = [*self._crcs, self._crc] if self.length % limits.MIB else list(self._crcs)
+        crcs_of_all = [*self._crcs, self._crc] if self.length % limits.MIB else list(self._crcs)
         self._crcs, self._crc = crcs, crc  # so that it can be repeated after a failure
-        return carried, found
+        return carried, crcs_of_all
 
     def complete(self, tail: Sequence[Buffer]) -> None:
         """Write the bytes after the whole blocks, and truncate the file; durable. Blocking. Raises OSError."""
@@ -221,10 +221,10 @@ class RunReader:
     def has(self, number: int, end: int) -> bool:
         """Return whether the file should have bytes up to `end`, by its size."""
         try:
-            found = (self._folder / run_name(number)).stat()
+            status = (self._folder / run_name(number)).stat()
         except OSError:  # such as a link to itself
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size >= end
+        return stat.S_ISREG(status.st_mode) and status.st_size >= end
 
     def read(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         """Read and verify a run; blocking. NotFoundError: the file is missing. CorruptLogError: its checksum is wrong,
@@ -244,7 +244,7 @@ class RunReader:
     async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         return await self._runtime.in_thread(self.read, number, position, length, checksum)
 
-    def keep_aside(self) -> None:
+    def set_aside(self) -> None:
         """Link all files into a separate folder, from which they can be restored; blocking."""
         if numbers := self.numbers():
             folder = disk.free_name(self._folder.with_name(disk.aside_name(FOLDER)))
@@ -266,7 +266,7 @@ class RunFiles(RunReader):
         self._open: dict[int, RunFile] = {}  # by segment, the most recently used last
         self._written: dict[int, RunFile] = {}  # all files of this owner that are still used
         self._ready: list[tuple[int, Path, int]] = []  # number, path, and descriptor
-        self._wanted = False
+        self._is_preparing = False
         self._no_room_until = 0.0
         self._direct: bool | None = None
         self._staging = threading.local()
@@ -391,9 +391,9 @@ class RunFiles(RunReader):
 
     def _prepare(self) -> None:
         """Start preparing files, unless that is in progress or the disk was full just now."""
-        if self._wanted or self._stopped or self._runtime.monotonic() < self._no_room_until:
+        if self._is_preparing or self._stopped or self._runtime.monotonic() < self._no_room_until:
             return
-        self._wanted = True
+        self._is_preparing = True
         self._runtime.in_thread(self._make_ready, pool=self._maker)
 
     def _make_ready(self) -> None:
@@ -409,7 +409,7 @@ class RunFiles(RunReader):
             if not disk.is_no_room(error):
                 log.warning("large runs go to the log %s, as no separate file can be created: %s", self._name, error)
         finally:
-            self._wanted = False
+            self._is_preparing = False
 
     def _made(self) -> tuple[int, Path, int]:
         if disk.room_to_spare(self._folder) < _ROOM_FILES * limits.RUN_FILE_BYTES:

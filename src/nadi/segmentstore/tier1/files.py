@@ -166,9 +166,9 @@ class FileLog:
         assert self._next_sequence == 0, "replay() is called once, before the first append"
         frames = self._frames(after_sequence)
         reading = self._read_some(frames)
-        while found := await asyncio.shield(reading):
+        while frames_read := await asyncio.shield(reading):
             reading = self._read_some(frames)  # while the previous ones are applied
-            for frame in found:
+            for frame in frames_read:
                 yield frame
 
     def _read_some(self, frames: Iterator[Frame]) -> asyncio.Future[list[Frame]]:
@@ -228,13 +228,13 @@ class FileLog:
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         read: list[PartRead] = []
         for _, group in itertools.groupby(parts, lambda part: part.address.file):
-            some = list(group)
+            file_parts = list(group)
             try:
-                file = self._pin(some[0].address)
+                file = self._pin(file_parts[0].address)
             except NotFoundError as error:
-                read += [error] * len(some)
+                read += [error] * len(file_parts)
             else:
-                read += await self._reading(file, partial(read_near, file, self._log_crc, some))
+                read += await self._reading(file, partial(read_near, file, self._log_crc, file_parts))
         return read
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
@@ -251,14 +251,14 @@ class FileLog:
                 try:
                     pinned, place = self._pin(LogAddress(sequence, file.number, position)), (position, sequence)
                     look = partial(read_heads, pinned, self._log_crc, place, stop, after_sequence, limits.MIB)
-                    found = await self._reading(pinned, look)
+                    heads = await self._reading(pinned, look)
                 except NotFoundError:
-                    what = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
-                    found = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, what),))
+                    problem = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
+                    heads = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, problem),))
                 except OSError as error:
                     raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
-                yield found
-                position, sequence = found.position, found.sequence
+                yield heads
+                position, sequence = heads.position, heads.sequence
 
     def has(self, address: LogAddress, length: int) -> bool:
         with self._lock:

@@ -161,8 +161,8 @@ class FrameHeader(NamedTuple):
         """Return whether this is a damaged header of exactly this frame: nothing else has most fields in common."""
         if len(block) < FRAME_HEADER_BYTES:
             return False
-        found: tuple[int, ...] = _FRAME_HEADER.unpack_from(block)[2:6]
-        return sum(a == b for a, b in zip(found, (sequence, epoch, number, offset), strict=True)) >= 3
+        fields: tuple[int, ...] = _FRAME_HEADER.unpack_from(block)[2:6]
+        return sum(a == b for a, b in zip(fields, (sequence, epoch, number, offset), strict=True)) >= 3
 
     def check(self, frame: memoryview, log_crc: int) -> FrameCheck:
         """Verify all of the frame's checksums. `frame` is header, payload and table, possibly truncated."""

@@ -46,7 +46,7 @@ def read_checked(
 
 def read_near(file: LogFile, log_crc: int, parts: Sequence[LogRange]) -> list[PartRead]:
     """`read_checked` for parts of one file; nearby parts are read at once. OSError: reading failed."""
-    found: dict[int, PartRead] = {}
+    results: dict[int, PartRead] = {}
     places = [part.address.offset + part.offset for part in parts]
     in_order = sorted(range(len(parts)), key=places.__getitem__)
     at = 0
@@ -68,14 +68,14 @@ def read_near(file: LogFile, log_crc: int, parts: Sequence[LogRange]) -> list[Pa
             piece = data[places[number] - begin :][:length] if len(data) == end - begin else b""
             seed = checksum_at(b"", log_crc, file.number, places[number])
             if piece and checksum and pack_checksum(crc32c(piece, seed)) == checksum:
-                found[number] = piece
+                results[number] = piece
                 continue
             try:
-                found[number] = read_checked(file, log_crc, address, offset, length, checksum)
+                results[number] = read_checked(file, log_crc, address, offset, length, checksum)
             except CorruptLogError as error:
-                found[number] = error
+                results[number] = error
         at += len(group)
-    return [found[number] for number in range(len(parts))]
+    return [results[number] for number in range(len(parts))]
 
 
 def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
@@ -119,8 +119,8 @@ def read_heads(
             end = header.sequence if header is not None else stop
             if end > after_sequence + 1:
                 first = max(sequence, after_sequence + 1)
-                what = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
-                damages.append(CorruptLogError(str(file.path), position, what))
+                problem = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
+                damages.append(CorruptLogError(str(file.path), position, problem))
             if header is None:
                 return HeadsRead(position, stop, read_bytes, tuple(damages))
             position, sequence = header.offset, header.sequence
@@ -131,15 +131,15 @@ def read_heads(
                 block = memoryview(_what_is_there(file, position, size))
                 read_bytes += size
             if not header.check(block[:size], log_crc).head_is_whole:
-                what = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
-                damages.append(CorruptLogError(str(file.path), position, what))
+                problem = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
+                damages.append(CorruptLogError(str(file.path), position, problem))
             elif header.parts:
                 begin = FRAME_HEADER_BYTES + header.payload_bytes
                 table = _what_is_there(file, position + begin, header.content_bytes - begin)
                 read_bytes += len(table)
                 if checksum_at(table, log_crc, file.number, position + begin) != header.table_crc:
-                    what = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
-                    damages.append(CorruptLogError(str(file.path), position + begin, what))
+                    problem = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
+                    damages.append(CorruptLogError(str(file.path), position + begin, problem))
         position += header.frame_bytes
         sequence += 1
     return HeadsRead(position, sequence, read_bytes, tuple(damages))
@@ -168,10 +168,10 @@ def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
 
 def some_of(frames: Iterator[Frame]) -> list[Frame]:
     """Return the next frames of a replay, up to a limit; empty at the end."""
-    found, size_bytes = [], 0
+    batch, size_bytes = [], 0
     for frame in frames:
-        found.append(frame)
+        batch.append(frame)
         size_bytes += len(frame.payload)
-        if size_bytes >= _REPLAY_BYTES or len(found) == _REPLAY_FRAMES:
+        if size_bytes >= _REPLAY_BYTES or len(batch) == _REPLAY_FRAMES:
             break
-    return found
+    return batch

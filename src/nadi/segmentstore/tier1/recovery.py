@@ -148,8 +148,8 @@ def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) ->
     last = latest(folder, log_id)
     if last > (used[-1].number if used else 0):
         path = folder / log_file_name(last)
-        what = "neither its header nor its first frame can be read" if path.exists() else "this file is missing"
-        raise CorruptLogError(str(path), 0, f"{what}, though it was the last in use")
+        problem = "neither its header nor its first frame can be read" if path.exists() else "this file is missing"
+        raise CorruptLogError(str(path), 0, f"{problem}, though it was the last in use")
     if valid and len(prepared) > 1:
         raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
     if valid and prepared and prepared[0].number != used[-1].number + 1:  # the file between was in use
@@ -272,15 +272,15 @@ class LogReplay:
                 self._window.open(file.path)
                 for header in self._headers_from(file, BLOCK_BYTES):
                     if header.epoch >= newest_epoch:
-                        what = f"its header is damaged, though it has frame {header.sequence:,}"
-                        raise CorruptLogError(str(file.path), 0, what)
+                        problem = f"its header is damaged, though it has frame {header.sequence:,}"
+                        raise CorruptLogError(str(file.path), 0, problem)
             if self._used and self._used[0].first_sequence > after_sequence + 1:
                 first = self._used[0]
-                what = f"the log starts with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
-                raise CorruptLogError(str(first.path), 0, what)
+                problem = f"the log starts with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
+                raise CorruptLogError(str(first.path), 0, problem)
             if not self._used and after_sequence and not self._is_new:
-                what = f"all files of the log are missing, though the state reflects frame {after_sequence:,}"
-                raise CorruptLogError(str(self._folder / log_file_name(1)), 0, what)
+                problem = f"all files of the log are missing, though the state reflects frame {after_sequence:,}"
+                raise CorruptLogError(str(self._folder / log_file_name(1)), 0, problem)
             for file, following in zip(self._used, [*self._used[1:], None], strict=False):
                 if following is None or following.first_sequence > after_sequence + 1:
                     yield from self._frames_of(file, following, after_sequence)
@@ -330,8 +330,8 @@ class LogReplay:
             missing = file.path.with_name(log_file_name(file.number + 1))
             raise CorruptLogError(str(missing), 0, "this file is missing, but later ones exist")
         elif sequence != stop:
-            what = f"frame {sequence:,} can't be read, though the next file starts with frame {stop:,}"
-            raise CorruptLogError(str(file.path), min(position, file.size_bytes), what)
+            problem = f"frame {sequence:,} can't be read, though the next file starts with frame {stop:,}"
+            raise CorruptLogError(str(file.path), min(position, file.size_bytes), problem)
         self.next_sequence = max(self.next_sequence, sequence)
 
     def _frame(self, file: LogFile, header: FrameHeader) -> Frame | None:
@@ -351,14 +351,14 @@ class LogReplay:
             is_the_last = sequence == after_sequence
             block = memoryview(end.block)
             if not (is_the_last and FrameHeader.resembles(block, sequence, file.epoch, file.number, position)):
-                what = f"the log ends before frame {sequence:,}, though the state reflects frame {after_sequence:,}"
-                raise CorruptLogError(str(file.path), place, what)
+                problem = f"the log ends before frame {sequence:,}, though the state reflects frame {after_sequence:,}"
+                raise CorruptLogError(str(file.path), place, problem)
             message = "%s: frame %d, at byte %d, can't be read; the state includes its changes"
             _logger.warning(message, file.path, sequence, position)
             return sequence + 1
         if file.size_bytes < file.least_bytes:
-            what = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
-            raise CorruptLogError(str(file.path), place, what)
+            problem = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
+            raise CorruptLogError(str(file.path), place, problem)
         if end.torn is not None:
             message = "%s: dropped frame %d at byte %d, %d bytes: a write cut short, never acknowledged"
             _logger.warning(message, file.path, sequence, position, end.torn.payload_bytes)
@@ -376,6 +376,6 @@ class LogReplay:
             position += MIB
 
 
-def _missing(file: LogFile, position: int, sequence: int, found: int) -> CorruptLogError:
-    what = f"frame {sequence:,} can't be read, though frame {found:,} was written after it"
-    return CorruptLogError(str(file.path), position, what)
+def _missing(file: LogFile, position: int, sequence: int, later: int) -> CorruptLogError:
+    problem = f"frame {sequence:,} can't be read, though frame {later:,} was written after it"
+    return CorruptLogError(str(file.path), position, problem)

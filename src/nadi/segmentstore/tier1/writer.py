@@ -46,8 +46,8 @@ from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 
 _PAUSE_S = 0.005  # between two pieces of a new file that no append waits for yet
-_LOOK_AGAIN_S = 1.0  # between attempts on a full disk
-_KEPT_FILE = "kept-aside"
+_RETRY_S = 1.0  # between attempts on a full disk
+_RESERVE_FILE = "kept-aside"
 _STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and its possible overhead
 _LARGE_BYTES = 64 * MIB  # more than the largest frame
 _PLENTY_BYTES = 1 << 62
@@ -59,7 +59,7 @@ class PreparedFile(NamedTuple):
     path: Path
     fd: int  # for writing; `take`'s caller closes it
     size_bytes: int
-    is_kept: bool = False  # the reserved file
+    is_reserve: bool = False  # the reserved file
 
 
 class FileSupply:
@@ -70,10 +70,10 @@ class FileSupply:
         self._fence, self._direct = fence, direct
         self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # size of the next new file
         self._least_bytes = self._new_bytes
-        self._kept_bytes = min(LOG_KEPT_BYTES, file_bytes)
+        self._reserve_bytes = min(LOG_KEPT_BYTES, file_bytes)
         self._spares: list[Path] = []
         self._names = itertools.count(1)
-        self._wanted = threading.Event()  # an append waits for the file being prepared
+        self._awaited = threading.Event()  # an append waits for the file being prepared
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outcome = threading.Condition()  # guards the next three attributes
         self.ready: PreparedFile | None = None  # the requested file
@@ -81,7 +81,7 @@ class FileSupply:
         self.is_full = False  # the disk has no space for the next file
         self._closed = False
         self._number = 0  # number of the requested file
-        self._has_kept = False
+        self._has_reserve = False
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-files-{folder.name}", daemon=True)
 
     def start(self, left_over: list[Path], *, reuse: bool) -> None:
@@ -91,19 +91,19 @@ class FileSupply:
         for temporary in self.folder.glob("new-*.tmp"):
             temporary.unlink()
         former = sorted(self.folder.glob("spare-*.nadi"))
-        kept = self.folder / _KEPT_FILE
+        kept = self.folder / _RESERVE_FILE
         if not reuse:
             for path in [*former, *left_over]:
                 path.unlink()
             kept.unlink(missing_ok=True)
             former, left_over = [], []
-        self._has_kept = _has_all(kept, self._kept_bytes)
-        if not self._has_kept:
+        self._has_reserve = _has_all(kept, self._reserve_bytes)
+        if not self._has_reserve:
             kept.unlink(missing_ok=True)  # it would fail when needed: another is created
         self._names = itertools.count(max((int(path.stem[6:]) for path in former), default=0) + 1)
         for path in [*former, *left_over]:
             if _has_all(path, path.stat().st_size):
-                self._keep_or_delete(path, rename=path in left_over)
+                self._store_or_delete(path, rename=path in left_over)
             else:
                 path.unlink()
         disk.sync_folder(self.folder)
@@ -115,32 +115,32 @@ class FileSupply:
         self._jobs.put(self._prepare)
 
     @property
-    def kept_bytes(self) -> int:
+    def reserve_bytes(self) -> int:
         """The size of the reserved file; 0 if it is in use, or never fitted the disk."""
-        return self._kept_bytes if self._has_kept else 0
+        return self._reserve_bytes if self._has_reserve else 0
 
     def settle(self) -> None:
         """Wait until the requested file is ready, or unavailable; blocking."""
-        self._wanted.set()
+        self._awaited.set()
         with self._outcome:
             self._outcome.wait_for(lambda: self.ready or self.failure or self._closed)
-        self._wanted.clear()
+        self._awaited.clear()
 
     def take(self) -> PreparedFile:
         """Wait for the requested file; on a full disk, return the reserved one. OSError: it can't be prepared, even
         after a retry. ClosedError: another owner has opened the log."""
         self.settle()
         if isinstance(self.failure, OSError):  # possibly old; the disk may have space by now
-            tried = threading.Event()
+            retried = threading.Event()
 
             def try_again() -> None:
-                self._prepare(kept_will_do=True)
-                tried.set()
+                self._prepare(use_reserve=True)
+                retried.set()
 
-            self._wanted.set()
+            self._awaited.set()
             self._jobs.put(try_again)
-            tried.wait()
-            self._wanted.clear()
+            retried.wait()
+            self._awaited.clear()
         with self._outcome:
             file, self.ready = self.ready, None
         if file is None:
@@ -152,7 +152,7 @@ class FileSupply:
         self._jobs.put(partial(self._recycle, path))
 
     def close(self) -> None:
-        self._wanted.set()
+        self._awaited.set()
         self._jobs.put(None)
         self._thread.join()
         with self._outcome:
@@ -165,36 +165,36 @@ class FileSupply:
     def _run(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=_LOOK_AGAIN_S if self.is_full else None)
+                job = self._jobs.get(timeout=_RETRY_S if self.is_full else None)
             except queue.Empty:
                 job = self._prepare
             if job is None:
                 return
             job()
 
-    def _prepare(self, *, kept_will_do: bool = False) -> None:
+    def _prepare(self, *, use_reserve: bool = False) -> None:
         if self.ready is not None:  # an earlier attempt succeeded
             return
         number = self._number
         path = self.folder / log_file_name(number)
-        is_kept = False
+        is_reserve = False
         try:
             self._fence.check()
             try:
                 source = self._spares.pop() if self._spares else self._new_file(path)
             except OSError as error:
-                if not (kept_will_do and self._has_kept and is_no_room(error)):
+                if not (use_reserve and self._has_reserve and is_no_room(error)):
                     raise
-                source, is_kept, self._has_kept = self.folder / _KEPT_FILE, True, False
+                source, is_reserve, self._has_reserve = self.folder / _RESERVE_FILE, True, False
             source.rename(path)
             disk.sync_folder(self.folder)
             fd = disk.open_file(path, os.O_RDWR, direct=self._direct)
-            self._tell(PreparedFile(number, path, fd, path.stat().st_size, is_kept))
+            self._report(PreparedFile(number, path, fd, path.stat().st_size, is_reserve))
         except Exception as error:  # passed to `take`
-            self._tell(error)
-        self._keep_aside()  # may fit where no other file does
+            self._report(error)
+        self._create_reserve()  # may fit where no other file does
 
-    def _tell(self, outcome: PreparedFile | Exception) -> None:
+    def _report(self, outcome: PreparedFile | Exception) -> None:
         with self._outcome:
             self.ready = outcome if isinstance(outcome, PreparedFile) else None
             self.failure = outcome if isinstance(outcome, Exception) else None
@@ -212,7 +212,7 @@ class FileSupply:
         temporary = path.with_name(f"new-{path.stem}.tmp")
         fd = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=self._direct)
         try:
-            disk.write_zeros(fd, size_bytes, partial(self._wanted.wait, _PAUSE_S))
+            disk.write_zeros(fd, size_bytes, partial(self._awaited.wait, _PAUSE_S))
         except OSError:
             temporary.unlink()  # free the space
             raise
@@ -222,37 +222,37 @@ class FileSupply:
             self._new_bytes = min(2 * self._new_bytes, self._file_bytes)
         return temporary
 
-    def _keep_aside(self) -> None:
+    def _create_reserve(self) -> None:
         """Create the reserved file for a full disk, if there is space and it doesn't exist yet."""
-        if self._has_kept or disk.room_to_spare(self.folder) < self._kept_bytes:
+        if self._has_reserve or disk.room_to_spare(self.folder) < self._reserve_bytes:
             return
-        path = self.folder / _KEPT_FILE
+        path = self.folder / _RESERVE_FILE
         with contextlib.suppress(OSError):  # retried when the next file is prepared
             fd = disk.open_file(path, os.O_RDWR | os.O_CREAT, direct=False)
             try:
-                os.posix_fallocate(fd, 0, self._kept_bytes)
+                os.posix_fallocate(fd, 0, self._reserve_bytes)
                 os.fsync(fd)
-                self._has_kept = True
+                self._has_reserve = True
             finally:
                 os.close(fd)
-                if not self._has_kept:
+                if not self._has_reserve:
                     path.unlink()
 
     def _recycle(self, path: Path) -> None:
         # A file that can't be recycled stays: a restart finds it below the frames it needs.
         with contextlib.suppress(OSError, ClosedError):
             self._fence.check()
-            self._keep_or_delete(path)
+            self._store_or_delete(path)
             disk.sync_folder(self.folder)
         if self.is_full:
             self._prepare()
 
-    def _keep_or_delete(self, path: Path, *, rename: bool = True) -> None:
+    def _store_or_delete(self, path: Path, *, rename: bool = True) -> None:
         """Store the file as the reserve or a spare, or delete it if it isn't needed or space is short."""
         size_bytes = path.stat().st_size
-        if rename and size_bytes == self._kept_bytes and not self._has_kept:
-            path.rename(self.folder / _KEPT_FILE)
-            self._has_kept = True
+        if rename and size_bytes == self._reserve_bytes and not self._has_reserve:
+            path.rename(self.folder / _RESERVE_FILE)
+            self._has_reserve = True
         elif (
             len(self._spares) < self._spare_files
             and size_bytes == self._file_bytes
@@ -281,7 +281,7 @@ class FrameWriter:
         self._next_number = 0  # known at `prepare`
         self._file: LogFile | None = None
         self._file_bytes = 0
-        self._in_kept = False  # whether the current file is the reserved one
+        self._in_reserve = False  # whether the current file is the reserved one
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
@@ -323,7 +323,7 @@ class FrameWriter:
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
 
     def _fits(self, file: LogFile, size: int) -> bool:
-        if self._in_kept and self._supply.ready is not None:
+        if self._in_reserve and self._supply.ready is not None:
             return False  # the disk has space again
         if file.end == BLOCK_BYTES:
             return True  # an empty file is enlarged if needed
@@ -335,7 +335,7 @@ class FrameWriter:
 
     @property
     def sure_bytes(self) -> int:
-        if self._file is None or self._in_kept:
+        if self._file is None or self._in_reserve:
             return 0
         return self._file_bytes - self._file.end - 2 * BLOCK_BYTES
 
@@ -347,13 +347,13 @@ class FrameWriter:
             # a frame larger than its file enlarges it
             room = disk.room_to_spare(supply.folder)
             return max(supply.ready.size_bytes, self._rest_bytes(of_kept), room) - 2 * BLOCK_BYTES
-        return max(self._rest_bytes(of_kept), int(of_kept * supply.kept_bytes) - BLOCK_BYTES) - BLOCK_BYTES
+        return max(self._rest_bytes(of_kept), int(of_kept * supply.reserve_bytes) - BLOCK_BYTES) - BLOCK_BYTES
 
     def _rest_bytes(self, of_kept: float) -> int:
         """Return the bytes left in the current file for frames that may use that fraction of the reserve."""
         if self._file is None:
             return 0
-        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_kept else 0
+        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_reserve else 0
         return self._file_bytes - self._file.end - not_theirs
 
     def prepare(self, number: int) -> None:
@@ -370,7 +370,7 @@ class FrameWriter:
         prepared = self._supply.take()
         self.close()
         assert prepared.number == self._next_number, "files are taken in the order they were requested"
-        self._fd, self._file_bytes, self._in_kept = prepared.fd, prepared.size_bytes, prepared.is_kept
+        self._fd, self._file_bytes, self._in_reserve = prepared.fd, prepared.size_bytes, prepared.is_reserve
         header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch, prepared.size_bytes)
         block = disk.aligned_buffer(BLOCK_BYTES)
         block[:] = header.encode()

@@ -64,11 +64,11 @@ def seeded(name: str, plain: Sequence[int], length: int) -> bytes:
     >>> seeded("a chunk", [crc32c(b"its data")], 8) == checksums_of("a chunk", [b"its data"])
     True
     """
-    found = []
+    packed = []
     for block, crc in enumerate(plain):
         zeros = _ZEROS[: min(BLOCK_BYTES, length - block * BLOCK_BYTES)]
-        found.append(_U32.pack(crc ^ crc32c(zeros) ^ crc32c(zeros, seed_of(name, block))))
-    return b"".join(found)
+        packed.append(_U32.pack(crc ^ crc32c(zeros) ^ crc32c(zeros, seed_of(name, block))))
+    return b"".join(packed)
 
 
 def renamed(name: str, new: str, checksums: bytes, length: int) -> bytes:
@@ -77,11 +77,11 @@ def renamed(name: str, new: str, checksums: bytes, length: int) -> bytes:
     >>> renamed("a", "b", checksums_of("a", [b"its data"]), 8) == checksums_of("b", [b"its data"])
     True
     """
-    found = []
+    packed = []
     for block, (crc,) in enumerate(_U32.iter_unpack(checksums)):
         zeros = _ZEROS[: min(BLOCK_BYTES, length - block * BLOCK_BYTES)]
-        found.append(_U32.pack(crc ^ crc32c(zeros, seed_of(name, block)) ^ crc32c(zeros, seed_of(new, block))))
-    return b"".join(found)
+        packed.append(_U32.pack(crc ^ crc32c(zeros, seed_of(name, block)) ^ crc32c(zeros, seed_of(new, block))))
+    return b"".join(packed)
 
 
 def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length: int) -> list[int]:
@@ -148,13 +148,13 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
         except msgspec.DecodeError:  # from a later version
             return None
 
-    def go_on_at(self, block: int) -> int:
+    def resume_at(self, block: int) -> int:
         """Return the first position at or after the start of that block where an event may begin."""
         return self.boundaries[block] if block < len(self.boundaries) else self.length
 
     @property
     def continues(self) -> bool:
-        return self.length > 0 and self.go_on_at(0) > 0
+        return self.length > 0 and self.resume_at(0) > 0
 
 
 def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:
@@ -163,10 +163,10 @@ def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:
     >>> boundaries_of([0, 100, BLOCK_BYTES + 5], 3 * BLOCK_BYTES)
     (0, 1048581, 3145728)
     """
-    found: list[int] = []
+    boundaries: list[int] = []
     for begin in begins:
-        while len(found) * BLOCK_BYTES <= begin and len(found) * BLOCK_BYTES < length:
-            found.append(begin)
-    while len(found) * BLOCK_BYTES < length:
-        found.append(length)
-    return tuple(found)
+        while len(boundaries) * BLOCK_BYTES <= begin and len(boundaries) * BLOCK_BYTES < length:
+            boundaries.append(begin)
+    while len(boundaries) * BLOCK_BYTES < length:
+        boundaries.append(length)
+    return tuple(boundaries)

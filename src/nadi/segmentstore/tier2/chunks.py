@@ -56,12 +56,12 @@ async def put_new(place: ChunkPlace, name: str, parts: Sequence[Buffer]) -> None
     if await place.create(name, parts):
         return
     try:
-        there = await place.read(name, 0, None)
+        existing = await place.read(name, 0, None)
     except FileNotFoundError:
         raise ContradictionError(
             f"{name} could not be stored in tier 2, though the name is free: it is retried"
         ) from None
-    if there != b"".join(parts):
+    if existing != b"".join(parts):
         raise UnavailableError(
             f"tier 2 has another {name}: another server writes there; give each server a separate prefix"
         )

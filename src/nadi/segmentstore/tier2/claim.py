@@ -123,7 +123,7 @@ class StoreClaim:
             cluster = await read_cluster(engine)
             if cluster is None:
                 if self.store.is_elsewhere:
-                    raise StoreError(gone(self.folder, self.url))
+                    raise StoreError(missing_store(self.folder, self.url))
                 await refuse_strangers(engine, self._runtime)
                 await prove(engine, registry, self._runtime)
                 named = self.store.cluster, self.store.containers
@@ -132,8 +132,8 @@ class StoreClaim:
             if cluster.cluster != self.store.cluster:
                 raise StoreError(f"{self.url} has the chunks of another data folder: give this one a separate prefix")
             seen = await _of_each(records.read, range(self.store.containers))
-            for number, one in enumerate(seen):
-                self._check_known(number, one)
+            for number, record in enumerate(seen):
+                self._check_known(number, record)
         except StoreError as error:
             raise self._lose(error) from None
         await self._claim(records, seen)
@@ -154,8 +154,8 @@ class StoreClaim:
     async def _claim(self, records: ContainerRecords, seen: list[VersionedRecord]) -> None:
         """Claim the records read, the first container first; the folder stores the intent before, and the epochs
         after."""
-        epochs = tuple(one.record.epoch for one in seen)
-        await self._say(replace(self.store, epochs=epochs, next=self._runtime.unique()))
+        epochs = tuple(each.record.epoch for each in seen)
+        await self._save_store(replace(self.store, epochs=epochs, next=self._runtime.unique()))
 
         async def claim(number: int) -> int:
             claimed = await records.claim(number, self.store.cluster, seen[number], self.store.next)
@@ -166,7 +166,7 @@ class StoreClaim:
             others = await _of_each(claim, range(1, len(seen)))
         except FencedError:
             raise UnavailableError(f"another server is opening {self.url}: stop it, or use a separate prefix") from None
-        await self._say(replace(self.store, epochs=(first, *others), next=""))
+        await self._save_store(replace(self.store, epochs=(first, *others), next=""))
         self.is_confirmed = True
 
     async def take_over(self) -> None:
@@ -179,7 +179,7 @@ class StoreClaim:
     def _copied(self) -> StoreError:
         return StoreError(
             f"{self.url} has since been opened by a copy of the data folder {self.folder}: use that copy; or, if it is "
-            f"gone, run `nadi tier2 claim {self.folder}`"
+            f"lost, run `nadi tier2 claim {self.folder}`"
         )
 
     def _lose(self, error: StoreError) -> StoreError:
@@ -188,7 +188,7 @@ class StoreClaim:
             self.on_lost()
         return error
 
-    async def _say(self, store: StoreFile) -> None:
+    async def _save_store(self, store: StoreFile) -> None:
         await self._runtime.in_thread(_write, store, self.folder)
         self.store = store
 
@@ -224,7 +224,7 @@ def check_is_elsewhere(cluster: Cluster, url: str) -> None:
         raise StoreError(f"{url} is the store of a cluster: pass a separate URL")
 
 
-def gone(folder: Path, url: str) -> str:
+def missing_store(folder: Path, url: str) -> str:
     """Return the message for a folder's store whose contents are missing."""
     return (
         f"{url} has lost {NAME}, which identifies the chunks of {folder}: it was emptied, isn't mounted, or is "

@@ -172,7 +172,7 @@ class ObjectPlace:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         try:
-            return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
+            return {each["path"]: each["size"] for batch in obstore.list(self._store, prefix) for each in batch}
         except Exception as error:
             raise self._failed(f"list {prefix}", error) from None
 
@@ -180,8 +180,8 @@ class ObjectPlace:
         try:
             async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
                 yield [
-                    ListedObject(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000))
-                    for one in page
+                    ListedObject(each["path"], each["size"], round(each["last_modified"].timestamp() * 1000))
+                    for each in page
                 ]
         except Exception as error:
             raise self._failed(f"list {folder or 'the store'}", error) from None
@@ -207,11 +207,11 @@ class ObjectPlace:
         """Return whether the error means a missing object, not a missing bucket."""
         return isinstance(error, FileNotFoundError) and (self._local is not None or not is_no_bucket(error))
 
-    def _failed(self, what: str, error: Exception) -> UnavailableError:
+    def _failed(self, operation: str, error: Exception) -> UnavailableError:
         """Return the error of a failed operation. what: the operation, as in "read a chunk"."""
         if self._local is None:
-            return told(what, error, self._secrets)
-        return failed(what, error)
+            return told(operation, error, self._secrets)
+        return failed(operation, error)
 
 
 def unwritten(error: Exception) -> UnavailableError:
@@ -221,9 +221,9 @@ def unwritten(error: Exception) -> UnavailableError:
     return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
 
 
-def failed(what: str, error: Exception) -> UnavailableError:
+def failed(operation: str, error: Exception) -> UnavailableError:
     """Return the error of a folder. what: the operation, as in "read a chunk"."""
-    return UnavailableError(f"tier 2 can't {what}: {_in_a_line(error)}")
+    return UnavailableError(f"tier 2 can't {operation}: {_in_a_line(error)}")
 
 
 def _in_a_line(error: Exception) -> str:
@@ -248,7 +248,7 @@ class HdfsPlace:
         return self._files.is_there(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        return {one.name: one.size_bytes for one in map(_listed, self._files.listed(prefix))}
+        return {each.name: each.size_bytes for each in map(_listed, self._files.listed(prefix))}
 
     async def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         async for page in self._files.pages(folder):

@@ -28,7 +28,7 @@ from nadi.segmentstore.data_dir import (
     normal,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, gone
+from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, missing_store
 
 
 def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
@@ -51,7 +51,7 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
         _check_there(folder, store)
         chunks = ChunkStore.from_url(store.url, **store.options)
         if not chunks.has(NAME):
-            raise StoreError(gone(folder, store.url))
+            raise StoreError(missing_store(folder, store.url))
         yield chunks
     elif (folder / TIER2).is_dir():
         yield ChunkStore.in_folder(folder / TIER2, runtime)
@@ -111,10 +111,10 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     new = StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(at.options))
     if store is not None and store.is_elsewhere and store.cluster != new.cluster:
         raise StoreError(f"{url} has the chunks of another data folder: check the URL")
-    there = container_folders(folder)
-    if all(map(is_pristine, there.values())):
+    existing = container_folders(folder)
+    if all(map(is_pristine, existing.values())):
         make_containers(folder, new.containers)  # they belong to no store before the claim
-    elif set(there) != set(range(new.containers)):
+    elif set(existing) != set(range(new.containers)):
         raise DataFolderError(f"{url} has {new.containers} containers, but {folder} has others: check the URL")
     claim = StoreClaim(folder, new, at.options, runtime)
     try:

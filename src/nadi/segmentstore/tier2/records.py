@@ -36,8 +36,8 @@ COPY = "-copy"  # suffix of the name of an object's copy
 class DamagedRecordError(StoreError):
     """A container's record is damaged. version: of the stored value; None if there is none."""
 
-    def __init__(self, container: int, what: str, version: str | None) -> None:
-        super().__init__(f"{name_of(container)} in the store {what}")
+    def __init__(self, container: int, problem: str, version: str | None) -> None:
+        super().__init__(f"{name_of(container)} in the store {problem}")
         self.name, self.version = name_of(container), version
 
 
@@ -123,27 +123,29 @@ class ContainerRecords:
         records, damages, version = list[ContainerRecord](), list[DamagedRecordError](), None
         for which in ("", COPY) if self.is_alone else ("",):
             try:
-                record, there = await self._read(container, which)
+                record, version_read = await self._read(container, which)
             except DamagedRecordError as error:
                 damages.append(error)
-                there = error.version
+                version_read = error.version
             else:
-                records += [record] if there is not None else []
-            version = there if not which else version  # of the first record, which is set first
+                records += [record] if version_read is not None else []
+            version = version_read if not which else version  # of the first record, which is set first
         if damages and not records:
             raise damages[0]
-        newest = max(records, key=lambda one: one.snapshot.sequence if one.snapshot else 0, default=ContainerRecord())
+        newest = max(
+            records, key=lambda each: each.snapshot.sequence if each.snapshot else 0, default=ContainerRecord()
+        )
         return VersionedRecord(newest, version)
 
     async def unequal(self, container: int) -> str:
         """Describe why a folder's two records differ or are damaged, or return ""; an external store has one record."""
-        found = []
+        records = []
         for which in ("", COPY) if self.is_alone else ():
             try:
-                found.append(await self._read(container, which))
+                records.append(await self._read(container, which))
             except DamagedRecordError as error:
                 return str(error)
-        if len({(stored.version is None, stored.record) for stored in found}) > 1:
+        if len({(stored.version is None, stored.record) for stored in records}) > 1:
             return f"{name_of(container)} and its copy in the store differ"
         return ""
 
@@ -298,11 +300,11 @@ def name_of(container: int) -> str:
 
 
 def _record(container: int, entry: VersionedValue) -> ContainerRecord:
-    found = value_of(entry.value)
-    if found is None:
+    value = value_of(entry.value)
+    if value is None:
         raise DamagedRecordError(container, "is damaged: its checksum is wrong", entry.version)
     try:
-        record = _decode(found)
+        record = _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedRecordError(container, f"isn't a container's record ({error})", entry.version) from error
     if record.snapshot is not None and record.snapshot.container != container:
