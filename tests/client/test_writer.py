@@ -133,7 +133,7 @@ def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCapture
             writer = await w.manager.create_writer("sc", "st", ack_timeout=3)
             w.store.full = True
             ack = writer.write_event(b"a", "k")
-            await until_async(lambda: any("no space" in r.message for r in caplog.records))
+            await until_async(lambda: any("no room" in r.message for r in caplog.records))
             w.store.full = False
             await ack
             w.store.full = True
@@ -148,7 +148,7 @@ def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCapture
 
     with caplog.at_level(logging.WARNING, "nadi.client"):
         asyncio.run(run())
-    assert len([r for r in caplog.records if "no space" in r.message]) == 2
+    assert len([r for r in caplog.records if "no room" in r.message]) == 2
 
 
 async def test_a_silent_store_fails_the_ack_in_time_and_waits_end() -> None:
