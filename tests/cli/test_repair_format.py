@@ -25,7 +25,7 @@ def test_where_nothing_says_it_nothing_is_guessed(tmp_path: Path) -> None:
     assert command("check", str(tmp_path)).exit_code == 1
     repaired = command("repair", "--yes", str(tmp_path))
     assert repaired.exit_code == 1
-    assert "nothing else says how many containers there are" in " ".join(repaired.output.split())
+    assert "number of containers is unknown" in " ".join(repaired.output.split())
     assert "no server can be started" in repaired.output
     assert not (tmp_path / "store.json").exists()
 
@@ -109,7 +109,7 @@ def test_a_part_of_a_data_folder_is_no_data_folder(tmp_path: Path, part: str) ->
     for arguments in (("check",), ("repair", "--yes")):
         told = command(*arguments, str(tmp_path / part))
         assert told.exit_code == 1
-        assert f"of the data folder {tmp_path}: give that one" in " ".join(told.output.split())
+        assert f"of the data folder {tmp_path}: " in " ".join(told.output.split())
     with pytest.raises(nadi.NadiError, match="only a part"):
         nadi.embedded(tmp_path / part)
     assert names(tmp_path) == before

@@ -98,7 +98,7 @@ async def test_a_server_without_room_is_waited_for() -> None:
         for piece in (b"a", b"b", b"c"):
             await writer.write(piece * 400_000)
         await until_async(lambda: writer._appender.trouble is not None)
-        with pytest.raises(RequestTimeoutError, match=r"1,200,000 bytes .* no room for the log"):
+        with pytest.raises(RequestTimeoutError, match="1,200,000 bytes"):
             await writer.flush(0.1)
         here.store.full = False
         await writer.close(60)

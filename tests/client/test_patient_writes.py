@@ -107,7 +107,7 @@ async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
     async with world(1) as w:
         await anext(begun := write(w))
         w.store.full = True
-        with pytest.raises(StorageFullError, match="no room for the log"):
+        with pytest.raises(StorageFullError):
             await written(begun)
 
 

@@ -1,5 +1,5 @@
-"""The kinds of chunk stores that need no network. A new kind adds itself to `STORES`; HDFS is here a stand-in, and in
-`tests/hdfs` the real one."""
+"""The kinds of chunk stores that need no network. A new kind adds itself to `STORES`; HDFS is simulated here, and real
+in `tests/hdfs`."""
 
 from __future__ import annotations
 

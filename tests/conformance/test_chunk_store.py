@@ -1,4 +1,4 @@
-"""What every chunk store does, run on each kind that needs no network: see `conftest`."""
+"""Requirements on every chunk store, run on each kind that needs no network: see `conftest`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAME = "container-0/a chunk"
 STORED = random.Random(1).randbytes(3 * BLOCK_BYTES + 777)
 
 
-async def test_what_was_put_is_read_in_parts(chunks: ChunkStore) -> None:
+async def test_chunk_is_read_in_parts(chunks: ChunkStore) -> None:
     await chunks.put(NAME, [b"ab", memoryview(b"cd"), b"", b"efgh"])
     assert bytes(await chunks.read(NAME, 0, 8)) == b"abcdefgh"
     assert bytes(await chunks.read(NAME, 3, 2)) == b"de"
     assert bytes(await chunks.read(NAME, 6, 100)) == b"gh"
     assert bytes(await chunks.read(NAME, 8, 1)) == b""
     assert bytes(await chunks.read(NAME, 100, 1)) == b""
-    await chunks.put(NAME, [b"abcdefgh"])  # a try whose answer was lost
+    await chunks.put(NAME, [b"abcdefgh"])  # an attempt whose answer was lost
     assert bytes(await chunks.read(NAME, 0, 100)) == b"abcdefgh"
     await chunks.replace(NAME, [b"another"])
     assert bytes(await chunks.read(NAME, 0, 100)) == b"another"
@@ -43,7 +43,7 @@ async def test_one_that_is_not_there(chunks: ChunkStore) -> None:
         await chunks.rename(NAME, NAME + "2")
 
 
-async def test_what_is_deleted_or_renamed_is_gone(chunks: ChunkStore) -> None:
+async def test_deleted_or_renamed_chunk_is_missing(chunks: ChunkStore) -> None:
     for name in (NAME, "container-0/b", "container-1/c"):
         await chunks.put(name, [name.encode()])
     assert await chunks.listed("container-0") == {NAME: len(NAME), "container-0/b": 13}
@@ -57,7 +57,7 @@ async def test_what_is_deleted_or_renamed_is_gone(chunks: ChunkStore) -> None:
         await chunks.read(NAME, 0, 1)
 
 
-async def test_what_is_damaged_is_told(chunks: ChunkStore) -> None:
+async def test_damaged_blocks_are_reported(chunks: ChunkStore) -> None:
     await chunks.put(NAME, [b"its dat!"])
     for known, expected in ((checksums_of(NAME, [b"its data"]), [0]), (checksums_of(NAME, [b"its dat!"]), [])):
         data, damaged = await chunks.read_checked(NAME, 0, 8, known)
@@ -77,55 +77,51 @@ async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path)
     same = await marked(chunks.url, mark)
     assert bytes(await same.read(NAME, 0, 9)) == b"data"
     assert await same.mark() == mark
-    for url, other, why in (
-        (chunks.url, "0" * 32, "another server's"),
-        ((tmp_path / "none").as_uri(), mark, "there is no"),
-        (tmp_path.as_uri(), mark, "no mark"),
-    ):
-        with pytest.raises(NotFoundError, match=why):
+    for url, other in ((chunks.url, "0" * 32), ((tmp_path / "none").as_uri(), mark), (tmp_path.as_uri(), mark)):
+        with pytest.raises(NotFoundError):
             await marked(url, other)
     assert not (tmp_path / "none").exists()
 
 
-def test_room_is_known_as_far_as_it_can_be(chunks: ChunkStore) -> None:
+def test_free_space_is_reported_if_known(chunks: ChunkStore) -> None:
     assert chunks.room_bytes() > 0
     chunks.check_room(1)
 
 
 @pytest.mark.parametrize(
-    ("url", "config", "said"),
+    ("url", "config", "named"),
     [
-        ("ftp://host/folder", {}, "a store is file://, s3://, gs://, az://, hdfs://"),
-        ("/a/folder", {}, "a store is file://"),
-        ("", {}, "'': a store is file://"),
-        ("s3:/bucket/prefix", {}, "names no bucket: write it as s3://bucket/prefix"),
-        ("gs:///prefix", {}, "names no bucket: write it as gs://bucket/prefix"),
+        ("ftp://host/folder", {}, "ftp://host/folder"),
+        ("/a/folder", {}, "/a/folder"),
+        ("", {}, "''"),
+        ("s3:/bucket/prefix", {}, "s3://bucket/prefix"),
+        ("gs:///prefix", {}, "gs://bucket/prefix"),
         ("file://host/folder", {}, "file:///path"),
-        ("file:///folder", {"endpoint": "x"}, "takes no configuration"),
-        ("s3://bucket/prefix", {"nonsense": "1"}, "'nonsense' is not valid"),
+        ("file:///folder", {"endpoint": "x"}, "file:///folder"),
+        ("s3://bucket/prefix", {"nonsense": "1"}, "nonsense"),
         ("az://container/prefix", {}, "Account must be specified"),
     ],
 )
-def test_a_url_that_is_no_store(url: str, config: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=said) as caught:
+def test_invalid_store_url_is_refused(url: str, config: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=named) as caught:
         ChunkStore.from_url(url, **config)
     assert "Debug source" not in str(caught.value)
 
 
-async def test_a_store_that_can_not_be_reached_is_told_soon() -> None:
+async def test_unreachable_store_raises_an_error_soon() -> None:
     keys = {"access_key_id": "a", "secret_access_key": "b", "region": "r"}
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without a listener
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
         chunks = ChunkStore.from_url("s3://bucket/prefix", endpoint=endpoint, **keys)
         async with asyncio.timeout(60):
-            with pytest.raises(UnavailableError, match="can't store"):
+            with pytest.raises(UnavailableError):
                 await chunks.put(NAME, [b"x"])
-            with pytest.raises(UnavailableError, match="can't read"):
+            with pytest.raises(UnavailableError):
                 await chunks.read(NAME, 0, 1)
 
 
-async def test_what_is_listed_says_when_it_was_stored(chunks: ChunkStore) -> None:
+async def test_listing_includes_modification_times(chunks: ChunkStore) -> None:
     before = time.time()
     assert [page async for page in chunks.pages("container-0") if page] == []
     for name in (NAME, "container-0/b/c", "container-10/d"):
@@ -139,7 +135,7 @@ async def test_what_is_listed_says_when_it_was_stored(chunks: ChunkStore) -> Non
 @pytest.mark.parametrize("flipped", [None, 0, BLOCK_BYTES - 1, 2 * BLOCK_BYTES, len(STORED) - 1])
 @pytest.mark.parametrize("kept", [len(STORED), len(STORED) - 1, 2 * BLOCK_BYTES + 5, 2 * BLOCK_BYTES, 0])
 @pytest.mark.parametrize(("position", "length"), [(0, len(STORED)), (BLOCK_BYTES, BLOCK_BYTES), (3 * BLOCK_BYTES, 777)])
-async def test_what_is_missing_or_damaged_is_told(
+async def test_missing_or_damaged_chunk_raises_an_error(
     chunks: ChunkStore, flipped: int | None, kept: int, position: int, length: int
 ) -> None:
     there = bytearray(STORED)
@@ -159,7 +155,7 @@ async def test_what_is_missing_or_damaged_is_told(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
-async def test_what_is_no_file_is_told_at_once(tmp_path: Path, kind: str) -> None:
+async def test_pipe_in_place_of_a_chunk_raises_an_error(tmp_path: Path, kind: str) -> None:
     chunks = ChunkStore.in_folder(tmp_path)
     place = tmp_path / NAME
     place.parent.mkdir()
@@ -171,7 +167,7 @@ async def test_what_is_no_file_is_told_at_once(tmp_path: Path, kind: str) -> Non
         place.symlink_to(place)
 
     async with asyncio.timeout(60):
-        with pytest.raises(DiskReadError, match="can't read chunk"):
+        with pytest.raises(DiskReadError, match=NAME):
             await chunks.read_checked(NAME, 0, 10, b"")
         for read in (chunks.read(NAME, 0, 10), chunks.description(NAME, 10)):
             with pytest.raises((UnavailableError, NotFoundError)):

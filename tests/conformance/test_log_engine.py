@@ -1,4 +1,4 @@
-"""What every `LogEngine` does, run on each kind in `tests/support/engines.py`."""
+"""Requirements on every `LogEngine`, run on each kind in `tests/support/engines.py`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def eventually(look: Callable[[], Awaitable[object]], expected: object) ->
     assert found == expected
 
 
-async def test_what_is_stored_is_read_whole_and_in_parts(engine: LogEngine) -> None:
+async def test_object_is_read_completely_and_in_parts(engine: LogEngine) -> None:
     parts: list[Buffer] = [b"ab", memoryview(b"cd"), bytearray(b""), b"efgh"]
     while not await known(lambda: engine.create(NAME, parts)) and await got(engine, NAME) is None:
         pass  # a 409
@@ -69,7 +69,7 @@ async def test_what_is_stored_is_read_whole_and_in_parts(engine: LogEngine) -> N
     assert await got(engine, NAME, 2, 0) == b""
 
 
-async def test_one_that_is_empty_and_one_that_is_large(engine: LogEngine) -> None:
+async def test_empty_and_large_objects_are_read(engine: LogEngine) -> None:
     large = bytes(range(256)) * (4 * 4096)
     assert await created(engine, "log/empty", b"")
     assert await created(engine, "log/large", large)
@@ -79,7 +79,7 @@ async def test_one_that_is_empty_and_one_that_is_large(engine: LogEngine) -> Non
     assert await got(engine, "log/large", 1_000_003, 300_000) == large[1_000_003:1_300_003]
 
 
-async def test_what_is_there_is_never_replaced(opener: Opener) -> None:
+async def test_create_never_replaces_an_object(opener: Opener) -> None:
     (one, _), (other, _) = await opener(), await opener()
     assert await created(one, NAME, b"first")
     for engine in (one, other):
@@ -107,7 +107,7 @@ async def test_of_many_racers_one_wins(opener: Opener) -> None:
     assert [await got(engine, NAME) for engine in engines] == [winner] * 3
 
 
-async def test_a_listing_shows_all_of_a_folder_in_the_end(engine: LogEngine) -> None:
+async def test_listing_eventually_shows_all_objects(engine: LogEngine) -> None:
     names = [f"log/1/{number % 3}/{number}" for number in range(40)]
     others = ["log/10/1", "log/1x", "logs/1"]
     await asyncio.gather(*(created(engine, name, b"x" * number) for number, name in enumerate(names + others)))
@@ -124,7 +124,7 @@ async def test_a_listing_shows_all_of_a_folder_in_the_end(engine: LogEngine) -> 
     assert await got(engine, names[4]) == b"xxxx"
 
 
-async def test_many_are_deleted_at_once_and_may_be_made_again(engine: LogEngine) -> None:
+async def test_deleted_objects_can_be_recreated(engine: LogEngine) -> None:
     names = [f"log/0/1/{number}" for number in range(60)]
     await asyncio.gather(*(created(engine, name, b"old") for name in names))
     await late_writes()
@@ -135,7 +135,7 @@ async def test_many_are_deleted_at_once_and_may_be_made_again(engine: LogEngine)
     assert await got(engine, names[7]) == b"new"
 
 
-async def test_what_one_process_stores_another_finds_at_once(opener: Opener) -> None:
+async def test_stored_object_is_visible_to_other_processes(opener: Opener) -> None:
     (one, _), (other, _) = await opener(), await opener()
     for number in range(30):
         name, body = f"log/2/{number}", b"%d" % number
@@ -144,7 +144,7 @@ async def test_what_one_process_stores_another_finds_at_once(opener: Opener) -> 
 
 
 @pytest.mark.parametrize("name", ["", "/", "/a", "a/", "a//b", "../a", "a/./b", ".a", "a/.b", "a b", "ä", "a" * 201])
-async def test_names_that_not_all_stores_have(engine: LogEngine, name: str) -> None:
+async def test_unportable_names_are_refused(engine: LogEngine, name: str) -> None:
     for work in (engine.create(name, [b"x"]), engine.get(name), engine.delete([name])):
-        with pytest.raises(InvalidNameError, match="letters, digits"):
+        with pytest.raises(InvalidNameError):
             await work

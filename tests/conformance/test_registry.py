@@ -1,4 +1,4 @@
-"""What every `Registry` does, run on each kind in `tests/support/engines.py`."""
+"""Requirements on every `Registry`, run on each kind in `tests/support/engines.py`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_value_is_set_if_it_has_the_version(registry: Registry) -> None:
     assert await value_of(registry, NAME) == b""
 
 
-async def test_a_version_of_a_value_that_is_not_there(registry: Registry) -> None:
+async def test_set_with_a_version_of_a_missing_value_fails(registry: Registry) -> None:
     entry = await was_set(registry, NAME, b"1", None)
     assert entry is not None
     assert await was_set(registry, "containers/4", b"1", entry.version) is None
@@ -76,7 +76,7 @@ async def test_of_many_racers_one_wins(opener: Opener, is_new: bool) -> None:
     assert await value_of(registries[0], NAME) == b"%d" % won.index(True)
 
 
-async def test_a_counter_loses_no_step(opener: Opener) -> None:
+async def test_concurrent_counter_loses_no_increment(opener: Opener) -> None:
     async def count(counter: int) -> None:
         registry, done = (await opener())[1], 0
         while done < 5:
@@ -90,10 +90,10 @@ async def test_a_counter_loses_no_step(opener: Opener) -> None:
         await asyncio.gather(*map(count, range(8)))
     value = await value_of((await opener())[1], NAME)
     assert value is not None
-    assert int(value.split()[0]) >= 40  # more where a set came through late and the next value had replaced it unseen
+    assert int(value.split()[0]) >= 40  # more if a delayed set was replaced by the next value unseen
 
 
-async def test_one_that_one_process_sets_is_set_whatever_is_there(opener: Opener) -> None:
+async def test_unconditional_put_replaces_any_value(opener: Opener) -> None:
     (_, one), (_, other) = await opener(), await opener()
     versions = set()
     for beat in range(10):
@@ -127,16 +127,16 @@ async def test_a_folder_s_versions_are_those_of_its_values(registry: Registry) -
         while await known(lambda: registry.list("servers")) != expected:
             await REAL.sleep(0.02)
     assert await known(lambda: registry.list("servers/")) == expected
-    assert await known(lambda: registry.list("nobody")) == {}
+    assert await known(lambda: registry.list("absent")) == {}
 
 
 @pytest.mark.parametrize("name", ["", "a/", "../a", ".nadi/lock"])
-async def test_names_that_not_all_stores_have(registry: Registry, name: str) -> None:
+async def test_unportable_names_are_refused(registry: Registry, name: str) -> None:
     for work in (
         registry.get(name),
         registry.put(name, b""),
         registry.compare_and_set(name, b"", None),
         registry.delete(name),
     ):
-        with pytest.raises((InvalidNameError, UnavailableError), match="letters, digits"):
+        with pytest.raises((InvalidNameError, UnavailableError)):
             await work

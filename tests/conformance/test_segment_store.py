@@ -1,5 +1,5 @@
-"""What every segment store does, command by command: the real one, within its process and through its socket, and the
-one in memory that other tests use. A new one adds itself to `STORES`."""
+"""Requirements on every segment store, by command: the real one, in its process and over its socket, and the one in
+memory that other tests use. A new one adds itself to `STORES`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[Exchange]]] = {
     "memory": memory,
     "memory-socket": memory_socket,
 }
-SOCKETS = ("socket", "memory-socket")  # alone take appends without a condition
+SOCKETS = ("socket", "memory-socket")  # only these accept appends without a condition
 
 
 @pytest.fixture(params=list(STORES))
@@ -78,7 +78,7 @@ async def wired(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def made(ask: Exchange, name: str = S, *events: bytes) -> int:
-    """A segment with these events; its length."""
+    """Create a segment with these events; return its length."""
     assert await ask(wire.CreateSegment(1, name, 0, 0, "")) == wire.SegmentCreated(1, name)
     assert await ask(wire.SetupAppend(2, WRITER, name, "")) == wire.AppendSetup(2, name, WRITER, NO_VERSION)
     length = 0
@@ -91,7 +91,7 @@ async def made(ask: Exchange, name: str = S, *events: bytes) -> int:
 
 
 async def info(ask: Exchange, name: str = S) -> tuple[bool, int, int]:
-    """Whether it is sealed, where it starts, and where it ends."""
+    """Return whether it is sealed, its start, and its end."""
     reply = await ask(wire.GetStreamSegmentInfo(9, name, ""))
     assert isinstance(reply, wire.StreamSegmentInfo), reply
     assert (reply.request_id, reply.segment, reply.exists, reply.is_deleted) == (9, name, True, False)
@@ -99,7 +99,7 @@ async def info(ask: Exchange, name: str = S) -> tuple[bool, int, int]:
 
 
 async def read(ask: Exchange, name: str = S, offset: int = 0) -> bytes:
-    """From there to the end, in as many replies as it takes."""
+    """Read from the offset to the end, in as many replies as needed."""
     _, _, end = await info(ask, name)
     data = b""
     while offset + len(data) < end:
@@ -150,11 +150,11 @@ async def test_a_segment_that_is_not_there(ask: Exchange, command: wire.Command)
     assert await ask(command) == wire.NoSuchSegment(7, ABSENT)
 
 
-async def test_where_a_read_of_none_was_to_begin_is_said(ask: Exchange) -> None:
+async def test_read_of_a_missing_segment_returns_its_offset(ask: Exchange) -> None:
     assert await ask(wire.ReadSegment(ABSENT, 5, 10, "", 7)) == wire.NoSuchSegment(7, ABSENT, "", 5)
 
 
-async def test_what_was_appended_is_read_in_parts(ask: Exchange) -> None:
+async def test_appended_bytes_are_read_in_parts(ask: Exchange) -> None:
     await made(ask, S, b"one", b"", b"three")
     stored = frame_events([b"one", b"", b"three"])
     assert await read(ask) == stored
@@ -182,7 +182,7 @@ async def test_an_event_number_is_taken_once(ask: Exchange) -> None:
     assert (reply.writer_id, reply.request_id) == (WRITER, 5)
 
 
-async def test_a_sealed_segment_takes_nothing_and_ends(ask: Exchange) -> None:
+async def test_sealed_segment_refuses_appends_and_has_an_end(ask: Exchange) -> None:
     length = await made(ask, S, b"one")
     await made(ask, T, b"two")
     assert await ask(wire.SetupAppend(6, WRITER, S, "")) == wire.AppendSetup(6, S, WRITER, 0)
@@ -201,7 +201,7 @@ async def test_a_sealed_segment_takes_nothing_and_ends(ask: Exchange) -> None:
     assert await read(ask, T) == frame_events([b"two"])
 
 
-async def test_what_was_truncated_is_gone_and_nothing_else(ask: Exchange) -> None:
+async def test_truncation_removes_only_earlier_bytes(ask: Exchange) -> None:
     length = await made(ask, S, b"one", b"two")
     assert await ask(wire.TruncateSegment(1, S, 11, "")) == wire.SegmentTruncated(1, S)
     assert await ask(wire.TruncateSegment(2, S, 11, "")) == wire.SegmentTruncated(2, S)
@@ -213,7 +213,7 @@ async def test_what_was_truncated_is_gone_and_nothing_else(ask: Exchange) -> Non
     assert await info(ask) == (False, 11, length)
 
 
-async def test_a_deleted_segment_can_be_made_again_empty(ask: Exchange) -> None:
+async def test_deleted_segment_can_be_recreated_empty(ask: Exchange) -> None:
     await made(ask, S, b"one")
     assert await ask(wire.DeleteSegment(1, S, "")) == wire.SegmentDeleted(1, S)
     assert await ask(wire.GetStreamSegmentInfo(2, S, "")) == wire.NoSuchSegment(2, S)
@@ -256,7 +256,7 @@ async def test_a_merge_whose_condition_does_not_hold_leaves_both(ask: Exchange) 
     assert await read(ask, T) == frame_events([b"two"])
 
 
-async def test_several_are_merged_in_order_and_those_that_are_gone_are_passed_over(ask: Exchange) -> None:
+async def test_batch_merge_keeps_order_and_skips_missing_segments(ask: Exchange) -> None:
     await made(ask, S, b"one")
     others = ["scope/stream/5.#epoch.0", "scope/stream/6.#epoch.0"]
     for name in others:
@@ -268,7 +268,7 @@ async def test_several_are_merged_in_order_and_those_that_are_gone_are_passed_ov
     assert await read(ask) == frame_events([b"one", others[1].encode(), others[0].encode()])
 
 
-async def test_what_cannot_be_merged_is_refused(ask: Exchange) -> None:
+async def test_invalid_merge_is_refused(ask: Exchange) -> None:
     await made(ask, S, b"one")
     await made(ask, T, b"two")
     await ask(wire.TruncateSegment(1, T, 11, ""))
@@ -286,7 +286,7 @@ async def test_an_offset_within_an_event_is_located_behind_it(ask: Exchange) -> 
         assert await ask(wire.LocateOffset(1, S, target, "")) == wire.OffsetLocated(1, S, found)
 
 
-# --- appends as writers send them, which come through sockets alone ------------------------------------------
+# --- appends of writers, which need a socket ------------------------------------------
 
 
 async def test_an_append_is_acknowledged_with_its_number_and_the_one_before(wired: Exchange) -> None:
@@ -344,7 +344,7 @@ async def test_an_append_to_a_sealed_segment_is_refused_with_its_number(wired: E
 
 
 async def table(ask: Exchange, **values: bytes) -> dict[str, int]:
-    """A table with these; the versions of its keys."""
+    """Create a table with these values; return the versions of its keys."""
     assert await ask(wire.CreateTableSegment(1, TABLE, "")) == wire.SegmentCreated(1, TABLE)
     entries = tuple(WireTableEntry(key.encode(), NOT_EXISTS, value) for key, value in values.items())
     reply = await ask(wire.UpdateTableEntries(2, TABLE, "", entries))
@@ -433,7 +433,7 @@ async def test_all_keys_are_listed_page_by_page_in_order(ask: Exchange, count: i
     assert [bytes(entry[0]) for entry in page.entries] == [b"b", b"c", b"d"]
 
 
-async def test_a_table_that_must_be_empty_to_go(ask: Exchange) -> None:
+async def test_delete_of_a_non_empty_table_is_refused(ask: Exchange) -> None:
     await table(ask, a=b"1")
     assert await ask(wire.DeleteTableSegment(4, TABLE, True, "")) == wire.TableSegmentNotEmpty(4, TABLE)
     assert await ask(wire.RemoveTableKeys(5, TABLE, "", (WireTableKey(b"a"),))) == wire.TableKeysRemoved(5, TABLE)
@@ -442,7 +442,7 @@ async def test_a_table_that_must_be_empty_to_go(ask: Exchange) -> None:
     assert await ask(wire.DeleteTableSegment(7, TABLE, False, "")) == wire.SegmentDeleted(7, TABLE)
 
 
-async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None:
+async def test_table_and_stream_commands_are_not_mixed(ask: Exchange) -> None:
     await table(ask)
     await made(ask)
     for command in (
@@ -455,7 +455,7 @@ async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None
         assert reply.error_code == wire.ILLEGAL_ARGUMENT
 
 
-async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
+async def test_load_of_a_segment_is_reported(ask: Exchange) -> None:
     await made(ask, S, b"one", b"two")
     async with asyncio.timeout(60):
         while True:
@@ -466,7 +466,7 @@ async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
     assert (reply.request_id, reply.segment, reply.is_last) == (9, LOAD_SEGMENT, True)
     (load,) = loads
     assert load.segment == S
-    # the longest window, for which it doesn't matter when within a minute something came
+    # the longest window, in which the time within a minute is irrelevant
     assert load.events_per_s[-1] * load.age_s == pytest.approx(2, rel=0.05)
     assert load.bytes_per_s[-1] * load.age_s == pytest.approx(22, rel=0.05)
     assert load.keys is None

@@ -1,7 +1,7 @@
-"""What runs against a server that is killed: writers, transactions, a table, and who checks what is read.
+"""The load on a server that is killed: writers, transactions, a table, and readers that check everything.
 
-Every event carries its key and its number under that key, 0, 1, 2, ..., so whoever reads can tell a
-loss, a duplicate and a change of order. Each worker has a thread, and keeps what it was promised.
+Every event contains its key and its number under that key, 0, 1, 2, ..., so readers detect losses, duplicates and
+changes of order. Each worker has a thread, and stores the acknowledgements it received.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A thread that does `step` again and again until `finish`; an error in it is raised there."""
+    """A thread that repeats `step` until `finish`, which raises its errors."""
 
     def __init__(self, name: str, uri: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -43,7 +43,7 @@ class Worker:
             raise self._error
 
     def finish(self) -> None:
-        """Stop, settle what is under way, close the client."""
+        """Stop, finish operations in flight, close the client."""
         self._stop.set()
         self._thread.join(2 * ACK_TIMEOUT_S)
         try:
@@ -54,7 +54,7 @@ class Worker:
             self.manager.close()
 
     def abandon(self) -> None:
-        """Stop, whatever is under way: left alone, it would ask a server that is gone until the process ends."""
+        """Stop, abandoning operations in flight: otherwise it would retry until the process ends."""
         self._stop.set()
         self.manager.close()
         self._thread.join(ACK_TIMEOUT_S)
@@ -64,7 +64,7 @@ class Worker:
         try:
             while not self._stop.is_set():
                 self.step()
-        except BaseException as error:  # raised again in the test's thread
+        except BaseException as error:  # re-raised in the test's thread
             self._error = error
 
     def pause(self, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Worker:
 
 
 class KeyedWriter(Worker):
-    """Writes events under keys of its own; `acknowledged` counts by key, in order."""
+    """Writes events under its own keys; `acknowledged` counts by key, in order."""
 
     def __init__(self, number: int, uri: str, seed: int, pause_s: float = 0.01) -> None:
         super().__init__(f"writer {number}", uri, seed)
@@ -111,10 +111,10 @@ class KeyedWriter(Worker):
 
 
 class TransactionalWriter(Worker):
-    """Transactions one after the other: some committed, some aborted.
+    """Runs transactions one after another: some committed, some aborted.
 
-    `committed` maps a transaction to its number of events by key, `uncertain` has those whose commit
-    got no answer: they must be whole or absent.
+    `committed` maps a transaction to its number of events by key; `uncertain` has those whose commit got no answer:
+    they must be complete or absent.
     """
 
     def __init__(self, number: int, uri: str, seed: int) -> None:
@@ -167,7 +167,7 @@ class TransactionalWriter(Worker):
 
 
 class TableWriter(Worker):
-    """Counts up one key of a table; `acknowledged` ≤ what is stored ≤ `tried`, and versions only grow."""
+    """Counts up one key of a table; `acknowledged` ≤ stored value ≤ `tried`, and versions only grow."""
 
     def __init__(self, uri: str, seed: int) -> None:
         super().__init__("table", uri, seed)
@@ -182,7 +182,7 @@ class TableWriter(Worker):
             version = self._table.put(b"count", b"%d" % self.tried)
         except UnavailableError:
             return
-        assert version > self._version, "a table's versions went back"
+        assert version > self._version, "a table's versions decreased"
         self._version, self.acknowledged = version, self.tried
         self._table.put(b"key-%d" % self.random.randrange(200), self.random.randbytes(100))
         self.pause(0.01)
@@ -194,7 +194,7 @@ class TableWriter(Worker):
 
 @dataclass
 class Ledger:
-    """What one reader has seen, event by event; raises at the first that can't be."""
+    """The events that one reader has seen; raises at the first invalid one."""
 
     events: int = 0
     next_number: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -208,7 +208,7 @@ class Ledger:
         if name.startswith("w"):
             expected = self.next_number[name]
             what = "a duplicate or out of order" if int(number) < expected else "events are missing before it"
-            assert int(number) == expected, f"{name} has event {int(number)} where {expected} is due: {what}"
+            assert int(number) == expected, f"{name} has event {int(number)} where {expected} was expected: {what}"
             self.next_number[name] += 1
             return
         index, verdict, _ = rest.split(b":", 2)
@@ -220,19 +220,19 @@ class Ledger:
         counts[name, int(number)] = counts.get((name, int(number)), 0) + 1
 
     def check_transactions(self, number: int, writer: TransactionalWriter) -> None:
-        """Committed ones are whole; those without an answer are whole or absent; there are no others."""
+        """Check that committed transactions are complete, uncertain ones complete or absent, and no others exist."""
         found: dict[int, dict[str, int]] = defaultdict(dict)
         for (key, txn), count in self.transactions[f"t{number}"].items():
             found[txn][key] = count
         for txn, events in writer.committed.items():
-            assert found.pop(txn, {}) == events, f"transaction {txn} of {writer.name} was committed and is not whole"
+            assert found.pop(txn, {}) == events, f"transaction {txn} of {writer.name} was committed but is incomplete"
         for txn, events in writer.uncertain.items():
-            assert found.pop(txn, events) == events, f"transaction {txn} of {writer.name} is there in part"
+            assert found.pop(txn, events) == events, f"transaction {txn} of {writer.name} is partially stored"
         assert not found, f"transactions {sorted(found)} of {writer.name} were never committed"
 
 
 class TailReader(Worker):
-    """Follows the stream over all kills and checks every event as it comes."""
+    """Follows the stream over all kills and checks every event as it arrives."""
 
     def __init__(self, uri: str, seed: int) -> None:
         super().__init__("tail reader", uri, seed)
@@ -250,7 +250,7 @@ class TailReader(Worker):
 
 
 class StreamCycle(Worker):
-    """Streams that are made, written, truncated, sealed and deleted, one after the other, over kills."""
+    """Creates, writes, truncates, seals and deletes streams, one after another, over kills."""
 
     EVENTS, KEPT = 60, 25
 
@@ -274,18 +274,18 @@ class StreamCycle(Worker):
             writer.flush(ACK_TIMEOUT_S)
         self._insist(lambda: self.manager.truncate_stream(cut))
         info = self._insist(lambda: self.manager.stream_info(SCOPE, name))
-        assert info.head.positions == cut.positions, f"{name} was truncated at {cut} and begins at {info.head}"
+        assert info.head.positions == cut.positions, f"{name} was truncated at {cut} but starts at {info.head}"
         found = {event.data for event in self.manager.read_events(SCOPE, name, end=info.tail)}
         assert found == set(events[-self.KEPT :]), f"{name} has {len(found)} events after its truncation"
         self._insist(lambda: self.manager.seal_stream(SCOPE, name))
         self._insist(lambda: self.manager.delete_stream(SCOPE, name))
         left = self._insist(lambda: self.manager.list_streams(SCOPE))
-        assert name not in left, f"{name} was deleted and is there"
+        assert name not in left, f"{name} was deleted but exists"
         self.done += 1
         self.pause(0.2)
 
     def _insist(self, call: Callable[[], T]) -> T:
-        """What has no answer is asked again: each of these calls may be made twice."""
+        """Retry a call without an answer: each of these calls may be made twice."""
         deadline = time.monotonic() + ACK_TIMEOUT_S
         while True:
             try:
@@ -297,7 +297,7 @@ class StreamCycle(Worker):
 
 
 class Digests:
-    """A sha256 over each segment's events: what was read once must be read so again."""
+    """A sha256 over each segment's events: a repeated read must give the same."""
 
     def __init__(self) -> None:
         self._by_segment: dict[int, _Hash] = defaultdict(sha256)
@@ -317,7 +317,7 @@ class _Hash(Protocol):
 def read_slice(
     manager: StreamManager, start: StreamCut | None, end: StreamCut, *takers: Callable[[int, int, bytes], None]
 ) -> None:
-    """Every event between two cuts to each taker, as (segment, offset, event)."""
+    """Pass every event between two cuts to each receiver, as (segment, offset, event)."""
     for event in manager.read_events(SCOPE, STREAM, start=start, end=end):
         for take in takers:
             take(event.segment_id, event.offset, event.data)

@@ -1,9 +1,10 @@
-"""kill -9 of a real server at random moments, under load, again and again.
+"""kill -9 of a real server at random moments, under load, repeatedly.
 
-What must hold after each restart: nothing acknowledged is lost, nothing is there twice, each key's
-events are in order, transactions are whole or absent, and a slice that was read before reads the same.
-NADI_CRASH_KILLS and NADI_CRASH_SEED repeat or lengthen a run: half of the kills are of a server with one container,
-the others of one with four.
+After each restart no acknowledged event is lost or duplicated, each key's events are in order, transactions are
+complete or absent, and a slice that was read before reads the same.
+
+NADI_CRASH_KILLS and NADI_CRASH_SEED lengthen or repeat a run: half of the kills are of a server with one container, the
+others of one with four.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.crash.load import (
 from tests.support.ports import free_port
 
 KILLS = int(os.environ.get("NADI_CRASH_KILLS", "6"))
-# So that files rotate, runs go beside the log, data moves to tier 2, chunks go, records leave memory between kills.
+# So that between kills files rotate, separate files are used, data moves to tier 2, chunks and records are dropped.
 SMALL_LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"
     "chunk_garbage_delay_s=0.5,log_file_bytes=1048576,cache_max_bytes=4194304,"
@@ -65,7 +66,7 @@ class Scaler:
     def join(self) -> None:
         if self._thread is not None:
             self._thread.join(120)
-            assert not self._thread.is_alive(), "a scale hangs"
+            assert not self._thread.is_alive(), "a scale operation hangs"
         if self.error is not None:
             raise self.error
 
@@ -84,13 +85,13 @@ class Scaler:
             self._manager.scale_stream(SCOPE, STREAM, [segment.segment_id for segment in old], ranges)
             self.done += 1
         except (ConflictError, InvalidArgumentError, UnavailableError):
-            pass  # its first answer was lost and it is done or under way, or a former one still is
-        except BaseException as error:  # raised again in the test's thread
+            pass  # its first answer was lost and it is done or running, or an earlier one is still running
+        except BaseException as error:  # re-raised in the test's thread
             self.error = error
 
 
 class Run:
-    """One run: a server, its load, and all that is checked between two kills."""
+    """One run: a server, its load, and the checks between two kills."""
 
     def __init__(self, folder: Path, seed: int, containers: int) -> None:
         self.random = random.Random(seed)
@@ -124,12 +125,12 @@ class Run:
         while sum(self.acknowledged().values()) == before:
             for worker in self.workers:
                 worker.check()
-            assert time.monotonic() - began < 60, "no acknowledgement a minute after the kill"
+            assert time.monotonic() - began < 60, "no acknowledgement within a minute after the kill"
             time.sleep(0.005)
         self.first_ack_s.append(time.monotonic() - began)
 
     def check(self, promised: dict[str, int], promised_count: int) -> None:
-        """Read what is new; read an older slice once more; compare with what was promised before the kill."""
+        """Read new events; reread an older slice; compare with the acknowledgements before the kill."""
         for worker in self.workers:
             worker.check()
         start = self.slices[-1][1] if self.slices else None
@@ -137,7 +138,7 @@ class Run:
         self._read(start, tail)
         for key, count in promised.items():
             found = self.ledger.next_number[key]
-            assert found >= count, f"{key}: {count} events were acknowledged and {found} are there"
+            assert found >= count, f"{key}: {count} events were acknowledged but {found} are stored"
         stored = self.table.value(self.manager)
         assert promised_count <= stored <= self.table.tried, f"the table has {stored}, acknowledged {promised_count}"
         again_from, again_to, digests = self.random.choice(self.slices)
@@ -153,7 +154,7 @@ class Run:
         self.slices.append((start, end, digests.result()))
 
     def finish(self) -> None:
-        """End the load, then read the whole stream once more, from the beginning."""
+        """End the load, then read the entire stream again, from the start."""
         self.scaler.join()
         for worker in [*self.writers, *self.transactional, self.table, self.cycle]:
             worker.finish()
@@ -161,7 +162,7 @@ class Run:
         self._read(self.slices[-1][1] if self.slices else None, tail)
         whole, digests = Ledger(), Digests()
         read_slice(self.manager, None, tail, lambda _s, _o, event: whole.take(event), digests.take)
-        assert digests.result() == self.digests.result(), "the stream reads differently from its beginning"
+        assert digests.result() == self.digests.result(), "rereading the stream gives different events"
         deadline = time.monotonic() + 60
         while self.tail.ledger.events < whole.events and time.monotonic() < deadline:
             self.tail.check()
@@ -212,13 +213,13 @@ def running(folder: Path, seed: int, containers: int) -> Iterator[Run]:
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 15 * KILLS)
 @pytest.mark.parametrize("containers", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_a_server_killed_again_and_again_keeps_its_word(
+def test_repeatedly_killed_server_keeps_its_guarantees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int
 ) -> None:
     monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
     seed = int(os.environ.get("NADI_CRASH_SEED", random.randrange(1 << 32)))
     with running(tmp_path / "data", seed, containers) as run:
-        for number in range((KILLS + 1) // 2):  # the other half with the other number of containers
+        for number in range((KILLS + 1) // 2):  # the other half uses the other number of containers
             if number % 3 == 0:
                 run.scaler.start()
             time.sleep(run.random.uniform(0.0, 0.1) if run.random.random() < 0.25 else run.random.uniform(0.2, 1.0))
@@ -227,7 +228,7 @@ def test_a_server_killed_again_and_again_keeps_its_word(
             run.check(promised, promised_count)
         run.finish()
         print(f"{containers} containers: {run.figures()}")
-        if KILLS >= 20:  # a slow machine may not get as far in the quick form
-            assert run.scaler.done > 0, "no scale was made"
+        if KILLS >= 20:  # a slow machine may not get as far in a short run
+            assert run.scaler.done > 0, "no scale operation was done"
             assert run.cycle.done > 0, "no stream was truncated and deleted"
         assert any((tmp_path / "data" / "tier2").glob("container-*/*/*")), "nothing was moved to tier 2"

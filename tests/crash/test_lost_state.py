@@ -1,4 +1,4 @@
-"""The state is lost after kills under load: what log and tier 2 alone give is the lost one, record by record."""
+"""The state is lost after kills under load: log and tier 2 alone must restore it, record by record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 
 def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
-    """What is left of a server that was killed so many times under load, and then once more."""
+    """Create the folder of a server that was killed `kills` times under load, and then once more."""
     with running(folder, seed, containers) as run:
         for number in range(kills):
             if number % 3 == 0:
@@ -42,23 +42,23 @@ def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
 
 
 def is_settled(server: EmbeddedServer) -> bool:
-    """Whether what was under way at the kill, such as a deletion, is finished."""
+    """Return whether operations in flight at the kill, such as a deletion, are finished."""
     with urlopen(f"{server.rest_uri}/v1/health/details/controller") as reply:
         return bool(msgspec.json.decode(reply.read())["unfinished"]["workflows"] == 0)
 
 
 def what_readers_see(folder: Path) -> dict[str, str]:
-    """Head, tail and all events of every stream, and the table."""
+    """Return head, tail and all events of every stream, and the table."""
     seen = {}
     with nadi.embedded(folder, rest_port=0) as server, StreamManager(server.controller_uri) as manager:
         until(lambda: is_settled(server))
         with manager.create_transaction_writer(SCOPE, STREAM) as writer:
-            writer.begin_txn().commit(wait=True, timeout=60)  # after those that were committing at the kill
+            writer.begin_txn().commit(wait=True, timeout=60)  # after transactions that were committing at the kill
         for scope in manager.list_scopes():
             for stream in manager.list_streams(scope):
                 try:
                     info = manager.stream_info(scope, stream)
-                except StreamNotFoundError:  # its deletion was under way at the kill, and is finished now
+                except StreamNotFoundError:  # its deletion was in progress at the kill, and is finished now
                     continue
                 digests = Digests()
                 for event in manager.read_events(scope, stream, end=info.tail):
@@ -71,7 +71,7 @@ def what_readers_see(folder: Path) -> dict[str, str]:
 
 
 def check_that_nothing_is_lost(folder: Path) -> None:
-    """The state that the killed server left was written by checkpoints alone, not by a snapshot."""
+    """Compare with the state file left by the killed server, written by checkpoints, not by a snapshot."""
     left = recovered(copy_of(folder, "left"), from_state=True)
     assert list(map(apart, recovered(folder))) == list(map(apart, left))
     assert what_readers_see(folder) == what_readers_see(folder)

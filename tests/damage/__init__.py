@@ -1,1 +1,1 @@
-"""Random damage to a stopped server's folder: whatever is delivered afterwards must be right, or be told as damaged."""
+"""Random damage to a stopped server's folder: everything read afterwards must be correct, or reported as damaged."""

@@ -1,4 +1,4 @@
-"""Many random damages: `python -m tests.damage --trials 1000 --seed 1`. Ends with 1 if any was not borne."""
+"""Many random damages: `python -m tests.damage --trials 1000 --seed 1`. Exits with 1 if any trial failed."""
 
 from __future__ import annotations
 

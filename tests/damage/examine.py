@@ -1,4 +1,4 @@
-"""Start a server on a damaged folder, read everything, and judge what it says against the ledger."""
+"""Starts a server on a damaged folder, reads everything, and compares it with the ledger."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ BAD = ("WRONG", "LOST", "HANG", "DIED", "CRASH", "REFUSED SOUND DATA")
 
 @dataclass(slots=True)
 class Verdict:
-    """`outcome`: sound, told (damage was named, all else was right), refused (no server started), or one of BAD."""
+    """`outcome`: sound, reported (damage was named, all else was correct), refused (no server started), or one of
+    BAD."""
 
     outcome: str = "sound"
     notes: list[str] = field(default_factory=list)
 
     def worse(self, outcome: str, note: str) -> None:
-        order = ["sound", "told", "refused", *reversed(BAD)]
+        order = ["sound", "reported", "refused", *reversed(BAD)]
         if order.index(outcome) > order.index(self.outcome):
             self.outcome = outcome
         self.notes.append(note)
 
 
 def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False, said: str = "") -> Verdict:
-    """may_lose: the folder was repaired, with consent to lose something: what is missing is counted, not judged.
-
-    said: what the repair said. A stream may not be found only if that names one of its segments as lost with all that
-    it had.
+    """may_lose: the folder was repaired, with consent to losses, which are counted, not judged. said: the repair's
+    output. A stream may be missing only if that names one of its segments as entirely lost.
     """
     verdict = Verdict()
     try:
@@ -53,7 +52,7 @@ def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False, said: str =
     try:
         for stream in ledger.streams:
             lines = [line for line in said.splitlines() if f"stream {SCOPE}/{stream}, segment" in line]
-            may_be_gone = any("all of it" in line for line in lines)
+            may_be_gone = any("entire" in line for line in lines)
             read = partial(_read, manager, stream, ledger, verdict, may_lose)
             _in_time(verdict, f"reading {stream}", partial(_unless_gone, read, verdict) if may_be_gone else read)
         _in_time(verdict, "reading the table", lambda: _read_table(manager, ledger, verdict, may_lose))
@@ -107,7 +106,7 @@ def _read(manager: StreamManager, stream: str, ledger: Ledger, verdict: Verdict,
                 block = reader.next_block(READ_S)
             except DamagedDataError as error:
                 gaps.append((int(error.segment.split("/")[-1].split(".")[0]), error.offset, error.end_offset))
-                verdict.worse("told", str(error))
+                verdict.worse("reported", str(error))
                 continue
             if block is None:
                 break
@@ -147,7 +146,7 @@ def _read_table(manager: StreamManager, ledger: Ledger, verdict: Verdict, may_lo
         try:
             found = table.get(key)
         except DamagedDataError as error:
-            verdict.worse("told", str(error))
+            verdict.worse("reported", str(error))
             continue
         if found is None:
             gone += 1
@@ -165,7 +164,7 @@ def _write(manager: StreamManager, verdict: Verdict) -> None:
 
 
 def repair(folder: Path) -> tuple[int, str]:
-    """`nadi check`, then `nadi repair --yes`; the repair's code and what both said."""
+    """Run `nadi check`, then `nadi repair --yes`; return the repair's code and both outputs."""
     said = []
     for command in (["check", str(folder)], ["repair", str(folder), "--yes"]):
         run = subprocess.run(

@@ -1,9 +1,9 @@
-"""A stopped server's folder that has something of everything, and the ledger of what was acknowledged in it.
+"""A stopped server's folder with data of every kind, and the ledger of its acknowledged contents.
 
-Half of the events are in chunks and half in the log; the stream was split and merged, transactions were committed,
-a table has entries in the state and newer ones in the log. `killed`: the server had no time for a last checkpoint, so
-what was written last is in the log only. The last frame of a killed server's log can't be told from a write cut short
-if it is damaged; it holds events of a stream of its own, LAST, whose loss is allowed there.
+Half of the events are in chunks and half in the log; the stream was split and merged, transactions were committed, a
+table has entries in the state and newer ones in the log. `killed`: the server took no last checkpoint, so the latest
+data is in the log only. The last frame of a killed server's log, if damaged, is indistinguishable from a torn write; it
+has events of a separate stream, LAST, whose loss is allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST = "last"
 TABLE = "table"
 KEYS = 8
 
-# small, so that there are several chunks and log files, and little is in memory
+# small, for several chunks and log files, and little memory
 _FIRST = (
     "chunk_flush_age_s=0.3,chunk_flush_bytes=65536,log_file_bytes=1048576,cache_max_bytes=4194304,"
     "storage_writer_tick_s=0.05,checkpoint_interval_s=0.2,snapshot_interval_s=0.3,state_map_bytes=4194304,"
@@ -40,19 +40,19 @@ READING = "cache_max_bytes=4194304,chunk_flush_age_s=9999,chunk_flush_bytes=9999
 
 @dataclass(slots=True)
 class Ledger:
-    """What must be there: events as (segment id, offset, data) in each stream, and the table's values."""
+    """The expected contents: events as (segment id, offset, data) of each stream, and the table's values."""
 
     streams: dict[str, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     table: dict[bytes, bytes] = field(default_factory=dict)
 
 
 def event(stream: str, number: int) -> bytes:
-    """Unlike any other, and long enough that a flipped bit is likely to fall in one."""
+    """Return a unique event, long enough to be a likely target of flipped bits."""
     return f"{stream}:{number}:{hashlib.sha256(b'%d' % number).hexdigest() * 6}".encode()
 
 
 def key_of(event: bytes) -> int:
-    """The key under which `event` was written, by its number."""
+    """Return the key under which `event` was written, by its number."""
     return int(event.split(b":")[1]) % KEYS
 
 
@@ -61,7 +61,7 @@ def table_value(number: int) -> bytes:
 
 
 def make(folder: Path, *, killed: bool, events: int = 3_000) -> Ledger:
-    """A stopped folder and its ledger, which is also kept beside it."""
+    """Create a stopped folder and its ledger, which is also stored next to it."""
     ledger = Ledger()
     server = nadi.embedded(folder, environment={"NADI_LIMITS": _FIRST})
     with StreamManager(server.controller_uri) as manager:
@@ -79,7 +79,7 @@ def make(folder: Path, *, killed: bool, events: int = 3_000) -> Ledger:
                 transaction = writer.begin_txn()
                 transaction.write_event(event(STREAM, number), f"key-{number % KEYS}")
                 transaction.commit(wait=True, timeout=60)
-        time.sleep(1.5)  # all of it moves to tier 2
+        time.sleep(1.5)  # everything moves to tier 2
         table = manager.table(SCOPE, TABLE)
         table.create()
         for number in range(200):

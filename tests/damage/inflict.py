@@ -1,4 +1,4 @@
-"""Damage of all kinds to a folder's files: chunks, log, files beside it, snapshots, which store it is."""
+"""Damage of all kinds to a folder's files: chunks, log, separate files, snapshots, the store's identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WEIGHTS = (6, 4, 5, 8, 1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damage: what was done to which file, from where on."""
+    """One damage: its kind, file, and position."""
 
     kind: str
     how: str
@@ -26,7 +26,7 @@ class Damage:
 
 
 def kind_of(file: str) -> str:
-    """Which part of a folder a file belongs to.
+    """Return the part of a folder that a file belongs to.
 
     >>> kind_of("container-0/log/log-0000000000000001.nadi"), kind_of("tier2/container-0/0000001/0-a"), kind_of("lock")
     ('log', 'chunk', 'rest')
@@ -47,7 +47,7 @@ def kind_of(file: str) -> str:
 
 
 def inflict(folder: Path, chance: random.Random, only: str = "") -> Damage:
-    """Damage one file (two, if they are swapped) of the folder."""
+    """Damage one file of the folder (two, if they are swapped)."""
     files: dict[str, list[Path]] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         files.setdefault(kind_of(str(path.relative_to(folder))), []).append(path)
@@ -63,7 +63,7 @@ def inflict(folder: Path, chance: random.Random, only: str = "") -> Damage:
 
 
 def _used_bytes(path: Path) -> int:
-    """Without the zeros at the end: log files are full of them before they are used."""
+    """Return the size without the zeros at the end: log files are full of them before use."""
     data = path.read_bytes()
     return len(data.rstrip(b"\0")) or len(data)
 
@@ -106,7 +106,7 @@ def _remove(path: Path, at: int, chance: random.Random, _: list[Path]) -> None:
 
 
 def _misplace(path: Path, at: int, chance: random.Random, _: list[Path]) -> None:
-    """A block of the same file lands where another belongs."""
+    """Write a block of the file over another one."""
     data = path.read_bytes()
     at -= at % BLOCK
     source = chance.randrange(max(1, _used_bytes(path))) // BLOCK * BLOCK
@@ -114,7 +114,7 @@ def _misplace(path: Path, at: int, chance: random.Random, _: list[Path]) -> None
 
 
 def _swap(path: Path, at: int, chance: random.Random, others: list[Path]) -> None:
-    """Two files of a kind change places."""
+    """Swap two files of a kind."""
     other = chance.choice(others)
     if other != path:
         aside = path.with_name(path.name + ".swap")

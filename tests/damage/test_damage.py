@@ -1,4 +1,4 @@
-"""Some random damages, each to a folder of a stopped and of a killed server; many are `python -m tests.damage`.
+"""Random damages to the folders of a stopped and of a killed server; `python -m tests.damage` runs many.
 
 NADI_DAMAGE_TRIALS and NADI_DAMAGE_SEED lengthen or repeat a run.
 """
@@ -30,7 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.crash
 @pytest.mark.timeout(600)
-def test_whatever_is_damaged_no_wrong_byte_is_delivered_and_nothing_is_lost_unsaid(folders: Path) -> None:
+def test_random_damage_is_never_read_as_valid_and_losses_are_reported(folders: Path) -> None:
     trials = [Trial(folders, SEED * 1_000_000 + number) for number in range(TRIALS)]
     kinds = [Trial(folders, SEED * 1_000_000 + TRIALS + number, kind) for number, kind in enumerate(KINDS)]
     with ThreadPoolExecutor(2) as threads:
@@ -43,7 +43,7 @@ def test_whatever_is_damaged_no_wrong_byte_is_delivered_and_nothing_is_lost_unsa
     assert not bad, "\n\n".join(bad)
 
 
-def test_the_judge_sees_what_is_wrong(folders: Path) -> None:
+def test_examine_detects_wrong_results(folders: Path) -> None:
     ledger = make(folders / "small", killed=False, events=60)
     segment, offset, data = ledger.streams["steady"][5]
     ledger.streams["steady"][5] = (segment, offset, data[:-1] + b"?")

@@ -1,4 +1,4 @@
-"""One trial: a copy of a folder, one to four damages, a look; if the start was refused, a repair and another look."""
+"""One trial: a copy of a folder, one to four damages, a check; after a refused start, a repair and another check."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from tests.damage.examine import Verdict, examine, repair
 from tests.damage.inflict import Damage, inflict
 
-_TOGETHER = 0.15  # of all trials: several objects of a snapshot, which may be both copies of one
+_TOGETHER = 0.15  # fraction of trials with several objects of a snapshot, perhaps both copies of one
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a seed makes of the folders in `where`, which `folder.make` made. `only`: one kind of file, or several
-    joined by "+", of each of which at least one is damaged."""
+    """A trial determined by its seed, on the folders in `where`, created by `folder.make`. only: one kind of file, or
+    several joined by "+", each of which gets some damage."""
 
     where: Path
     seed: int
@@ -27,7 +27,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done, and what became of it; `after`: once it was repaired."""
+    """The damages, and the result; `after`: after the repair."""
 
     seed: int
     base: str
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def run(trial: Trial) -> Outcome:
-    """The trial, on a copy of one of its folders."""
+    """Run the trial on a copy of one of its folders."""
     where, seed, only = trial.where, trial.seed, trial.only
     chance = random.Random(seed)
     base = chance.choice(["stopped", "killed"])
@@ -68,7 +68,7 @@ def run(trial: Trial) -> Outcome:
         outcome = Outcome(seed, base, damages, examine(copy, ledger))
         if outcome.verdict.outcome == "refused":
             code, outcome.said = repair(copy)
-            if code == 0 or "a server can be started" in outcome.said:  # with something lost, which was said
+            if code == 0 or "a server can be started" in outcome.said:  # with reported losses
                 outcome.after = examine(copy, ledger, may_lose=True, said=outcome.said)
             elif not _is_given_up(outcome.said, [damage.kind for damage in damages]):
                 outcome.verdict.worse("REFUSED SOUND DATA", f"the repair ended with {code}")
@@ -78,7 +78,7 @@ def run(trial: Trial) -> Outcome:
 
 
 def _is_given_up(said: str, kinds: list[str]) -> bool:
-    """Whether the damages hit a thing and all copies of it, and the repair says so (`docs/guarantees.md`)."""
-    if "its snapshot can't be" in said:
+    """Return whether the damages hit an object and all its copies, and the repair says so (`docs/guarantees.md`)."""
+    if "its snapshot " in said:
         return kinds.count("snapshot") > 1
-    return "nothing else says how many containers" in said and kinds.count("store") > 1
+    return "number of containers is unknown" in said and kinds.count("store") > 1

@@ -20,13 +20,13 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.conformance import test_chunk_store, test_log_engine, test_registry
 from tests.support.hdfs.fake import FakeHdfs
 
-test_parts = test_chunk_store.test_what_was_put_is_read_in_parts
+test_parts = test_chunk_store.test_chunk_is_read_in_parts
 test_none = test_chunk_store.test_one_that_is_not_there
-test_gone = test_chunk_store.test_what_is_deleted_or_renamed_is_gone
-test_damaged = test_chunk_store.test_what_is_damaged_is_told
+test_gone = test_chunk_store.test_deleted_or_renamed_chunk_is_missing
+test_damaged = test_chunk_store.test_damaged_blocks_are_reported
 test_mark = test_chunk_store.test_a_store_has_a_mark_of_its_own
-test_listed = test_chunk_store.test_what_is_listed_says_when_it_was_stored
-test_whole_and_in_parts = test_log_engine.test_what_is_stored_is_read_whole_and_in_parts
+test_listed = test_chunk_store.test_listing_includes_modification_times
+test_whole_and_in_parts = test_log_engine.test_object_is_read_completely_and_in_parts
 test_set_by_version = test_registry.test_a_value_is_set_if_it_has_the_version
 
 # the cluster takes ten seconds to start, and more on a busy machine

@@ -10,5 +10,5 @@ from nadi.segmentstore.container import frame
 
 @pytest.fixture
 def all_in_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large runs go to the log too, none beside it: for tests of what lies there."""
+    """Store large runs in the log, without separate files."""
     monkeypatch.setattr(frame, "RUN_LEAST_BYTES", 1024 * MIB)

@@ -1,5 +1,5 @@
-"""A process that repairs container 0 of a folder, and dies at its n-th change of what is stored:
-`python -m tests.segmentstore.dying_main FOLDER N`."""
+"""A process that repairs container 0 of a folder, and dies at its n-th change of stored data: `python -m
+tests.segmentstore.dying_main FOLDER N`."""
 
 from __future__ import annotations
 

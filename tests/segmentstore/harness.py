@@ -1,4 +1,4 @@
-"""A segment store on a real socket, and a small client that speaks commands one by one."""
+"""A segment store on a real socket, and a small client that sends single commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Peer:
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing more can be sent."""
+        """Return whether the connection is closing."""
         return self._writer.is_closing()
 
     async def closed(self) -> bool:
@@ -84,7 +84,7 @@ class Peer:
 
 
 class WallClock(Runtime):
-    """A wall clock that a test sets; nothing else follows it."""
+    """A wall clock set by a test, followed by nothing else."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.now_ms = now_ms  # type: ignore[method-assign]
@@ -114,7 +114,7 @@ async def open_store(
 async def open_segment(
     folder: Path, segment: str, containers: int = 1, **more: Any
 ) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    """A store with that segment, and a peer that can append to it."""
+    """Open a store with that segment, and a peer that can append to it."""
     async with open_store(folder, containers, **more) as (store, peer):
         await peer.create(segment)
         await peer.setup(segment)

@@ -1,4 +1,4 @@
-"""What a container's state holds, record by record, so that two of them can be compared."""
+"""Reads the records of a container's state for comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Records = dict[str, dict[bytes, bytes]]
 
 
 def records_of(metadata: ContainerMetadata) -> Records:
-    """All records of an open state, checksums and all."""
+    """Return all records of an open state, with checksums."""
     found: Records = {}
     for name in TABLES:
         with metadata._env.begin(db=metadata._tables[name]) as txn:
@@ -33,8 +33,8 @@ def records_of(metadata: ContainerMetadata) -> Records:
 
 
 def apart(records: Records) -> Records:
-    """The same with a row for each extent, so that it doesn't matter which checkpoint wrote which: extents that share a
-    row lose its checksum."""
+    """Return the records with a row for each extent, as checkpoints combine them differently: extents of a shared row
+    lose its checksum."""
     found = {table: dict(rows) for table, rows in records.items()}
     found["extents"] = dict(singles((key, raw[:-CRC_BYTES]) for key, raw in records["extents"].items()))
     return found
@@ -45,7 +45,7 @@ async def record_of(chunks: ChunkStore, number: int = 0) -> ContainerRecord:
 
 
 def snapshot_records(folder: Path, number: int = 0) -> Records:
-    """Those of a container's newest snapshot: of all that it has, after a clean stop."""
+    """Return the records of a container's newest snapshot: complete after a clean stop."""
 
     async def read() -> Records:
         chunks = ChunkStore.in_folder(folder / "tier2")
@@ -68,10 +68,8 @@ async def _as_it_was_left(
 
 
 def recovered(folder: Path, *, from_state: bool = False) -> list[Records]:
-    """The states of all containers of a folder after they were recovered and stopped, and nothing else was done.
-
-    from_state: they are those that a killed server has left, brought up to date from its log, as no server does; the
-    folder is of no use afterwards.
+    """Return the states of all containers of a folder after recovering and stopping them. from_state: start from the
+    states left by a killed server, updated from its log, as no server does; the folder is unusable afterwards.
     """
 
     async def recover(number: int) -> Records:

@@ -1,7 +1,7 @@
-"""Appends at a connection's door, in any order and shape, against what the protocol says of each, one by one.
+"""Appends on a connection in any order and shape, compared with a model of the protocol.
 
-Two connections take turns, with the same writers: what comes in one go is taken together, whatever it is cut into, and
-has the same outcome as if each command had come alone.
+Two connections take turns, with the same writers: commands received together, however split into packets, must have the
+same outcome as one by one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Session:
 
 
 class Ended(Exception):
-    """The connection is closed by a command. is_sure: nothing that came after it has had an effect."""
+    """The connection is closed by a command. is_sure: no later command has had an effect."""
 
     def __init__(self, *, is_sure: bool) -> None:
         self.is_sure = is_sure
 
 
 class Model:
-    """What the store must have, and answer."""
+    """The expected contents and replies of the store."""
 
     def __init__(self) -> None:
         self.segments = {name: Segment() for name in SEGMENTS}
@@ -68,7 +68,7 @@ class Model:
         return {name: (one.data, one.is_sealed, one.numbers) for name, one in self.segments.items()}
 
     def take(self, command: Any, sessions: dict[bytes, Session]) -> Any:
-        """The answer to a command. `sessions` are those of its connection."""
+        """Return the expected reply to a command. sessions: those of its connection."""
         match command:
             case wire.SetupAppend():
                 sessions[command.writer_id] = session = Session(command.segment)
@@ -133,7 +133,7 @@ class Model:
 
 @dataclass
 class Whole:
-    """An append without a condition, as a whole; `sent` says in which form it is sent."""
+    """An append without a condition; `sent` is the form in which it is sent."""
 
     writer: bytes
     data: bytes
@@ -144,7 +144,7 @@ class Whole:
 
 
 class Chance:
-    """Makes commands: most are as they should be."""
+    """Generates commands, most of them valid."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -188,7 +188,7 @@ class Chance:
             return Whole(writer, data, events, last, request_id, sent)
         whole = chance.randint(0, len(data))
         area, rest = data[:whole], data[whole:]
-        if chance.random() < 0.5:  # an event that the block has the head of
+        if chance.random() < 0.5:  # an event whose head is in the block
             cut = chance.randint(0, len(rest))
             area += _PARTIAL.to_bytes(4, signed=True) + cut.to_bytes(4) + rest[:cut]
             rest = rest[cut:]
@@ -227,7 +227,7 @@ def assert_is(reply: Any, expected: Any) -> None:
 
 
 async def all_from(peer: Peer) -> list[wire.Command]:
-    """All that comes until the connection is closed."""
+    """Receive commands until the connection is closed."""
     came: list[wire.Command] = []
     with contextlib.suppress(ConnectionError):
         while True:
@@ -284,7 +284,7 @@ async def test_appends_in_any_order_and_shape(tmp_path: Path, seed: int) -> None
             peers[which] = await connect(address)
             mine.clear()
             found = await found_in(store, peers[which])
-            for writer in WRITERS:  # as `found_in` has set them up last
+            for writer in WRITERS:  # as last set up by `found_in`
                 number = found[SEGMENTS[-1]][2].get(writer, NO_VERSION)
                 mine[writer] = Session(SEGMENTS[-1], number, number)
             if ended.is_sure:

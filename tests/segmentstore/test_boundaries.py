@@ -1,4 +1,4 @@
-"""LocateOffset gives the next event boundary, whatever the bytes lie in."""
+"""LocateOffset returns the next event boundary, wherever the bytes are stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_inside_an_event_of_several_appends(tmp_path: Path) -> None:
         assert await locate(peer, end + 1) == end + 13
 
 
-async def test_bytes_that_are_no_events_have_the_end_of_their_append(tmp_path: Path) -> None:
+async def test_non_event_bytes_end_at_their_append(tmp_path: Path) -> None:
     async with open_segment(tmp_path, S) as (_, peer):
         for number in range(3):
             await peer.ask(wire.ConditionalBlockEnd(WRITER, number, 20 * number, b"\xff" * 20, 3))
@@ -101,8 +101,8 @@ def test_the_walk_reads_blocks_of_any_size(rows: list[tuple[int, int]], data: st
     assert found == boundaries[bisect_left(boundaries, target)]
 
 
-def test_what_is_no_event_is_soon_given_up() -> None:
-    """Zeros look like the smallest events; they don't come out at the end."""
+def test_boundary_search_in_non_event_bytes_stops_early() -> None:
+    """Zeros look like the smallest events, but don't end at the extent's end."""
     size, reads = 1 << 14, 0
 
     async def read(offset: int, length: int) -> bytes:
@@ -118,7 +118,7 @@ def test_what_is_no_event_is_soon_given_up() -> None:
 
 
 def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
-    """It was deleted and made anew meanwhile."""
+    """The segment was deleted and recreated meanwhile."""
     whole = frame_events([b"one", b"two"])
 
     async def read(offset: int, length: int) -> bytes:
@@ -131,8 +131,8 @@ def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
     assert asyncio.run(run()) == 22
 
 
-async def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_path: Path) -> None:
-    """Before, one walk held the loop for 200,000 events, and a hundred were under way at once."""
+async def test_walks_yield_the_loop_and_end_with_their_connection(tmp_path: Path) -> None:
+    """Regression: one walk blocked the loop for 200,000 events, and a hundred ran at once."""
 
     async with open_segment(tmp_path, S) as (store, peer):
         events = [bytes(4 + n % 2) for n in range(80_000)]
@@ -150,11 +150,11 @@ async def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_
         for other in others:
             other.close()
         left = 0
-        while left < 50:  # turns that are as good as idle
+        while left < 50:  # almost idle turns
             turns.append(await _cpu_of_a_turn())
             left = left + 1 if turns[-1] < 0.000_05 else 0
-            assert len(turns) < 100_000, "it goes on for nobody"
-        longest = sorted(turns)[-3:]  # a collection of garbage may fall into one or two
+            assert len(turns) < 100_000, "the walk continues without a caller"
+        longest = sorted(turns)[-3:]  # a garbage collection may affect one or two
         assert longest[0] < 0.01, f"turns took {[round(turn * 1e3) for turn in longest]} ms of processor time"
 
 
@@ -164,7 +164,7 @@ async def _cpu_of_a_turn() -> float:
     return time.thread_time() - before
 
 
-# --- damage in an event that was too large for one append: whoever skips it goes on behind the whol ---
+# --- damage in an event too large for one append: reads resume after the entire event ------------------
 
 
 MARK = b"a mark that stands nowhere else"
@@ -174,11 +174,9 @@ MARK = b"a mark that stands nowhere else"
     ("at", "is_noise", "stop"),
     [(0.01, True, True), (0.5, True, True), (0.95, True, True), (0.01, False, True), (0.01, False, False)],
 )
-def test_behind_a_damaged_large_event_the_next_one_is_read(
-    tmp_path: Path, at: float, *, is_noise: bool, stop: bool
-) -> None:
-    """The server knows where appends begin, and a large event has several: none of them is where to go on, even
-    where all that follows looks like headers of empty events."""
+def test_read_resumes_after_a_damaged_large_event(tmp_path: Path, at: float, *, is_noise: bool, stop: bool) -> None:
+    """The server knows where appends begin, but a large event has several: reads resume after all of them, even if the
+    following bytes look like headers of empty events."""
     large = bytearray(random.Random(1).randbytes(20 * MIB) if is_noise else 20 * MIB)
     place = int(at * len(large))
     large[place : place + len(MARK)] = MARK
@@ -195,12 +193,12 @@ def test_behind_a_damaged_large_event_the_next_one_is_read(
         end = manager.stream_info("s", "t").tail
         read = [event.data for event in manager.read_events("s", "t", end=end, on_damage="skip")]
     assert read[-2:] == [b"after", b"later"]
-    # what is damaged at its start may share a block of checksums with what stands before it
+    # damage at its start may share a checksum block with the bytes before it
     assert read[:-2] in ([b"before"], [] if place < MIB else [b"before"])
 
 
 def spoil(folder: Path, what: bytes) -> None:
-    """Flip a bit of it wherever it is stored."""
+    """Flip a bit of the bytes wherever they are stored."""
     found = 0
     for path in folder.rglob("*"):
         if path.is_file() and (at := path.read_bytes().find(what)) >= 0:

@@ -1,4 +1,4 @@
-"""Appends while the loop is busy with something else: the log's thread gets the interpreter in time."""
+"""Appends while the loop is busy: the log's thread gets the interpreter in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DISK_S = 0.000_5  # a plain disk's
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """The process's own setting comes back."""
+    """Restore the process's switch interval."""
     before = sys.getswitchinterval()
     try:
         yield
@@ -39,7 +39,7 @@ def switching() -> Iterator[None]:
 
 @pytest.fixture
 def busy_machine() -> Iterator[None]:
-    """Others keep each core at work."""
+    """Keep every core busy with other processes."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -49,7 +49,7 @@ def busy_machine() -> Iterator[None]:
             burner.wait(10)
 
 
-async def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Path, switching: None) -> None:
+async def test_server_shortens_the_switch_interval(tmp_path: Path, switching: None) -> None:
     stop, found = asyncio.Event(), list[float]()
 
     def ready(_: Server) -> None:
@@ -61,12 +61,12 @@ async def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Pat
     assert found[0] < TURN_S
 
 
-@pytest.mark.slow  # it measures: on a machine where more than its own processes run, in vain
-async def test_appends_do_not_wait_for_the_loop_to_rest(
+@pytest.mark.slow  # measures time: unreliable on a busy machine
+async def test_appends_proceed_while_the_loop_is_busy(
     tmp_path: Path, switching: None, busy_machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the interpreter's own 5 ms the slowest of these took 200 to 1,000 ms, with ours some 10."""
-    monkeypatch.setattr("nadi.limits.LOG_QUICK_FRAME_BYTES", 0)  # the thread has all frames
+    """With the interpreter's default of 5 ms the slowest append took 200 to 1,000 ms, with ours about 10."""
+    monkeypatch.setattr("nadi.limits.LOG_QUICK_FRAME_BYTES", 0)  # the thread writes all frames
     monkeypatch.setattr("os.fdatasync", lambda _: time.sleep(DISK_S))
     sys.setswitchinterval(THREAD_SWITCH_S)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: the log is released only up to what is durably known elsewhere, and the state may outgrow its room."""
+"""Checkpoints: the log is released only up to data durably stored elsewhere, and the state may outgrow its map."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ S = "scope/stream/0.#epoch.0"
 T = "scope/table_kvtable/0.#epoch.0"
 
 
-async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That bytes are in tier 2 counts only once the frame that says so is durable."""
+async def test_frame_in_flight_releases_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes in tier 2 count only once the frame that records them is durable."""
 
     async with open_store(tmp_path, 1) as (store, peer):
         container, tier2 = store.containers[0], store.storage_writers[0]
@@ -62,7 +62,7 @@ async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, mon
         monkeypatch.setattr(container.log, "append", held)
         monkeypatch.setattr(container.log, "truncate", note)
         monkeypatch.setattr(container.metadata, "commit", slow_commit)
-        container.checkpoints.start()  # it begins before the chunk is noted, and ends while that is under way
+        container.checkpoints.start()  # it starts before the chunk's frame, and ends while that is in flight
         assert container.checkpoints._task is not None
         storing = asyncio.create_task(tier2.flush_once(everything=True))
         await under_way.wait()
@@ -74,7 +74,7 @@ async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, mon
         assert needed not in container.state.frames
 
 
-async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_state_outgrows_its_initial_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 256 * 1024)
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.01)
 
@@ -85,7 +85,7 @@ async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: py
             reply = await peer.ask(wire.UpdateTableEntries(2, T, "", entries))
             assert isinstance(reply, wire.TableEntriesUpdated)
         assert store.containers[0].failure is None
-    monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 1024)  # less than the file has by now
+    monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 1024)  # less than the file's size
     async with open_store(tmp_path, 1) as (_, peer):
         info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
         assert info.entry_count == 4000
@@ -93,10 +93,10 @@ async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: py
         assert [len(entry.value) for entry in read.entries] == [1000, 1000]
 
 
-async def test_a_state_without_room_is_written_later_with_all_that_changed(
+async def test_checkpoint_failed_on_a_full_disk_is_retried_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of change is in checkpoints that fail for want of room; then only the state on disk is left of it."""
+    """Checkpoints that include each kind of change fail on a full disk; then only the state on disk remains."""
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 1000)
     part, gone = S + "#transient.part", "scope/gone/0.#epoch.0"
     other = bytes(reversed(range(16)))
@@ -138,7 +138,7 @@ async def test_a_state_without_room_is_written_later_with_all_that_changed(
         await peer.ask(wire.UpdateTableEntries(5, T, "", (WireTableEntry(b"b", NO_VERSION, b"2"),)))
         await peer.ask(wire.TruncateSegment(6, S, 108, ""))
         await checkpoint()
-        assert failures == 8, "each was tried once more, with the room that is kept aside"
+        assert failures == 8, "each was retried once, with the reserve"
         assert container.failure is None
         waited = container.checkpoints.waits_for_room
 
@@ -163,14 +163,12 @@ _replay = FileLog.replay
 
 async def _nothing_new(log: FileLog, after_sequence: int) -> AsyncIterator[Frame]:
     frames = [frame async for frame in _replay(log, after_sequence)]
-    assert not frames, "the last checkpoint has all of it"
+    assert not frames, "the last checkpoint includes them all"
     for frame in frames:
         yield frame
 
 
-async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_state_found_damaged_by_a_checkpoint_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 1_000)
     async with open_store(tmp_path, 1) as (store, peer):
         container, tier2 = store.containers[0], store.storage_writers[0]
@@ -186,7 +184,7 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
             txn.put(bytes(key), bytes([*raw[:-1], raw[-1] ^ 1]))
         await peer.append([b"second"], 2)
         begin = len(frame_events([b"first"]))
-        await peer.ask(wire.TruncateSegment(1, S, begin, ""))  # so that the row is looked at
+        await peer.ask(wire.TruncateSegment(1, S, begin, ""))  # so that the row is read
         failures: list[Exception] = []
         with monkeypatch.context() as patched:
             patched.setattr(container.checkpoints, "_recover_from", failures.append)
@@ -204,7 +202,7 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
         await asyncio.wait_for(opened.wait(), 60)
         await until_async(lambda: container.failure is None)
         assert {type(failure) for failure in failures} == {DamagedStateError}
-        fresh = await connect(store.address)  # the other's writers are ended with what failed
+        fresh = await connect(store.address)  # the other connection's writers failed
         await fresh.setup(S)
         assert (await fresh.read_all(S, begin)) == frame_events([b"second"])
         fresh.close()

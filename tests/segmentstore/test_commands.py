@@ -1,4 +1,4 @@
-"""Commands in the odd cases: what the protocol has a word for gets it, and nothing harms the container."""
+"""Commands in unusual cases: errors use the protocol's replies where it has them, and nothing harms the container."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_long_keys_with_one_head_are_all_listed(
         assert await listed(peer) == names
 
 
-async def test_a_sealed_table_takes_nothing(tmp_path: Path) -> None:
+async def test_sealed_table_refuses_updates(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (_, peer):
         await peer.ask(wire.CreateTableSegment(1, T, ""))
         await put(peer, WireTableEntry(b"k", NO_VERSION, b"v"))
@@ -158,13 +158,13 @@ async def test_attributes_in_merges(tmp_path: Path) -> None:
         assert await value() == 7
         twice = (AttributeUpdate(OTHER, 4, largest, 7), AttributeUpdate(OTHER, 3, 1, 0))
         assert isinstance(await merge(*twice), wire.SegmentsMerged)
-        assert await value() == -(1 << 63)  # as Java's long goes over
+        assert await value() == -(1 << 63)  # overflows as Java's long
     async with open_store(tmp_path, 1) as (_, peer):
         assert (await peer.ask(wire.GetSegmentAttribute(2, S, OTHER, ""))).value == -(1 << 63)
 
 
-async def test_behind_a_refused_append_nothing_passes(tmp_path: Path) -> None:
-    """Somebody else's bytes fill the place of the refused one, so the length alone would let the next pass."""
+async def test_append_after_a_refused_one_is_refused(tmp_path: Path) -> None:
+    """Other bytes fill the gap of the refused append, so a check of the length alone would accept the next one."""
 
     async with open_segment(tmp_path, S) as (_, peer):
         await peer.setup(S, OTHER)
@@ -173,7 +173,7 @@ async def test_behind_a_refused_append_nothing_passes(tmp_path: Path) -> None:
             wire.ConditionalBlockEnd(OTHER, 1, 4, b"else", 1),
             wire.ConditionalBlockEnd(WRITER, 2, 4, b"5678", 2, 1),
             wire.ConditionalBlockEnd(WRITER, 3, 8, b"9abc", 3, 2),
-            wire.ConditionalBlockEnd(WRITER, 4, 8, b"anew", 4, 1),
+            wire.ConditionalBlockEnd(WRITER, 4, 8, b"next", 4, 1),
         )
         replies = [await peer.receive() for _ in range(5)]
         assert replies[2:4] == [wire.ConditionalCheckFailed(WRITER, number, number) for number in (2, 3)]
@@ -184,7 +184,7 @@ async def test_behind_a_refused_append_nothing_passes(tmp_path: Path) -> None:
 
 async def test_transient_segments_do_not_outlive_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgotten(_: str) -> None:
-        """A server that crashes does not see its connections end."""
+        """Ignore closed connections, as a crashed server does."""
 
     async with open_store(tmp_path, 1) as (store, peer):
         monkeypatch.setattr(store._service, "delete", forgotten)
@@ -197,7 +197,7 @@ async def test_transient_segments_do_not_outlive_a_crash(tmp_path: Path, monkeyp
         assert not store.containers[0].state.frames
 
 
-# --- requests that make no sense, after which the container goes on as if there were none -----------------
+# --- invalid requests, which don't affect the container -----------------
 
 
 @asynccontextmanager
@@ -250,7 +250,7 @@ async def test_merges_that_would_lose_data(tmp_path: Path) -> None:
 
 async def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
     whole = encode(wire.ReadTable(1, T, "", (WireTableKey(b"k", -1),)))
-    key_size = struct.pack(">ii", 12, 0)  # which no encoder writes
+    key_size = struct.pack(">ii", 12, 0)  # no encoder writes this
     payload = whole[8:].replace(struct.pack(">ii", 13, 1) + b"k", key_size)
 
     async with goes_on(tmp_path) as peer:
@@ -263,7 +263,7 @@ async def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_pat
     async with open_store(tmp_path, containers=1) as (store, peer):
         peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
         peer.send(wire.GetStreamSegmentInfo(2, S, ""))
-        assert await peer.closed(), "what was sent behind it would wait for ever"
+        assert await peer.closed(), "later commands would wait forever"
         container = store.containers[0]
         while await container.call(lambda _: bool(container.state.transients)):
             pass
@@ -280,9 +280,7 @@ async def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: 
         assert len(list(traceback.walk_tb(error.__traceback__))) < 10
 
 
-async def test_one_who_breaks_the_protocol_often_is_logged_seldom(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_repeated_protocol_errors_are_logged_seldom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     async with open_store(tmp_path, containers=1) as (store, _):
         store._report = SeldomWarning(logging.getLogger("nadi"), "%d ended, the last from %s: %s", lambda: now)

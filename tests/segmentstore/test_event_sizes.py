@@ -1,4 +1,4 @@
-"""ListEventSizes tells where a read would find events, whatever the bytes lie in, and a bounded part at a time."""
+"""ListEventSizes returns the events that a read would find, wherever the bytes are stored, in bounded parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ END = 1 << 40
 
 
 async def listed(ask: Any, start: int, end: int, most: int = 1_000_000) -> tuple[list[int], int, int]:
-    """All sizes, as far as the store tells them; where they end; and how many replies that took."""
+    """Return all sizes listed, their end, and the number of replies."""
     found: list[int] = []
     checked, pages = start, 0
     while start < end:
@@ -48,14 +48,14 @@ async def listed(ask: Any, start: int, end: int, most: int = 1_000_000) -> tuple
 
 
 def read(stored: bytes, start: int = 0) -> list[int]:
-    """The sizes of events that a reader of the bytes finds."""
+    """Return the sizes of events that a reader of the bytes finds."""
     block, size = whole_events(memoryview(stored)[start:])
     sizes: list[int] = np.diff(block.starts, append=size).tolist()
     return sizes
 
 
 async def large(peer: Peer, payload: bytes, piece: int) -> None:
-    """Append an event as Java does one that is too large for an append."""
+    """Append an event too large for one append, as Java does."""
     made = await peer.ask(wire.CreateTransientSegment(2, WRITER, S, ""))
     data, other = frame_events([payload]), bytes(15) + b"\1"
     await peer.setup(made.segment, other)
@@ -65,7 +65,7 @@ async def large(peer: Peer, payload: bytes, piece: int) -> None:
     assert isinstance(await peer.ask(wire.MergeSegments(4, S, made.segment, "")), wire.SegmentsMerged)
 
 
-async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listed_sizes_match_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_SIZES_SCANNED_BYTES", 5_000)
     rng = random.Random(1)
     async with open_segment(tmp_path, S) as (store, peer):
@@ -83,14 +83,14 @@ async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: py
             sizes, reached, pages = await listed(peer.ask, 0, len(stored))
             assert sizes == read(stored)
             assert reached == len(stored)
-            assert pages > len(stored) // 5_000, "each reply looks at so much"
+            assert pages > len(stored) // 5_000, "each reply covers at most this much"
         boundaries = [0, *np.cumsum(sizes).tolist()]
         for _ in range(30):
             first, to = sorted(rng.sample(range(len(boundaries)), 2))
             found = await listed(peer.ask, boundaries[first], boundaries[to], rng.choice([1, 3, 1000]))
             assert found[:2] == (sizes[first:to], boundaries[to])
             within = await listed(peer.ask, boundaries[first], boundaries[to] + rng.choice([1, 7]))
-            assert within[:2] == found[:2] or sizes[to] == 8, "an end within an event is for a reader to refuse"
+            assert within[:2] == found[:2] or sizes[to] == 8, "readers refuse an end within an event"
         assert (await listed(peer.ask, boundaries[5], boundaries[5]))[0] == []
         assert (await listed(peer.ask, len(stored), END))[0] == []
         cut = boundaries[len(boundaries) // 2]
@@ -113,7 +113,7 @@ async def test_a_turn_puts_few_small_appends_together(tmp_path: Path, monkeypatc
         assert (await listed(peer.ask, 0, len(stored)))[0] == read(stored)
 
 
-async def test_what_is_no_event_ends_the_answer(tmp_path: Path) -> None:
+async def test_non_event_bytes_end_the_list(tmp_path: Path) -> None:
     async with open_segment(tmp_path, S) as (_, peer):
         await peer.append([b"one", b"three"], 2)
         await peer.ask(wire.ConditionalBlockEnd(WRITER, 3, 24, b"\xff" * 40, 3))
@@ -124,7 +124,7 @@ async def test_what_is_no_event_ends_the_answer(tmp_path: Path) -> None:
             reply = await peer.ask(wire.ListEventSizes(1, S, start, checked, END, most, ""))
             refused = isinstance(reply, wire.ErrorMessage) and reply.error_code == wire.ILLEGAL_ARGUMENT
             assert refused or (reply.reached, reply.checked) == (start, start), (start, checked, reply)
-        reply = await peer.ask(wire.ListEventSizes(1, S, 0, 5, 24, 9, ""))  # the rest of an event
+        reply = await peer.ask(wire.ListEventSizes(1, S, 0, 5, 24, 9, ""))  # the remainder of an event
         assert sizes_in(wire.ListEventSizes(1, S, 0, 5, 24, 9, ""), reply).sizes.tolist() == [11, 13]
 
 
@@ -153,7 +153,7 @@ def test_blocks_and_pages_of_any_size(rows: list[tuple[int, int]], blocks: list[
 
 
 def test_little_is_done_in_one_turn_of_the_loop() -> None:
-    """So that appends, which the loop carries too, don't wait."""
+    """Appends, which share the loop, must not wait."""
     rng = random.Random(2)
     stored = frame_events([bytes(rng.randrange(8)) for _ in range(50_000)])
     blocks: list[int] = []

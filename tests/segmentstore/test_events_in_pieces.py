@@ -1,6 +1,6 @@
-"""A large event is appended in pieces: wherever these lie, none of them is taken for where an event begins.
+"""A large event is appended in pieces: wherever they are stored, none of them counts as the start of an event.
 
-The events are of zeros, which look like headers of empty events.
+The events consist of zeros, which look like headers of empty events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Between = Callable[[int], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every read goes to the disk; the storage writer moves what a test tells it to move."""
+    """Read from disk always; the storage writer moves data only on request."""
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
     monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
@@ -110,7 +110,7 @@ async def test_each_piece_is_within_the_event(tmp_path: Path, tier: int) -> None
 async def test_pieces_that_lie_in_chunks_before_they_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: set[int], *, in_transaction: bool
 ) -> None:
-    """Chunks have no boundaries within the event, nor have those that are made of them; where it ends is kept."""
+    """Chunks have no boundaries within the event, nor do chunks compacted from them; its end is retained."""
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
     monkeypatch.setattr(storage_writer, "SMALL_BYTES", 1 << 30)
 
@@ -147,7 +147,7 @@ async def test_pieces_that_lie_in_chunks_before_they_are_merged(
 async def test_a_chunk_that_begins_within_the_event_tells_where_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it is a small one, and after it was put together with others."""
+    """Also for a small chunk, and after compaction."""
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
 
     async with open_store(tmp_path, 1) as (store, peer):

@@ -1,4 +1,4 @@
-"""Rows of a state that several extents share: what was put is what is read, whatever of it was changed when."""
+"""Rows of a state shared by several extents: reads return what was put, however the extents change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def in_chunk(offset: int, length: int) -> Extent:
     return Extent(offset, length, None, 0, f"{CHUNK}-{offset}", b"abcd")
 
 
-def told(extent: Extent) -> tuple[object, ...]:
+def fields_of(extent: Extent) -> tuple[object, ...]:
     frame = None if extent.frame is None else extent.frame.address
     place = (extent.position, extent.chunk, extent.checksums, extent.continues, extent.run)
     return extent.offset, extent.length, frame, *place
@@ -57,7 +57,7 @@ def check(metadata: ContainerMetadata, expected: dict[int, Extents]) -> None:
     for segment, extents in expected.items():
         record = metadata.load(segment, {})
         assert record is not None
-        assert [told(extent) for extent in record.extents] == [told(extents[offset]) for offset in sorted(extents)]
+        assert [fields_of(e) for e in record.extents] == [fields_of(extents[offset]) for offset in sorted(extents)]
         assert record.log_bytes == sum(extent.length for extent in extents.values() if extent.frame is not None)
 
 
@@ -65,12 +65,12 @@ def rows_of(metadata: ContainerMetadata) -> list[tuple[bytes, bytes]]:
     return metadata.page("extents", b"", 100_000)
 
 
-def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: ContainerMetadata) -> None:
+def test_log_extents_share_rows_and_read_back_unchanged(metadata: ContainerMetadata) -> None:
     extents = {offset: in_log(offset, 10, 5 + offset) for offset in range(0, 1_000, 10)}
     put(metadata, 1, dict(extents))
     assert [PAIR.unpack(key)[1] for key, _ in rows_of(metadata)] == [0, 420, 840]
     assert [commit.row_length(value) for _, value in rows_of(metadata)] == [420, 420, 160]
-    assert all(len(value) < 2_000 for _, value in rows_of(metadata)), "else LMDB gives them pages of their own"
+    assert all(len(value) < 2_000 for _, value in rows_of(metadata)), "else LMDB stores them in separate pages"
     check(metadata, {1: extents, 2: {}})
 
 
@@ -79,8 +79,8 @@ def shared_row(extents: list[Extent]) -> bytes:
     return commit._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
 
 
-def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
-    """So that whoever reads them needs to know of no second form."""
+def test_shared_rows_split_into_single_extent_rows() -> None:
+    """Readers need to know only one format."""
     extents = [in_log(100 + 10 * number, 10, 5 + number) for number in range(3)]
     shared = shared_row(extents)
     alone = [(PAIR.pack(1, extent.offset), pack_extent(extent)) for extent in extents]
@@ -89,8 +89,8 @@ def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_changes(metadata: ContainerMetadata, tmp_path: Path, seed: int) -> None:
-    """Appends, gaps, files beside the log, chunks in place of any range, truncations, and merges."""
+def test_random_changes_read_back(metadata: ContainerMetadata, tmp_path: Path, seed: int) -> None:
+    """Appends, gaps, separate files, chunks in place of any range, truncations, and merges."""
     chance = random.Random(seed)
     expected: dict[int, Extents] = {segment: {} for segment in SEGMENTS}
     changes: dict[int, dict[int, Extent | None]] = {segment: {} for segment in SEGMENTS}
@@ -150,8 +150,8 @@ def test_any_order_of_changes(metadata: ContainerMetadata, tmp_path: Path, seed:
     }
 
 
-def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: ContainerMetadata, tmp_path: Path) -> None:
-    """Half of a row goes: the other half is read to be written again, and must not get a checksum that fits."""
+def test_rewriting_part_of_a_damaged_row_does_not_hide_the_damage(metadata: ContainerMetadata, tmp_path: Path) -> None:
+    """When half of a row is removed, the other half is rewritten, and must not get a valid checksum."""
     put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(0, 100, 10)})
     metadata.close()
     with lmdb.open(str(tmp_path / "state"), max_dbs=len(TABLES)) as env, env.begin(write=True) as txn:
@@ -171,27 +171,27 @@ def records_of_open(metadata: ContainerMetadata) -> dict[bytes, bytes]:
         return {bytes(key): bytes(value) for key, value in txn.cursor()}
 
 
-def test_what_lies_behind_a_gap_is_found(metadata: ContainerMetadata) -> None:
+def test_extents_after_a_gap_are_read(metadata: ContainerMetadata) -> None:
     put(metadata, 1, {100: in_chunk(100, 10), 110: in_chunk(110, 10), 120: in_log(120, 10, 5), 130: in_log(130, 10, 5)})
     put(metadata, 1, {50: in_chunk(50, 10), 60: None, 100: None, 120: None})
     check(metadata, {1: {50: in_chunk(50, 10), 110: in_chunk(110, 10), 130: in_log(130, 10, 5)}})
 
 
-def test_only_rows_that_may_have_what_changed_are_read(
+def test_commit_reads_only_rows_with_changed_extents(
     metadata: ContainerMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are: the oldest are replaced while the newest are added, and those between are left alone."""
+    """Of many rows, the oldest are replaced and new ones added without reading those between."""
     chunks = {offset: in_chunk(offset, 10) for offset in range(0, 10_000, 10)}
     put(metadata, 1, dict(chunks))
     put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(10_000, 10_500, 10)})
     asked = []
-    around = StateCommit.around
+    neighbours = StateCommit.neighbours
 
     def counted(commit: StateCommit, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
         asked.append(key)
-        return around(commit, table, key)
+        return neighbours(commit, table, key)
 
-    monkeypatch.setattr(StateCommit, "around", counted)
+    monkeypatch.setattr(StateCommit, "neighbours", counted)
     put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_500, 10_700, 10)})
     assert len(asked) == 1
     asked.clear()

@@ -1,4 +1,4 @@
-"""What a store counts, told as samples: each figure says what was really done, and stages add up."""
+"""A store's metrics: each value matches the actual work, and the stages add up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figures = dict[tuple[str, ...], float | Distribution]
 
 
 class Clock(Runtime):
-    """Goes on by a millisecond when it is looked at, and else when a test says so."""
+    """A clock that advances by a millisecond at each reading, and on request."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -36,12 +36,12 @@ class Clock(Runtime):
         return self.now_s
 
 
-def told(store: SegmentStore) -> Figures:
-    """By name and labels' values."""
+def sampled(store: SegmentStore) -> Figures:
+    """Return the samples by name and labels' values."""
     found: Figures = {}
     for sample in samples(store, REAL):
         key = (sample.meaning.name, *sample.labels)
-        assert key not in found, "no sample comes twice"
+        assert key not in found, "no duplicate sample"
         value = sample.value() if callable(sample.value) else sample.value
         assert value is not None
         found[key] = value
@@ -50,7 +50,7 @@ def told(store: SegmentStore) -> Figures:
 
 async def until(store: SegmentStore, is_so: Callable[[Figures], bool]) -> Figures:
     ends = asyncio.get_running_loop().time() + 60
-    while not is_so(found := told(store)):
+    while not is_so(found := sampled(store)):
         assert asyncio.get_running_loop().time() < ends
         await asyncio.sleep(0.01)
     return found
@@ -85,11 +85,11 @@ async def test_appends_by_stage(tmp_path: Path) -> None:
     async with open_segment(tmp_path, S, runtime=Clock()) as (store, peer):
         for count in range(1, 5):
             await peer.append([b"a" * 10, b"b" * 10], 2 * count)
-        found = told(store)
+        found = sampled(store)
         assert found["nadi_store_appends",] == 4
         assert found["nadi_store_append_events",] == 8
         assert found["nadi_store_append_bytes",] == 8 * 18
-        assert found["nadi_store_frames",] == 5, "a table has its own, and each append"
+        assert found["nadi_store_frames",] == 5, "one for the table, one for each append"
         assert number(found, "nadi_store_frame_bytes") > 8 * 18
         stages = {
             stage: distribution(found, "nadi_store_append_seconds", stage) for stage in ("queue", "frame", "sync")
@@ -106,12 +106,12 @@ async def test_refused_appends_count_apart(tmp_path: Path) -> None:
         await peer.append([b"a"], 1)
         await peer.ask(wire.SealSegment(7, S, ""))
         await peer.append([b"b"], 2)
-        found = told(store)
+        found = sampled(store)
         assert (found["nadi_store_appends",], found["nadi_store_appends_refused",]) == (1, 1)
         assert sum(distribution(found, "nadi_store_append_seconds", "whole").counts) == 1
 
 
-async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
+async def test_wait_for_the_queue_is_measured(tmp_path: Path) -> None:
     clock = Clock()
     async with open_segment(tmp_path, S, runtime=clock) as (store, peer):
         (container,) = store.containers
@@ -123,7 +123,7 @@ async def test_a_wait_for_the_queue_is_told_as_such(tmp_path: Path) -> None:
         container.queue.is_held = False
         container._wake.set()
         await peer.receive()
-        found = told(store)
+        found = sampled(store)
         assert distribution(found, "nadi_store_append_seconds", "queue").total > 0.25
         assert distribution(found, "nadi_store_append_seconds", "whole").total > 0.25
         assert distribution(found, "nadi_store_append_seconds", "sync").total < 0.25
@@ -134,24 +134,24 @@ async def test_reads_by_where_the_bytes_were(tmp_path: Path, monkeypatch: pytest
     async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"a" * 992], 1)
         assert len(await peer.read_all(S)) == 1000
-        found = told(store)
+        found = sampled(store)
         assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 0)
         assert found["nadi_store_read_bytes", "memory"] == 1000
         assert (found["nadi_store_cache_hits",], found["nadi_store_cache_misses",]) == (1, 0)
         monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
         await until(store, lambda found: found["nadi_store_tier2_chunks", "moved"] == 1)
         assert len(await peer.read_all(S)) == 1000
-        found = told(store)
+        found = sampled(store)
         assert (found["nadi_store_reads", "memory"], found["nadi_store_reads", "storage"]) == (1, 1)
         assert found["nadi_store_read_bytes", "storage"] == 1000
         assert number(found, "nadi_store_cache_misses") >= 1
 
 
-async def test_what_is_moved_to_tier_2_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tiering_lag_and_moved_bytes_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 1_000.0)
     async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"a" * 992], 1)
-        first = told(store)
+        first = sampled(store)
         assert first["nadi_store_tier2_lag_bytes", "0"] == 1000
         later = await until(store, lambda found: number(found, "nadi_store_tier2_lag_seconds", "0") > 0.05)
         assert later["nadi_store_tier2_chunks", "moved"] == 0
@@ -164,7 +164,7 @@ async def test_what_is_moved_to_tier_2_and_what_waits(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("error", [UnavailableError("tier 2 is away"), ValueError("a bug of the storage writer")])
-async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_failing_tier_2_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 0.01)
     async with open_store(tmp_path, containers=1) as (store, peer):
 
@@ -180,7 +180,7 @@ async def test_tier_2_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert found["nadi_store_tier2_chunks", "moved"] == 0
 
 
-async def test_a_log_is_full_at_the_bound_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_full_metric_follows_the_configured_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, containers=1, log_max_bytes=1_000_000) as (store, peer):
 
         async def refused(*_: object) -> None:
@@ -189,9 +189,9 @@ async def test_a_log_is_full_at_the_bound_that_it_was_given(tmp_path: Path, monk
         monkeypatch.setattr(store.chunks, "put", refused)
         await peer.create(S)
         await peer.setup(S)
-        assert number(told(store), "nadi_store_log_full", "0") == 0
+        assert number(sampled(store), "nadi_store_log_full", "0") == 0
         await peer.append([bytes(1_000_000)], 1)
-        found = told(store)
+        found = sampled(store)
         assert number(found, "nadi_store_log_max_bytes") == 1_000_000
         assert number(found, "nadi_store_log_bytes", "0") > 1_000_000
         assert number(found, "nadi_store_log_full", "0") == 1
@@ -211,7 +211,7 @@ async def test_checkpoints_and_snapshots(tmp_path: Path, monkeypatch: pytest.Mon
         assert distribution(found, "nadi_store_snapshot_seconds").total > 0
         assert (found["nadi_store_checkpoint_errors",], found["nadi_store_snapshot_errors",]) == (0, 0)
         await asyncio.sleep(0.5)
-        for what in ("checkpoint", "snapshot"):  # nothing to write is as good as written
+        for what in ("checkpoint", "snapshot"):  # nothing to write counts as written
             key = f"nadi_store_{what}_age_seconds"
             await until(store, lambda found, key=key: number(found, key, "0") < 0.4)  # type: ignore[misc]
 
@@ -220,7 +220,7 @@ async def test_checkpoints_and_snapshots(tmp_path: Path, monkeypatch: pytest.Mon
 
         snapshots = store.containers[0].parts.snapshots
         monkeypatch.setattr(snapshots, "_send_delta", refused)
-        monkeypatch.setattr(snapshots, "_send_whole", refused)
+        monkeypatch.setattr(snapshots, "_send_base", refused)
         snapshots.hasten()
         await peer.create(S.replace("stream", "other"))
         failed = await until(store, lambda found: found["nadi_store_snapshot_errors",] != 0)
@@ -231,7 +231,7 @@ async def test_checkpoints_and_snapshots(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_a_container_that_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, containers=2) as (store, _):
-        found = told(store)
+        found = sampled(store)
         assert [found["nadi_store_containers", state] for state in ("starting", "running", "recovering", "failed")] == [
             *(0, 2, 0, 0)
         ]
@@ -254,18 +254,18 @@ async def test_a_container_that_recovers(tmp_path: Path, monkeypatch: pytest.Mon
         assert found["nadi_store_recoveries",] == 1
 
 
-async def test_connections_and_what_is_held_for_them(tmp_path: Path) -> None:
+async def test_connection_memory_is_measured(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as (store, _):
-        found = told(store)
+        found = sampled(store)
         assert found["nadi_peers_max_bytes", "receiving"] == found["nadi_peers_max_bytes", "sending"]
         assert number(found, "nadi_peers_held_bytes", "receiving") > 0, "a connection's buffer"
         store.budget.sending.account().take(5_000)
-        assert told(store)["nadi_peers_held_bytes", "sending"] == 5_000
+        assert sampled(store)["nadi_peers_held_bytes", "sending"] == 5_000
 
 
-async def test_a_first_scrub_that_never_ends_is_overdue_some_day(tmp_path: Path) -> None:
+async def test_scrub_age_grows_while_the_first_scrub_never_ends(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as (store, _):
         assert store.scrub.last is None
-        assert 0 <= number(told(store), "nadi_store_scrub_age_seconds") < 60
-        store.scrub._kept.since_ms -= 30 * 86_400_000
-        assert number(told(store), "nadi_store_scrub_age_seconds") > 21 * 86_400
+        assert 0 <= number(sampled(store), "nadi_store_scrub_age_seconds") < 60
+        store.scrub._record.since_ms -= 30 * 86_400_000
+        assert number(sampled(store), "nadi_store_scrub_age_seconds") > 21 * 86_400

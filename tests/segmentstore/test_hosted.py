@@ -1,4 +1,4 @@
-"""A store that has some of the containers: what it says of the others, and how it gives one up while it is used."""
+"""A store with some of the containers: its replies about the others, and releasing a container during use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE, THERE = (
 )
 ID = 7
 NAMING = ("segment", "target", "source", "parent_segment")
-OF_THE_STORE = {wire.Scrub, wire.GetSegmentLoads}  # whatever it has: the name is that of a permission
+OF_THE_STORE = {wire.Scrub, wire.GetSegmentLoads}  # commands on the store: the name is a permission's
 INNER = {wire.UpdateTableToFreeRoom}  # not over the wire
 
 
@@ -51,7 +51,7 @@ APPENDS = [kind for kind in wire.CODES.values() if {"writer_id", "data"} <= fiel
 
 
 def sample(kind: type[wire.Command], segment: str) -> Any:
-    """A command of that kind on the segment."""
+    """Return a command of that kind on the segment."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         plain = typing.get_args(field.type)[0]
@@ -87,7 +87,7 @@ def append_of(number: int, writer: bytes = WRITER) -> wire.AppendBlockEnd:
     return wire.AppendBlockEnd(writer, len(data), data, 1, number, 100 + number)
 
 
-# --- every door ---------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------
 
 
 def test_the_commands_that_name_a_segment_are_known() -> None:
@@ -95,17 +95,17 @@ def test_the_commands_that_name_a_segment_are_known() -> None:
     assert {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd} == set(APPENDS)
 
 
-async def test_every_request_is_answered_that_another_store_has_the_segment(tmp_path: Path) -> None:
+async def test_requests_for_another_stores_segment_get_not_owner(tmp_path: Path) -> None:
     async with two_stores(tmp_path) as stores:
         await stores.one.give_up(1)
         peer = await connect(stores.one.address)
         for kind in REQUESTS:
             command = sample(kind, THERE)
-            told = wire.WrongHost(ID, THERE, OWNER)
-            assert await stores.one.exchange(command) == told, kind
+            reply = wire.WrongHost(ID, THERE, OWNER)
+            assert await stores.one.exchange(command) == reply, kind
             if kind not in INNER:
-                assert await peer.ask(command) == told, kind
-        for kind in (kind for kind in REQUESTS if kind not in INNER):  # and only of that segment
+                assert await peer.ask(command) == reply, kind
+        for kind in (kind for kind in REQUESTS if kind not in INNER):  # only for that segment
             reply = await peer.ask(sample(kind, HERE))
             assert not isinstance(reply, wire.WrongHost), kind
             if kind is wire.ReadSegment:
@@ -122,24 +122,24 @@ async def test_appends_of_a_writer_that_was_set_up_before_are_refused(kind: type
         await setup_id(peer, THERE)
         await stores.one.exchange(wire.SetupAppend(ID, WRITER, THERE, ""))
         await stores.one.give_up(1)
-        assert is_told(await peer.receive()), "the writer is told before it sends anything"
+        assert is_told(await peer.receive()), "the writer is notified before it sends anything"
         command = sample(kind, THERE)
         if kind is wire.AppendBlockEnd:
             peer.send(wire.AppendBlock(WRITER, b"data"), msgspec.structs.replace(command, size_of_whole_events=4))
             assert is_told(await peer.receive())
         else:
             assert is_told(await peer.ask(command))
-        assert is_told(await peer.ask(command)), "each of them is answered"
-        assert is_told(await peer.ask(wire.SetupAppend(ID, WRITER, THERE, ""))), "and the connection goes on"
+        assert is_told(await peer.ask(command)), "each append is answered"
+        assert is_told(await peer.ask(wire.SetupAppend(ID, WRITER, THERE, ""))), "and the connection stays open"
         if kind is wire.ConditionalAppend:
-            assert is_told(await stores.one.exchange(command)), "at the inner door too"
+            assert is_told(await stores.one.exchange(command)), "in the process too"
 
 
-# --- giving up while it is used -----------------------------------------------------------------------
+# --- releasing during use -----------------------------------------------------------------------
 
 
 class Held:
-    """The container's next frame is in the log only after `go_on`."""
+    """Delays the container's next frame until `go_on`."""
 
     def __init__(self, container: Container, patch: pytest.MonkeyPatch) -> None:
         self.came, self.go_on = asyncio.Event(), asyncio.Event()
@@ -153,7 +153,7 @@ class Held:
         patch.setattr(container.log, "append", held)
 
 
-async def test_what_is_being_written_is_acknowledged_and_all_else_answered_at_once(
+async def test_release_acknowledges_the_frame_in_flight_and_refuses_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_stores(tmp_path) as stores:
@@ -193,11 +193,11 @@ async def test_what_is_being_written_is_acknowledged_and_all_else_answered_at_on
         there = await connect(stores.two.address)
         assert await there.read_all(THERE) == frame_events([b"event 1", b"event 2"])
         assert await there.setup(THERE) == 2, "the new owner knows the writer's number"
-        assert isinstance(await other.append([b"here"], 1, bytes(16)), wire.DataAppended), "others write on"
+        assert isinstance(await other.append([b"here"], 1, bytes(16)), wire.DataAppended), "other writers continue"
 
 
-async def test_reads_are_answered_by_the_thousand(tmp_path: Path) -> None:
-    """More than are woken in one turn of the loop: the container is gone before the last one is."""
+async def test_release_answers_thousands_of_waiting_reads(tmp_path: Path) -> None:
+    """More reads than are woken in one turn of the loop: the container is released before the last one."""
     async with two_stores(tmp_path) as stores:
         peer = await connect(stores.one.address)
         await peer.create(THERE)
@@ -210,17 +210,17 @@ async def test_reads_are_answered_by_the_thousand(tmp_path: Path) -> None:
         assert all(map(is_told, answers))
 
 
-async def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
+async def test_many_writers_of_one_connection_are_notified_over_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the connection goes on: each append of each of them is answered."""
+    """The connection stays open: each append of each writer is answered."""
     writers = [number.to_bytes(16, "big") for number in range(1_500)]
     turn = 0
-    told: Counter[int] = Counter()
+    notified: Counter[int] = Counter()
     fail = Replies.fail
 
     def counted(self: Replies, *arguments: Any) -> None:
-        told[turn] += 1
+        notified[turn] += 1
         fail(self, *arguments)
 
     async def turns() -> None:
@@ -239,13 +239,13 @@ async def test_many_writers_of_one_connection_are_told_a_few_in_a_turn(
         await stores.one.give_up(1)
         counting.cancel()
         assert all([is_told(await peer.receive()) for _ in writers])
-        assert sum(told.values()) == len(writers)
-        assert max(told.values()) <= 200
+        assert sum(notified.values()) == len(writers)
+        assert max(notified.values()) <= 200
         assert is_told(await peer.ask(append_of(1, writers[0])))
 
 
-async def test_a_connection_keeps_nothing_of_a_container_that_was_given_up(tmp_path: Path) -> None:
-    """It may last for months, and its writer may never come back."""
+async def test_connection_does_not_keep_a_released_container_alive(tmp_path: Path) -> None:
+    """The connection may last for months without its writer returning."""
     async with two_stores(tmp_path) as stores:
         peer = await connect(stores.one.address)
         await peer.create(THERE)
@@ -254,14 +254,14 @@ async def test_a_connection_keeps_nothing_of_a_container_that_was_given_up(tmp_p
         await stores.one.give_up(1)
         assert is_told(await peer.receive())
         deadline = time.monotonic() + 60
-        while container() is not None and time.monotonic() < deadline:  # what it had begun may still be ending
+        while container() is not None and time.monotonic() < deadline:  # its last tasks may still be ending
             gc.collect()
             await asyncio.sleep(0.01)
         assert container() is None
         assert is_told(await peer.append([b"late"], 1))
 
 
-async def test_a_container_comes_back(tmp_path: Path) -> None:
+async def test_released_container_can_be_acquired_again(tmp_path: Path) -> None:
     async with two_stores(tmp_path) as stores:
         one, two = stores.one, stores.two
         await one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
@@ -272,13 +272,13 @@ async def test_a_container_comes_back(tmp_path: Path) -> None:
             assert (await peer.append([b"%d" % number], number)).event_number == number
             assert await peer.read_all(THERE) == frame_events([b"%d" % n for n in range(1, number + 1)])
             assert [container.number for container in target.containers] == ([0, 1] if target is one else [1])
-            assert target.scrub.started, "what it has is read every week"
+            assert target.scrub.started, "its data is scrubbed every week"
             assert not target.scrub.ended
             assert is_told(await origin.exchange(wire.GetStreamSegmentInfo(ID, THERE, "")))
 
 
-async def test_an_append_that_failed_is_not_told_as_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be stored, so its writer must ask: the connection ends."""
+async def test_failed_append_is_not_reported_as_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be stored, so its writer must check: the connection is closed."""
     async with two_stores(tmp_path) as stores:
         one = stores.one
         peer = await connect(one.address)
@@ -307,10 +307,10 @@ async def test_an_append_that_failed_is_not_told_as_refused(tmp_path: Path, monk
         assert (await (await connect(stores.two.address)).setup(THERE)) == NO_VERSION
 
 
-async def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_up(
+async def test_released_container_is_not_reopened_by_its_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That would stop the store that has it by then."""
+    """Reopening would stop the store that has acquired it."""
     async with two_stores(tmp_path) as stores:
         await stores.one.exchange(wire.CreateSegment(ID, THERE, 0, 0, ""))
         container = stores.one.container_of(THERE)
@@ -330,7 +330,7 @@ async def test_a_container_that_recovers_is_not_opened_again_once_it_was_given_u
         monkeypatch.setattr(container.parts, "open", lambda: opened.append(1))
         with pytest.raises(UnavailableError):
             await stores.one.exchange(wire.SealSegment(ID, THERE, ""))
-        await waits.wait()  # before it opens its parts again
+        await waits.wait()  # before it reopens its storage
         moving = asyncio.create_task(stores.move(1, stores.one, stores.two))
         await until_async(lambda: container.phase is not ContainerPhase.RUNNING)
         go_on.set()

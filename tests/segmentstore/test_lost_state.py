@@ -39,7 +39,7 @@ def event(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What a killed server leaves that had released the beginning of its log and stored snapshots."""
+    """A killed server's folder, with the start of its log released, and snapshots."""
     folder = tmp_path_factory.mktemp("lost") / "base"
     server = nadi.embedded(folder, containers=2, environment={"NADI_LIMITS": LIMITS})
     try:
@@ -104,7 +104,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def spoil(folder: Path, name: str) -> None:
-    """An object of tier 2."""
+    """Damage an object of tier 2."""
     path = folder / "tier2" / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
 
@@ -119,20 +119,20 @@ def manifest_of(folder: Path) -> SnapshotManifest:
 
 
 def test_the_restored_state_is_that_of_the_server_that_was_killed(folder: Path) -> None:
-    """What checkpoints had written to a state that outlived its process, and the log since, is the same."""
+    """The result equals the state that checkpoints had written to a surviving state file, plus the log since."""
     left = recovered(copy_of(folder, "left"), from_state=True)
     assert list(map(apart, recovered(folder))) == list(map(apart, left))
 
 
 @pytest.mark.parametrize("what", ["gone", "garbage"])
-def test_what_is_there_of_a_state_is_not_used(folder: Path, what: str) -> None:
+def test_leftover_state_is_not_used(folder: Path, what: str) -> None:
     for container in folder.glob("container-*"):
         if what == "gone":
             shutil.rmtree(container / "state")
         else:
             (container / "state/data.mdb").write_bytes(bytes(range(256)) * 4096)
     assert {event(number) for number in range(EVENTS)} <= events_of(folder)
-    assert not list(folder.glob("container-*/state")), "nothing of it is left by a clean stop"
+    assert not list(folder.glob("container-*/state")), "a clean stop deletes the state"
 
 
 def test_a_container_that_was_never_used_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_container_that_was_never_used_is_opened_again(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("what", ["base", "delta", "the record"])
 @pytest.mark.parametrize("which", ["", "-copy"])
 @pytest.mark.parametrize("how", ["damaged", "gone"])
-def test_one_of_two_copies_is_enough(folder: Path, what: str, which: str, how: str) -> None:
+def test_state_restores_from_one_of_two_copies(folder: Path, what: str, which: str, how: str) -> None:
     whole = list(map(apart, recovered(folder)))
     manifest = manifest_of(folder)
     assert manifest.deltas
@@ -160,7 +160,7 @@ def test_one_of_two_copies_is_enough(folder: Path, what: str, which: str, how: s
 
 
 @pytest.mark.parametrize("what", ["the snapshots", "a base", "a delta", "the record", "no record", "the log"])
-def test_what_can_not_be_restored_is_refused_and_left_alone(folder: Path, what: str) -> None:
+def test_unrestorable_container_is_refused_unchanged(folder: Path, what: str) -> None:
     manifest = manifest_of(folder)
     match what:
         case "the snapshots":
@@ -189,44 +189,44 @@ def test_what_can_not_be_restored_is_refused_and_left_alone(folder: Path, what: 
 
 
 def is_changed_by_a_start(path: Path) -> bool:
-    """The log's owner is the newest start, and the state nobody's."""
+    """Starts change the log's epoch file, and the state."""
     return path.parent.name in ("state", "log") and path.name in ("data.mdb", "lock.mdb", "epoch", "reserve")
 
 
-def test_without_record_and_log_chunks_are_not_taken_for_nothing(folder: Path) -> None:
+def test_start_without_record_and_log_is_refused_if_chunks_exist(folder: Path) -> None:
     for name in ("0", "0-copy"):
         (folder / f"tier2/containers/{name}").unlink()
     shutil.rmtree(folder / "container-0/log")
-    with pytest.raises(DamagedStateError, match="tier 2 has data of it"):
+    with pytest.raises(DamagedStateError):
         start(folder)
 
 
-def test_without_records_a_repair_begins_nothing_anew(folder: Path) -> None:
+def test_repair_without_records_does_not_create_an_empty_store(folder: Path) -> None:
     """Its snapshot would be empty, and the next start would delete all chunks."""
     for name in ("0", "0-copy"):
         (folder / f"tier2/containers/{name}").unlink()
     before = contents(folder)
     (report,) = [report for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
     assert report.is_refused
-    assert "its record in tier 2 is lost" in report.lost[0]
+    assert "record" in report.lost[0]
     assert contents(folder) == before
 
 
-def test_records_that_change_places_are_no_records(folder: Path) -> None:
+def test_swapped_records_are_refused(folder: Path) -> None:
     for which in ("", "-copy"):
         first, second = (folder / f"tier2/containers/{number}{which}" for number in range(2))
         content = first.read_bytes()
         first.write_bytes(second.read_bytes())
         second.write_bytes(content)
-    with pytest.raises(DamagedStateError, match="another container's"):
+    with pytest.raises(DamagedStateError, match="containers/"):
         start(folder)
 
 
-# --- damaged while it is open ------------------------------------------------------------------------
+# --- damaged while open ------------------------------------------------------------------------
 
 
-async def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path) -> None:
-    """It recovers by itself, with a state that is restored; who asked meanwhile is told to ask again."""
+async def test_running_container_recovers_from_damaged_state(tmp_path: Path, folder: Path) -> None:
+    """It recovers with a restored state; requests in the meantime get a retryable error."""
     chunks = ChunkStore.in_folder(folder / "tier2")
     container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
     await container.start()
@@ -242,24 +242,24 @@ async def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder:
     await container.stop()
 
 
-def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
+def test_value_of_another_key_counts_as_damaged(tmp_path: Path) -> None:
     metadata = ContainerMetadata(tmp_path, 3)
     metadata.commit([state_change(metadata.state()), ("names", b"a", bytes(8)), ("names", b"b", bytes(8))])
-    told: list[DamagedStateError] = []
+    reported: list[DamagedStateError] = []
     metadata.close()
     assert verify(tmp_path / STATE_FILE, 3)["names"] == 2
     metadata = ContainerMetadata(tmp_path, 3)
-    metadata.on_damage = told.append
+    metadata.on_damage = reported.append
     with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
         txn.put(b"b", bytes(txn.get(b"a") or b""))
     assert metadata.segment_id("a") == 0
-    with pytest.raises(DamagedStateError, match="table names"):
+    with pytest.raises(DamagedStateError, match="names"):
         metadata.segment_id("b")
-    assert len(told) == 1
+    assert len(reported) == 1
     metadata.close()
-    with pytest.raises(DamagedStateError, match="table names"):
+    with pytest.raises(DamagedStateError, match="names"):
         verify(tmp_path / STATE_FILE, 3)
-    with pytest.raises(DamagedStateError, match="table state"):
+    with pytest.raises(DamagedStateError, match="state"):
         verify(tmp_path / STATE_FILE, 2)
 
 
@@ -297,9 +297,7 @@ async def create(container: Container, count: int, prefix: str) -> None:
         await container.call(lambda frame, s=segment, n=name: frame.emit(Create(s, n, 0, 5)))  # type: ignore[misc]
 
 
-def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_is_retained_while_tier_2_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put, away = ChunkStore.put, [False]
 
     async def sometimes(self: ChunkStore, name: str, parts: list[bytes]) -> None:
@@ -334,14 +332,14 @@ def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
     assert len(found["names"]) == 40
 
 
-def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_follow_a_base_and_old_objects_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(deltas=4))
     seen: set[tuple[tuple[SnapshotPart, ...], int]] = set()
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        for number in range(200):  # on a busy machine a round may make several snapshots
+        for number in range(200):  # on a busy machine a round may take several snapshots
             if len({base for base, _ in seen}) >= 2 and {count for _, count in seen} >= {0, 1, 4}:
                 break
             await create(container, 5, f"round-{number}")
@@ -374,7 +372,7 @@ def test_a_clean_stop_leaves_a_snapshot_of_its_end(tmp_path: Path, monkeypatch: 
     assert len(snapshot_records(tmp_path)["names"]) == 10
 
 
-def test_a_damaged_state_takes_no_good_snapshots_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_state_does_not_replace_an_intact_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 20, "a")
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
@@ -382,7 +380,7 @@ def test_a_damaged_state_takes_no_good_snapshots_place(tmp_path: Path, monkeypat
         await until_async(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
             txn.put(b"a-3", b"not at all")
-        container.parts.snapshots._whole_due = True
+        container.parts.snapshots._base_due = True
         await until_async(lambda: container.metadata is not metadata and container.failure is None)
         assert container.state.find("a-3") is not None
         kept = (await record_of(chunks)).snapshot

@@ -1,4 +1,4 @@
-"""What stays in memory when much comes and goes: nothing of what ended, and of the rest no more than its limit."""
+"""Memory over many comings and goings: ended things leave nothing, and the others stay within their limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import uvloop
 from nadi import limits
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
-from nadi.segmentstore.container.cache import BlockCache, place_in_log
+from nadi.segmentstore.container.cache import BlockCache, location_in_log
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.server.appends import WriterAppend
 from nadi.segmentstore.server.connection import Connection
@@ -32,8 +32,8 @@ def writer_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-async def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> None:
-    """Its session keeps the error, to answer what comes after; the frames of the stack in it held whole frames."""
+async def test_refused_append_does_not_keep_its_frame_alive(tmp_path: Path) -> None:
+    """Its session keeps the error for later appends; its traceback kept entire frames alive."""
     others = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | WriterAppend)]  # of earlier tests
 
     async with open_store(tmp_path, 1) as (store, peer):
@@ -51,11 +51,11 @@ async def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> No
             assert isinstance(await peer.receive(), wire.SegmentIsSealed)
         gc.collect()
         kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | WriterAppend)]
-        assert len(kept) - len(others) <= 2, "of the frame that was written last"
+        assert len(kept) - len(others) <= 2, "of the last frame"
 
 
 async def begin_and_end(peer: Peer, number: int) -> None:
-    """A writer on a segment of its own that is gone afterwards, as those of transactions."""
+    """Write to a segment and delete it, as transactions do."""
     segment = f"scope/stream/0.#epoch.0#transaction.{number:032x}"
     await peer.create(segment)
     await peer.setup(segment, writer_id(number))
@@ -67,9 +67,7 @@ def sessions_of(connections: Iterable[Connection]) -> int:
     return max(len(connection.writers.sessions) for connection in connections)
 
 
-async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_limits_sessions_of_deleted_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "APPEND_SESSIONS_KEPT", 10)
     monkeypatch.setattr(limits, "APPEND_SESSION_GONE_S", 0.0)
 
@@ -81,7 +79,7 @@ async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
             await begin_and_end(peer, number)
             await peer.append([b"event"], number, writer_id(1 + number % 2))
         assert sessions_of(store._connections) <= 20
-        for number in range(1, 6):  # those that live are there, used or not
+        for number in range(1, 6):  # live ones stay, used or not
             reply = await peer.append([b"event"], 1000, writer_id(number))
             assert isinstance(reply, wire.DataAppended)
 
@@ -101,7 +99,7 @@ async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
         assert sessions_of(store._connections) <= 6
         data = frame_events([b"two"])
         peer.send(wire.AppendBlockEnd(writer_id(1), len(data), data, 1, 2, 3))
-        assert await peer.closed(), "as any append without a session; every client connects again"
+        assert await peer.closed(), "as for any append without a session; every client reconnects"
         peer = await connect(store.address)
         assert await peer.setup(S, writer_id(1)) == 1
         await peer.append([b"two"], 2, writer_id(1))
@@ -109,10 +107,10 @@ async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
         peer.close()
 
 
-async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
+async def test_reply_memory_is_released_if_its_fetch_never_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read is answered in the turn of the loop in which its connection ends."""
+    """A read is answered in the turn of the loop in which its connection is closed."""
     async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([bytes(1000)], 1)
         monkeypatch.setattr(store._reader, "_in_memory", lambda *_: None)
@@ -123,7 +121,7 @@ async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
         await until_async(lambda: not store._connections and store.budget.sending.held_bytes == 0)
 
 
-def test_the_cache_counts_what_small_blocks_take_besides() -> None:
+def test_cache_counts_the_overhead_of_small_blocks() -> None:
     cache = BlockCache(1_000_000)
     for number in range(50_000):
         cache.put((0, number, 0), b"small")
@@ -134,21 +132,21 @@ def test_the_cache_counts_what_small_blocks_take_besides() -> None:
     assert cache.size_bytes == 0
 
 
-# --- the parts of a frame are put into the block cache in one go, as if one by one --------------------
+# --- the parts of a frame are cached in one call, as if one by one ----------------------------------------
 
 
-def test_the_parts_of_a_frame_are_there_and_count_as_if_put_one_by_one() -> None:
+def test_put_frame_equals_single_puts() -> None:
     ref, parts = FrameRef(7, None, 0.0), [bytes([number]) * 100 for number in range(20)]
     extents = [Extent(0, 100, ref, 50 + 100 * number) for number in range(20)]
     together, single = BlockCache(4_000), BlockCache(4_000)
     together.put_frame(3, 7, extents, parts, bytes(range(20 * CHECKSUM_BYTES)))
     assert extents[1].checksums == bytes(range(CHECKSUM_BYTES, 2 * CHECKSUM_BYTES))
     for extent, part in zip(extents, parts, strict=True):
-        single.put(place_in_log(3, extent), part)
+        single.put(location_in_log(3, extent), part)
     assert 0 < together.size_bytes == single.size_bytes <= 4_000
-    found = [together.get(place_in_log(3, extent)) for extent in extents]
-    assert found == [single.get(place_in_log(3, extent)) for extent in extents]
-    assert found[0] is None, "the oldest made room"
+    found = [together.get(location_in_log(3, extent)) for extent in extents]
+    assert found == [single.get(location_in_log(3, extent)) for extent in extents]
+    assert found[0] is None, "the oldest was evicted"
     assert found[-1] == parts[-1]
     together.drop(3, extents[-1:])
     single.drop(3, extents[-1:])
@@ -157,7 +155,7 @@ def test_the_parts_of_a_frame_are_there_and_count_as_if_put_one_by_one() -> None
     assert (len(together), together.size_bytes) == (0, 0)
 
 
-def test_history_pushes_out_nothing_of_the_log_but_the_log_leaves_it_room() -> None:
+def test_historical_reads_evict_no_log_blocks_within_their_share() -> None:
     cache = BlockCache(100_000)
     extents = [Extent(0, 680, FrameRef(number, None, 0.0), 0) for number in range(200)]
     for number, extent in enumerate(extents[:60]):
@@ -165,18 +163,18 @@ def test_history_pushes_out_nothing_of_the_log_but_the_log_leaves_it_room() -> N
     for number in range(1_000):
         cache.put(("chunk", number, 0), bytes(680))
         assert cache.size_bytes <= 100_000
-    assert all(cache.peek(place_in_log(0, extent)) for extent in extents[:60])
+    assert all(cache.peek(location_in_log(0, extent)) for extent in extents[:60])
     assert sum(cache.peek(("chunk", number, 0)) is not None for number in range(1_000)) == 40
     for number, extent in enumerate(extents[60:], 60):
         cache.put_frame(0, number, [extent], [bytes(680)], bytes(CHECKSUM_BYTES))
         cache.put(("chunk", number, 0), bytes(680))
-    assert sum(cache.peek(place_in_log(0, extent)) is not None for extent in extents) == 75
-    assert cache.peek(place_in_log(0, extents[-1])) is not None, "the newest stays"
+    assert sum(cache.peek(location_in_log(0, extent)) is not None for extent in extents) == 75
+    assert cache.peek(location_in_log(0, extents[-1])) is not None, "the newest stays"
     assert len(cache) == 100
     assert cache.evictions == 200 + 1_000 + 140 - 100
 
 
-# --- what waits at segments' tails is nothing for the collector of garbage to walk, and is gone wit ---
+# --- waiting reads aren't tracked by the garbage collector, and end with their connection ----------------
 
 
 pytestmark = pytest.mark.uvloop
@@ -184,7 +182,7 @@ pytestmark = pytest.mark.uvloop
 CROWD = 5
 
 
-async def test_waits_are_not_walked_by_the_collector(tmp_path: Path) -> None:
+async def test_waits_are_not_tracked_by_the_garbage_collector(tmp_path: Path) -> None:
     async with open_store(tmp_path) as (store, peer):
         await peer.create(S)
         crowd = [await connect(store.address) for _ in range(CROWD)]
@@ -195,15 +193,15 @@ async def test_waits_are_not_walked_by_the_collector(tmp_path: Path) -> None:
         for reader in crowd:
             reader.send(*(wire.ReadSegment(S, 0, 1000, "", number) for number in range(CONNECTION_READS_WAITING)))
         await until_async(lambda: len(record.waiters) >= CROWD * CONNECTION_READS_WAITING)
-        assert len(gc.get_objects()) - before < CROWD * CONNECTION_READS_WAITING // 3  # something else may run here
+        assert len(gc.get_objects()) - before < CROWD * CONNECTION_READS_WAITING // 3  # other code may run here
         for reader in crowd:
             reader.close()
 
 
-def test_waits_that_nobody_ended_are_garbage_with_their_connection_and_store(
+def test_pending_waits_are_freed_with_their_connection_and_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a loop is given up: what is not walked must keep nothing alive."""
+    """As when a loop is abandoned: untracked objects must keep nothing alive."""
     monkeypatch.setattr(Reads, "close", lambda self: None)
     seen = list[weakref.ref[object]]()
     others = weakref.WeakSet(each for each in gc.get_objects() if isinstance(each, Reads))

@@ -1,4 +1,4 @@
-"""Segment records leave memory and come back: nobody can tell, and nothing that is needed ever leaves."""
+"""Segment records are evicted and reloaded without visible effects, and needed ones are never evicted."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = ContainerMetadata.commit
 
     def slow_commit(self: ContainerMetadata, *arguments: Any) -> None:
-        time.sleep(0.005)  # so that much happens while a checkpoint is under way
+        time.sleep(0.005)  # so that much happens during a checkpoint
         commit(self, *arguments)
 
     monkeypatch.setattr(ContainerMetadata, "commit", slow_commit)
 
 
 class Story:
-    """Random commands, the same for the same seed; `replies` are what a client can tell."""
+    """Random commands, determined by the seed; `replies` are all that a client sees."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.replies: list[object] = []
-        self.fewest = 1000  # records in memory, of those that the store had at that moment
+        self.fewest = 1000  # the fewest records in memory, of those in the store
         self._writers = 0
         self._wall_ms = 1_000_000
 
@@ -142,7 +142,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_few_records_in_memory_answer_as_many_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_evicting_records_does_not_change_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     few, many = Story(seed), Story(seed)
     with monkeypatch.context() as tight:
         tight.setattr(machine, "RECORDS_IN_MEMORY", 1)

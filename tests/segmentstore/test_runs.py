@@ -1,4 +1,4 @@
-"""Large runs of bytes beside the log: read from wherever they are, written once, and as safe as what is in the log."""
+"""Large runs in separate files: readable from everywhere, written once, and as safe as data in the log."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ LARGE = 300_000
 
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every read goes to the disk; the storage writer moves what a test tells it to move."""
+    """Read from disk always; the storage writer moves data only on request."""
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
     monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
 class Writer:
-    """Appends events of chance to one segment, and knows what it must have."""
+    """Appends random events to one segment, and knows its expected contents."""
 
     def __init__(self, peer: Peer, segment: str, seed: int = 0) -> None:
         self.peer, self.segment = peer, segment
@@ -76,7 +76,7 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted((folder / "container-0" / "log" / "runs").glob("run-*"))
 
 
-def beside(store: SegmentStore, segment: str = S) -> list[Extent]:
+def blobs(store: SegmentStore, segment: str = S) -> list[Extent]:
     return [extent for extent in record_of(store, segment).extents if extent.run]
 
 
@@ -88,13 +88,13 @@ async def made_ready(store: SegmentStore) -> None:
 
 
 async def warm(writer: Writer, store: SegmentStore) -> None:
-    """The first large run finds no file ready, and has one made."""
+    """Append a large run, which finds no file ready, and causes one to be created."""
     await writer.append(LARGE)
     await made_ready(store)
 
 
 async def checkpointed(store: SegmentStore) -> None:
-    """Wait until state and snapshot have everything, and the log was released up to there."""
+    """Wait until state and snapshot are current, and the log is released accordingly."""
     container = store.containers[0]
     await container.call(lambda frame: None)
     for _ in range(6_000):
@@ -114,10 +114,10 @@ async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_pa
         await warm(writer, store)
         for size in (LARGE, 100, 2 * LARGE, 70_000, 5, LARGE):
             await writer.append(size)
-        (file,) = {extent.run for extent in beside(store)}
+        (file,) = {extent.run for extent in blobs(store)}
         path = tmp_path / "container-0" / "log" / "runs" / run_name(file)
         inode = path.stat().st_ino
-        assert len(beside(store)) == 3
+        assert len(blobs(store)) == 3
         await assert_read(store, S, writer.data)
         await move(store)
         chunks = [extent.chunk for extent in record_of(store, S).extents]
@@ -129,16 +129,16 @@ async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_pa
         description = await store.chunks.description(chunks[1], record_of(store, S).extents[1].length)
         assert description is not None
         assert description.offset == LARGE + 8
-        assert path.exists(), "a start may still replay what mentions it"
+        assert path.exists(), "a start may still replay frames that refer to it"
         await checkpointed(store)
         await until_async(lambda: not path.exists())
         await assert_read(store, S, writer.data)
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
-async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Appends of all sizes to segments and transactions, merges, truncations, moves to tier 2, checkpoints, restarts,
-    kills: what is read is what was appended."""
+async def test_random_operations_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Appends of all sizes to segments and transactions, merges, truncations, tiering, checkpoints, restarts and kills:
+    reads return the appended bytes."""
     chance = random.Random(seed)
     monkeypatch.setattr(limits, "RUN_FILE_BYTES", chance.choice((400_000, 1 << 20, 32 << 20)) // 4096 * 4096)
     monkeypatch.setattr(limits, "RUN_FILES_OPEN", chance.choice((1, 2, 16)))
@@ -172,7 +172,7 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
                         await peer.ask(wire.MergeSegments(1, S, transaction.segment, ""))
                         states[S].data += transaction.data
                     case "move":
-                        used += len(beside(store, S) + beside(store, T))
+                        used += len(blobs(store, S) + blobs(store, T))
                         for _ in range(chance.randrange(1, 4)):
                             await store.storage_writers[0].flush_once(everything=True)
                     case "cut" if chance.random() < 0.3:
@@ -196,29 +196,29 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
             else:
                 folder_next = folder
         folder = folder_next
-    assert used, "nothing went beside the log"
+    assert used, "no separate file was used"
     async with open_store(folder, 1) as (store, _):
         await move(store)
         await checkpointed(store)
         for segment in (S, T):
             await assert_read(store, segment, states[segment].data)
         await until_async(lambda: not store.containers[0].state.runs.bytes_of)
-        await until_async(lambda: not runs_in(folder))  # all of them were released
+        await until_async(lambda: not runs_in(folder))  # all files were released
     reports = await inspect_folder(folder)
     assert not any(report.lost or report.is_refused for report in reports), [report.lost for report in reports]
 
 
 @pytest.mark.parametrize("what", ["flipped", "short", "missing", "a folder", "a pipe"])
-async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path, what: str) -> None:
+async def test_damage_in_separate_files_is_reported(tmp_path: Path, what: str) -> None:
     async with open_store(tmp_path / "a", 1) as (store, peer):
         writer = await Writer(peer, S).begin()
         await warm(writer, store)
         for _ in range(3):
             await writer.append(LARGE)
         await writer.append(10)
-        # what is left over in the log begins within the event
+        # the remainder in the log begins within the event
         size = LARGE + 8
-        places = [(extent.run, extent.position, extent.offset, extent.offset + size) for extent in beside(store)]
+        places = [(extent.run, extent.position, extent.offset, extent.offset + size) for extent in blobs(store)]
         as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
     run, position, begin, end = places[1]
     path = tmp_path / "b" / "container-0" / "log" / "runs" / run_name(run)
@@ -236,8 +236,8 @@ async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path
             os.mkfifo(path)
         gaps = [(begin, end) for _, _, begin, end in places]
     reports = await inspect_folder(tmp_path / "b")
-    told = "\n".join(line for report in reports for line in report.lost)
-    assert all(f"{begin:,}" in told for begin, _ in gaps)
+    losses = "\n".join(line for report in reports for line in report.lost)
+    assert all(f"{begin:,}" in losses for begin, _ in gaps)
     assert not any(report.is_refused for report in reports)
     async with open_store(tmp_path / "b", 1) as (store, peer):
         await assert_read(store, S, writer.data, *gaps)
@@ -247,12 +247,10 @@ async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path
         assert {damage.offset for damage in store.containers[0].damaged} == {begin for begin, _ in gaps}
         await checkpointed(store)
         await asyncio.sleep(0.1)
-        assert path.exists() == (what != "missing"), "what is damaged can still be put back"
+        assert path.exists() == (what != "missing"), "damaged bytes can still be restored"
 
 
-async def test_what_the_disk_can_not_read_beside_the_log_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_separate_file_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(*_: Any) -> bytes:
         raise OSError(errno.EIO, "input/output error")
 
@@ -260,10 +258,10 @@ async def test_what_the_disk_can_not_read_beside_the_log_is_told(
         writer = await Writer(peer, S).begin()
         await warm(writer, store)
         await writer.append(LARGE)
-        (extent,) = beside(store)
+        (extent,) = blobs(store)
         with monkeypatch.context() as patches:
             patches.setattr(reading, "os", SimpleNamespace(pread=unreadable))
-            with pytest.raises(DamagedDataError, match="the disk can't read it"):
+            with pytest.raises(DamagedDataError):
                 await store._reader.read(store.containers[0], S, extent.offset, 100)
         await assert_read(store, S, writer.data)
 
@@ -271,7 +269,7 @@ async def test_what_the_disk_can_not_read_beside_the_log_is_told(
 async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever makes it one is done with it while all files are closed."""
+    """The conversion of a file to a chunk ends after all files were closed."""
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.05)
     async with open_store(tmp_path, 1) as (store, peer):
         container = store.containers[0]
@@ -302,10 +300,8 @@ async def test_a_file_that_becomes_a_chunk_while_the_container_recovers(
         again.close()
 
 
-async def test_files_that_can_not_be_deleted_keep_nobody_from_recovering(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a disk that failed is read only for a while; and none is closed twice: its number may be another's."""
+async def test_undeletable_files_do_not_prevent_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that becomes read-only for a while; no descriptor is closed twice, as its number may be reused."""
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
     async with open_store(tmp_path, 1) as (store, peer):
         container = store.containers[0]
@@ -342,7 +338,7 @@ async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeyp
         for _ in range(3):
             await writer.append(LARGE)
             await asyncio.sleep(0.02)
-        assert not beside(store)
+        assert not blobs(store)
         assert not runs_in(tmp_path)
         await assert_read(store, S, writer.data)
 
@@ -353,11 +349,11 @@ async def test_files_that_take_no_more_hold_little_room_and_memory(tmp_path: Pat
         await warm(writer, store)
         for _ in range(8):
             await writer.append(LARGE)
-            for _ in range(3):  # more than a file carries: the next large run begins another
+            for _ in range(3):  # more than a file carries: the next large run starts another
                 await writer.append(100_000)
             await made_ready(store)
         files = [path.stat() for path in runs_in(tmp_path)]
-        assert len(files) > 6, "each large run should have had a file of its own"
+        assert len(files) > 6, "each large run should have a separate file"
         assert sum(file.st_blocks * 512 for file in files) < 3 * RUN_FILE_BYTES + len(writer.data)
         runs = store.containers[0].runs
         assert runs is not None
@@ -395,7 +391,7 @@ async def test_where_chunks_are_elsewhere_files_are_copied(tmp_path: Path) -> No
         await warm(writer, store)
         for size in (LARGE, 100, LARGE):
             await writer.append(size)
-        assert beside(store)
+        assert blobs(store)
         await move(store)
         assert all(extent.chunk for extent in record_of(store, S).extents)
         await assert_read(store, S, writer.data)

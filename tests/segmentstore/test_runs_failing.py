@@ -1,6 +1,6 @@
-"""A disk that fails now and then, wherever large runs and their files are written: nothing acknowledged is lost.
+"""A disk that fails at random while large runs and their files are written: no acknowledged data is lost.
 
-Each failure has the container recover as after a crash, or the storage writer try again, while writers go on.
+After each failure the container recovers as after a crash, or the storage writer retries, while writers continue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TXN = S + "#transaction." + "0" * 31
 
 
 class Disk:
-    """Fails at random, before or after what it was asked to do."""
+    """Fails at random, before or after the operation."""
 
     def __init__(self, chance: random.Random, patches: pytest.MonkeyPatch, part: float) -> None:
         self._chance, self._part = chance, part
@@ -81,7 +81,7 @@ class Disk:
 
 
 class Writer:
-    """Appends events of chance to a segment, each until it is stored, and knows what the segment must have."""
+    """Appends random events to a segment, each until it is stored, and knows the segment's expected contents."""
 
     def __init__(self, world: World, segment: str, number: int) -> None:
         self.segment, self.data = segment, b""
@@ -114,7 +114,7 @@ class Writer:
 
 
 class World:
-    """The store under test, and a connection to it that is made again whenever it is lost."""
+    """The store under test, and a connection that is reopened whenever it is lost."""
 
     def __init__(self, store: SegmentStore, peer: Peer, chance: random.Random) -> None:
         self.store, self.peer, self.chance = store, peer, chance
@@ -125,7 +125,7 @@ class World:
         self.peer = await connect(self.store.address)
 
     async def ask(self, command: wire.Command) -> None:
-        """Ask until it is done, or was done before, where that answer was lost."""
+        """Send the command until it succeeds, or has succeeded before with a lost reply."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -138,7 +138,9 @@ class World:
 
 
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
-async def test_a_disk_that_fails_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_randomly_failing_disk_loses_no_acknowledged_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)

@@ -1,4 +1,4 @@
-"""The scrub: everything stored is read, once a week or when asked for, and what is damaged is told."""
+"""The scrub: everything stored is read, once a week or on request, and damage is reported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Clock(Runtime):
 
 
 async def fill(store: SegmentStore, peer: Peer, *, chunks: int = 2) -> None:
-    """In each segment so many chunks of 1,000 bytes and more, and as much in the log; all that a checkpoint knows."""
+    """Give each segment `chunks` chunks of at least 1,000 bytes and as much in the log, all in a checkpoint."""
     for segment in SEGMENTS:
         await peer.create(segment)
         await peer.setup(segment)
@@ -79,7 +79,7 @@ def chunks_of(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "tier2").glob("container-*/**/*") if path.is_file())
 
 
-async def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -> None:
+async def test_scrub_of_intact_data_reads_everything(tmp_path: Path) -> None:
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
         held = {name: len(container.state.record_cache) for name, container in enumerate(store.containers)}
@@ -94,7 +94,7 @@ async def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -
         assert {name: len(one.state.record_cache) for name, one in enumerate(store.containers)} == held
 
 
-async def test_what_is_missing_is_told_wherever_it_lies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_scrub_reports_missing_data_in_any_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
         lost = chunks_of(tmp_path)[1::4]
@@ -106,11 +106,11 @@ async def test_what_is_missing_is_told_wherever_it_lies(tmp_path: Path, caplog: 
         for path in lost:
             assert sum(path.name in text and "s/t/" in text for text in first.damaged) == 1
         assert sum("the scrub found damage" in line for line in caplog.messages) == 3
-        store.scrub.begin()  # and again: what is damaged stays so until it is mended
+        store.scrub.begin()  # again: damage stays until it is repaired
         assert (await ended(store, after=first)).damages == 3
 
 
-async def test_it_comes_once_a_week(tmp_path: Path) -> None:
+async def test_scrub_runs_weekly(tmp_path: Path) -> None:
     clock = Clock()
     async with open_store(tmp_path, runtime=clock) as (store, peer):
         await fill(store, peer)
@@ -123,14 +123,14 @@ async def test_it_comes_once_a_week(tmp_path: Path) -> None:
     clock.wall_ms += WEEK_MS - 1
     async with open_store(tmp_path, runtime=clock) as (store, _):
         await asyncio.sleep(0.1)
-        assert store.scrub.last == first  # kept over the restart
+        assert store.scrub.last == first  # survives the restart
         clock.wall_ms += 1
         assert (await ended(store, after=store.scrub.last)).read_bytes == first.read_bytes
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-async def test_a_clock_that_was_ahead_costs_a_pass(tmp_path: Path, *, is_restarted: bool) -> None:
-    """The last pass ended in the year after next, by a clock that was set right since."""
+async def test_scrub_starts_over_after_a_clock_correction(tmp_path: Path, *, is_restarted: bool) -> None:
+    """The last pass ended two years in the future, by a clock corrected since."""
     clock = Clock()
     now_ms, clock.wall_ms = clock.wall_ms, clock.wall_ms + 400 * WEEK_MS // 7
     async with open_store(tmp_path, runtime=clock) as (store, peer):
@@ -146,7 +146,7 @@ async def test_a_clock_that_was_ahead_costs_a_pass(tmp_path: Path, *, is_restart
 
 
 def held_after(store: SegmentStore, extents: int) -> None:
-    """Once so many were read, the store's scrub doesn't go on."""
+    """Stop the store's scrub after that many extents."""
     original, read = store._reader.verify, 0
 
     async def verify(container: Any, record: Any, extent: Any) -> bool:
@@ -159,7 +159,7 @@ def held_after(store: SegmentStore, extents: int) -> None:
     store._reader.verify = verify  # type: ignore[method-assign]
 
 
-async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrub_resumes_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
         held_after(store, 5)
@@ -185,7 +185,7 @@ async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"\xff\xfe", b'{"since_ms": "a"}', b'{"since_ms":0,"place":{"table":99}}']
 )
-async def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes) -> None:
+async def test_scrub_starts_over_with_a_damaged_position_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scrub").write_bytes(content)
 
     async with open_store(tmp_path) as (store, peer):
@@ -195,10 +195,10 @@ async def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes)
 
 
 @pytest.mark.parametrize("how", ["flipped", "of another folder", "without checksum"])
-async def test_a_damaged_place_lets_nothing_be_skipped(
+async def test_scrub_with_an_invalid_position_skips_nothing(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It went on behind the damage, or failed over and over, and then told that nothing is damaged."""
+    """Regression: it resumed after the damage, or failed repeatedly, and then reported no damage."""
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
         held_after(store, 2)
@@ -227,7 +227,7 @@ async def test_a_damaged_place_lets_nothing_be_skipped(
     assert not any("failed" in line for line in caplog.messages)
 
 
-async def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrub_respects_its_rate_and_yields_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_ASKED_BYTES_PER_S", 60_000)
 
     async with open_store(tmp_path) as (store, peer):
@@ -249,7 +249,7 @@ async def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monke
             container.queue.size_bytes -= 1
 
 
-async def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_path: Path) -> None:
+async def test_concurrent_changes_do_not_count_as_damage(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer, chunks=9)
         original = store._reader.verify
@@ -316,13 +316,13 @@ async def test_a_place_that_the_disk_cannot_read_does_not_end_it(tmp_path: Path)
 
 
 def leaf_pages(file: Path) -> list[int]:
-    """The pages of a state's file that are leaves, by their own word."""
+    """Return the leaf pages of a state's file, by their flags."""
     data = file.read_bytes()
     heads = {n: data[n * 4096 : n * 4096 + 12] for n in range(2, len(data) // 4096)}
     return [n for n, head in heads.items() if head[:8] == n.to_bytes(8, "little") and head[10:12] == b"\x02\0"]
 
 
-async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(tmp_path: Path) -> None:
+async def test_scrub_finds_and_restores_a_damaged_state(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer)
         (container,) = store.containers
@@ -330,7 +330,7 @@ async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(t
         await until_async(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with (tmp_path / "container-0/state/data.mdb").open("r+b", buffering=0) as file:
             for page in leaf_pages(tmp_path / "container-0/state/data.mdb"):
-                end = page * 4096 + 4095  # a value's last byte
+                end = page * 4096 + 4095  # the last byte of a value
                 os.pwrite(file.fileno(), bytes([os.pread(file.fileno(), 1, end)[0] ^ 1]), end)
         store.scrub.begin()
         found = await ended(store)
@@ -348,7 +348,7 @@ async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(t
 @pytest.mark.parametrize(
     "what", ["snapshots/container-0/base-*0", "snapshots/container-0/base-*-copy", "containers/0", "containers/0-copy"]
 )
-async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what: str) -> None:
+async def test_scrub_finds_and_recreates_a_damaged_snapshot(tmp_path: Path, what: str) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer)
         (container,) = store.containers
@@ -371,15 +371,15 @@ async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what:
 
 
 @pytest.mark.parametrize("what", ["head", "header", "table"])
-async def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
+async def test_damaged_log_head_is_replaced_by_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Frames behind the newest snapshot: the state in use has what they said, one made anew would not."""
+    """Frames after the newest snapshot: the state in use has their changes, a recreated one would not."""
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.SnapshotPace(interval_s=10_000.0))
     payloads = [bytes([number]) * 3_000 for number in range(9)]
     async with open_store(tmp_path, 1) as (store, peer):
         (container,) = store.containers
-        await until_async(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
+        await until_async(lambda: container.parts.snapshots._manifest is not None)  # the next one is hours away
         await peer.create(SEGMENTS[0])
         await peer.setup(SEGMENTS[0])
         for number, payload in enumerate(payloads):
@@ -437,9 +437,9 @@ async def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: P
 
 
 @pytest.mark.parametrize("what", ["flipped", "cut off"])
-async def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None:
+async def test_damaged_chunk_description_is_rewritten(tmp_path: Path, what: str) -> None:
     def rot(chunk: Path) -> int:
-        """The length of the data, which stays as it is."""
+        """Damage a chunk's description; return the length of the data, which stays intact."""
         data = bytearray(chunk.read_bytes())
         described = ChunkDescription.decode(str(chunk.relative_to(tmp_path / "tier2")), data)
         assert described is not None
@@ -456,9 +456,9 @@ async def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -
     rotten = chunks_of(tmp_path)[1::6]
     assert await inspected(tmp_path) == ([], [])
     rotten_bytes = sum(map(rot, rotten))
-    (told,), lost = await inspected(tmp_path)
-    assert "chunks with intact data but a damaged description: 2, " in told
-    assert str(rotten[0].relative_to(tmp_path / "tier2")) in told
+    (renewed,), lost = await inspected(tmp_path)
+    assert "chunks with intact data but a damaged description: 2, " in renewed
+    assert str(rotten[0].relative_to(tmp_path / "tier2")) in renewed
     assert lost == []
     async with open_store(tmp_path, 1) as (store, peer):
         store.scrub.begin()
@@ -479,9 +479,7 @@ async def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -
     assert await inspected(tmp_path) == ([], [])
 
 
-async def test_without_room_a_chunk_with_a_rotten_description_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_damaged_description_stays_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path) as (store, peer):
         await fill(store, peer)
     chunk = chunks_of(tmp_path)[1]
@@ -491,11 +489,11 @@ async def test_without_room_a_chunk_with_a_rotten_description_stays(
         store.scrub.begin()
         found = await ended(store)
         assert (found.damages, found.renewals, found.rewritten_bytes) == (0, 1, 0)
-        assert "stays as it is" in found.renewed[0]
+        assert chunk.name in found.renewed[0]
         assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
 
 
-async def test_passes_beside_many_checkpoints_find_nothing(tmp_path: Path) -> None:
+async def test_scrub_during_many_checkpoints_reports_no_damage(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         await fill(store, peer, chunks=0)
         last: ScrubPass | None = None

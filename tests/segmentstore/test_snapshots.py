@@ -1,4 +1,4 @@
-"""The snapshot that the log is released by is known to be whole; a damaged one is told, and made anew in time."""
+"""The log is released only by an intact snapshot; a damaged one is reported, and recreated in time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = "snapshot_interval_s=0.2,checkpoint_interval_s=0.1,log_file_bytes=65536
 
 @pytest.fixture
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files with 15 small frames each, so that what is released is gone at once."""
+    """Use files of 15 small frames, so that released frames are deleted at once."""
     open_log = FileLog.open
 
     def open_small(folder: Path, **settings: Any) -> FileLog:
@@ -48,7 +48,7 @@ def has_first_frame(folder: Path) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path, small_log: None) -> Path:
-    """What a container leaves that was stopped cleanly: a base and deltas, and no first frame in the log."""
+    """The folder of a cleanly stopped container: a base and deltas, and the log's first frames released."""
     folder = tmp_path / "data"
 
     async def work(container: Container, chunks: ChunkStore) -> None:
@@ -80,14 +80,14 @@ def rot(folder: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize("what", ["base", "delta"])
-def test_a_snapshot_that_rots_is_made_anew(
+def test_damaged_snapshot_is_recreated(
     folder: Path, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its copy was used, and may be the next."""
+    """Its copy was used, and may be damaged next."""
     rotten = rot(folder, what)
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        assert container.parts.snapshots.sequence == 0, "the log is kept until then"
+        assert container.parts.snapshots.sequence == 0, "the log is retained until then"
         await until_async(lambda: bool(container.parts.snapshots.damage or container.parts.snapshots.renewed))
         await create(container, 40, "later")
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
@@ -118,7 +118,7 @@ def spoil(file: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "empty", "not text", "missing"])
 @pytest.mark.parametrize("which", ["", "-copy"])
-def test_a_damaged_record_has_a_copy_and_is_written_anew(
+def test_damaged_record_is_rewritten_from_its_copy(
     folder: Path, how: str, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = snapshot_records(folder)
@@ -138,8 +138,8 @@ def test_a_damaged_record_has_a_copy_and_is_written_anew(
 
 
 @pytest.mark.parametrize("which", ["", "-copy"])
-def test_a_record_that_stayed_behind_is_renewed(folder: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between the two leaves the copy so; a start brings it up to date before it releases more of the log."""
+def test_outdated_record_copy_is_rewritten(folder: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the two writes leaves the copy outdated; a start updates it before it releases more of the log."""
     path = folder / f"tier2/containers/0{which}"
     before = path.read_bytes()
 
@@ -147,15 +147,15 @@ def test_a_record_that_stayed_behind_is_renewed(folder: Path, which: str, monkey
         await create(container, 1, "later")
 
     async def idle(container: Container, chunks: ChunkStore) -> None:
-        assert container.parts.snapshots.sequence == 0, "the log is kept"
-        await until_async(lambda: "don't say the same" in container.parts.snapshots.renewed)
+        assert container.parts.snapshots.sequence == 0, "the log is retained"
+        await until_async(lambda: bool(container.parts.snapshots.renewed))
 
     with quick(monkeypatch):
         in_container(folder, work)
         expected = snapshot_records(folder)
         path.write_bytes(before)
         (report,) = [report for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
-        assert any("don't say the same" in line for line in report.renewed)
+        assert any("containers/0" in line for line in report.renewed)
         assert snapshot_records(folder) == expected
         in_container(folder, idle)
     assert all(report.is_sound for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0")
@@ -172,9 +172,7 @@ def test_a_record_is_refused_if_its_copy_is_damaged_too(folder: Path, how: str) 
 
 
 @pytest.mark.parametrize("how", ["flipped", "missing"])
-def test_a_record_that_is_damaged_while_a_server_runs_is_written_anew(
-    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_damaged_at_run_time_is_rewritten(folder: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(size_bytes: int) -> None:
         pass
 
@@ -191,7 +189,7 @@ def test_a_record_that_is_damaged_while_a_server_runs_is_written_anew(
     assert newest(folder)
 
 
-def test_a_server_renews_what_a_check_says_it_renews(folder: Path) -> None:
+def test_server_repairs_damage_that_check_reports_as_renewable(folder: Path) -> None:
     shutil.rmtree(folder)
     environment = {"NADI_LIMITS": LIMITS}
     with (
@@ -220,7 +218,7 @@ def test_a_server_renews_what_a_check_says_it_renews(folder: Path) -> None:
         assert len(manager.list_streams("s")) == 30
 
 
-def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_snapshot_counts_as_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, broken = ChunkStore.read, newest(folder).base[0].name
 
     async def failing(self: ChunkStore, name: str, position: int, length: int) -> memoryview:
@@ -239,8 +237,8 @@ def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: 
     assert newest(folder).base[0].name != broken
 
 
-def test_while_it_can_not_be_read_a_start_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As nothing else has the state. What a server says of that, and what it does, is up to `tier2.claim`."""
+def test_start_is_retried_while_tier_2_is_unavailable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other copy of the state exists. The server's reaction is tested with `tier2.claim`."""
     expected = snapshot_records(folder)
     with monkeypatch.context() as patched:
 
@@ -280,7 +278,7 @@ def test_a_stop_waits_some_seconds_for_tier_2_and_loses_nothing(
     assert len(found["names"]) == 10
 
 
-def test_a_large_state_holds_up_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_state_does_not_delay_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.limits.SNAPSHOT_STOP_BYTES", 1)
     start(tmp_path)
     assert not list((tmp_path / "tier2/snapshots").rglob("base-*"))
@@ -290,7 +288,7 @@ def test_a_large_state_holds_up_no_stop(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class FullLog:
-    """Makes containers' logs say that their disk is full, while it `is`."""
+    """Makes containers' logs report a full disk, while it `is`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.it_is = False
@@ -301,7 +299,7 @@ class FullLog:
 def test_on_a_full_disk_the_log_is_released_no_further_than_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: NadiError
 ) -> None:
-    """The state is lost with the process: only what the snapshot has is known elsewhere."""
+    """The state is lost with the process: only the snapshot's contents are stored elsewhere."""
     put, fails = ChunkStore.put, [False]
 
     async def sometimes(self: ChunkStore, name: str, parts: list[bytes]) -> None:
@@ -318,7 +316,7 @@ def test_on_a_full_disk_the_log_is_released_no_further_than_the_snapshot(
         await create(container, 10, "before")
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         full.it_is = True
-        await create(container, 10, "with a full disk")  # frames that go into the file kept aside, say
+        await create(container, 10, "with a full disk")  # such as frames in the reserved file
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
         await until_async(lambda: released[-1] == container.state.sequence + 1)
         assert max(released) == container.parts.snapshots.sequence + 1
@@ -336,7 +334,7 @@ def test_on_a_full_disk_the_log_is_released_no_further_than_the_snapshot(
         in_container(tmp_path, work)
 
 
-def test_a_snapshot_without_room_gets_the_room_kept_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_on_a_full_disk_uses_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = ChunkStore.put
     reserved = tmp_path / "container-0/reserve"
 
@@ -364,7 +362,7 @@ def test_on_a_full_disk_a_snapshot_is_not_waited_for(tmp_path: Path, monkeypatch
     monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))
 
     async def work(container: Container, chunks: ChunkStore) -> None:
-        full.it_is = True  # from here on, for the first may have missed what was created just now
+        full.it_is = True  # from now on: the first snapshot may lack the latest segments
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence > 0)
         await create(container, 1, "a")
         await until_async(lambda: container.parts.snapshots.sequence == container.state.sequence)
@@ -378,10 +376,8 @@ async def first_then(container: Container, work: object) -> None:
 
 
 @pytest.mark.parametrize("where", ["the copy", "a part", "the record"])
-def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """Else each further try would take more of a disk that has too little."""
+def test_base_that_does_not_fit_leaves_no_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Otherwise each retry would take more of a nearly full disk."""
     put, set_snapshot, tries = ChunkStore.put, ContainerRecords.set_snapshot, [0]
     monkeypatch.setattr(limits, "SNAPSHOT_PART_BYTES", 8192)
 
@@ -407,7 +403,7 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
             monkeypatch.setattr(container.metadata, "copy", half)
         await create(container, 10, "a")
         await until_async(lambda: bool(container.parts.snapshots.error))
-        assert tries[0] == (1 if where == "the copy" else 2), "once more with the room kept aside"
+        assert tries[0] == (1 if where == "the copy" else 2), "retried with the reserve"
         assert not (tmp_path / "container-0/snapshot.tmp").exists()
         assert await chunks.listed(snapshots.folder_of(0)) == {}
 
@@ -415,5 +411,5 @@ def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
         monkeypatch.setattr(ChunkStore, "put", full)
         monkeypatch.setattr(ContainerRecords, "set_snapshot", full_for_a_record)
     with quick(monkeypatch):
-        monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # for the next try
+        monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # until the next attempt
         in_container(tmp_path, work)

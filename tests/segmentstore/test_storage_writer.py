@@ -1,4 +1,4 @@
-"""What the storage writer moves, and when: what is old, what fills a chunk, and nothing else."""
+"""The storage writer moves old data, and data that fills a chunk, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE, SMALL = "scope/large/0.#epoch.0", "scope/small/0.#epoch.0"
 TXN = SMALL + "#transaction." + "0" * 31 + "1"
 
 
-async def test_only_what_is_due_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_storage_writer_moves_only_due_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 1_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 1_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", 3600.0)
@@ -53,10 +53,10 @@ async def test_only_what_is_due_is_moved(tmp_path: Path, monkeypatch: pytest.Mon
         assert (small.log_bytes, len(state.frames)) == (0, 0)
 
 
-async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
+async def test_storage_writer_does_not_yield_once_the_log_needs_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However slow frames are: else the log would grow until writers wait."""
+    """Even if frames are slow: else the log would grow until writers wait."""
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_AGE_S", -1.0)
     monkeypatch.setattr(storage_writer, "FLUSH_ROUND_S", 60.0)
     segments = [f"scope/paced/{number}.#epoch.0" for number in range(3 * STORAGE_WRITER_RUNS)]
@@ -75,7 +75,7 @@ async def test_nobody_is_given_way_to_once_the_log_needs_the_room(
         assert not container.state.frames
 
 
-async def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> None:
+async def test_merged_data_is_moved_with_its_target(tmp_path: Path) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         state, tier2 = store.containers[0].state, store.storage_writers[0]
         await tier2.stop()
@@ -98,7 +98,7 @@ async def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("segments", [1, 3])
 async def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
-    """Of one segment too; no more of them than may be in memory, and each byte stays where it was."""
+    """Even of one segment; at most as many as fit in memory, and the bytes stay unchanged."""
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 10_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 10_000)
     monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 20_000)
@@ -142,7 +142,7 @@ async def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytes
             assert await peer.read_all(name) == written[name]
 
 
-async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_move_is_logged_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 1_000)
     monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 1_000)
     put, failures = ChunkStore.put, ["once"]
@@ -178,9 +178,7 @@ async def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkey
 # --- a chunk is deleted only when it is durably garbage -----------------------------------------------
 
 
-async def test_what_became_garbage_in_a_frame_that_failed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_garbage_of_a_failed_frame_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
     await _scenario(tmp_path, monkeypatch)
 
@@ -210,7 +208,7 @@ async def _scenario(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert bytes(await chunks.read("container-0/live", 0, 4)) == b"data"
 
 
-async def test_a_chunk_goes_once_the_head_has_passed_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunk_is_deleted_once_entirely_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
     name, event = "scope/stream/0.#epoch.0", bytes(1_000)
 
@@ -236,7 +234,7 @@ async def test_a_chunk_goes_once_the_head_has_passed_all_of_it(tmp_path: Path, m
         assert await truncated(peer, store, 3 * 2_016 + 1_008) == {fourth}
         await peer.append([event, event], 5)
         await peer.ask(wire.TruncateSegment(1, name, 4 * 2_016 + 1_008, ""))
-        assert await tier2.flush_once(everything=True), "what was truncated halfway in the log is moved too"
+        assert await tier2.flush_once(everything=True), "an extent truncated in the middle is moved too"
         assert not store.containers[0].state.frames
     async with open_store(tmp_path, containers=1) as (store, peer):
         assert len(await peer.read_all(name, 4 * 2_016 + 1_008)) == 1_008

@@ -1,4 +1,4 @@
-"""Whatever happens to stored bytes: what a reader gets are those that were appended, or an error that says where."""
+"""Stored bytes under damage: readers get the appended bytes, or an error that names the range."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
 
-pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("all_in_log")]  # beside it: test_runs.py
+pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("all_in_log")]  # separate files: test_runs.py
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"
@@ -38,7 +38,7 @@ EVENT_BYTES = 200_000
 
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every read goes to the disk; the storage writer moves what a test tells it to move."""
+    """Read from disk always; the storage writer moves data only on request."""
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
     monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
@@ -48,7 +48,7 @@ def opened(folder: Path, chunks: ChunkStore | None = None) -> AbstractAsyncConte
 
 
 async def write(peer: Peer, segment: str, count: int, size: int = EVENT_BYTES, seed: int = 0) -> bytes:
-    """Make a segment of events, each in an append and a frame of its own; gives its bytes."""
+    """Create a segment of events, each in its own append and frame; return its bytes."""
     rng = random.Random(f"{segment}{seed}")
     writer = rng.randbytes(16)
     await peer.create(segment)
@@ -68,7 +68,7 @@ def record_of(store: SegmentStore, segment: str) -> SegmentRecord:
 
 
 async def move(store: SegmentStore) -> None:
-    """Everything to tier 2."""
+    """Move everything to tier 2."""
     while await store.storage_writers[0].flush_once(everything=True):
         pass
 
@@ -76,7 +76,7 @@ async def move(store: SegmentStore) -> None:
 async def read(
     store: SegmentStore, segment: str, length: int = 1 << 20
 ) -> tuple[dict[int, bytes], list[DamagedDataError]]:
-    """All of the segment that can be read, by offset, going on where errors say so; and these errors."""
+    """Return all readable bytes of the segment by offset, resuming where errors say so, and these errors."""
     container, record = store.containers[0], record_of(store, segment)
     found: dict[int, bytes] = {}
     errors: list[DamagedDataError] = []
@@ -100,7 +100,7 @@ async def read(
 async def assert_read(
     store: SegmentStore, segment: str, data: bytes, *gaps: tuple[int, int], length: int = 1 << 20
 ) -> None:
-    """The segment reads as `data` but for these ranges, which are told."""
+    """Check that the segment reads as `data` except for these ranges, which raise errors."""
     found, errors = await read(store, segment, length)
     assert [(error.offset, error.end_offset) for error in errors] == list(gaps)
     for offset, piece in found.items():
@@ -123,7 +123,7 @@ def chunk_path(folder: Path, extent: Extent) -> Path:
 
 
 def log_place(folder: Path, extent: Extent) -> tuple[Path, int]:
-    """Where an extent of the log begins on disk."""
+    """Return the file and position of an extent of the log."""
     assert extent.frame is not None
     assert extent.frame.address is not None
     _, file, offset = extent.frame.address
@@ -134,7 +134,7 @@ def log_place(folder: Path, extent: Extent) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("length", [1 << 20, 2 << 20, 70_000])
-async def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: Path, length: int) -> None:
+async def test_flipped_byte_in_a_chunk_is_reported(tmp_path: Path, length: int) -> None:
     async with opened(tmp_path) as (store, peer):
         data, other = await write(peer, S, 40), await write(peer, T, 3)
         await move(store)
@@ -143,7 +143,7 @@ async def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: 
         damaged = 5 * CHECKED_BYTES + 17
         flip(chunk_path(tmp_path, extent), damaged)
         event = EVENT_BYTES + 8
-        behind = -(-6 * CHECKED_BYTES // event) * event  # the first append that begins behind the damaged block
+        behind = -(-6 * CHECKED_BYTES // event) * event  # the first append that begins after the damaged block
         await assert_read(store, S, data, (5 * CHECKED_BYTES, behind), length=length)
         await assert_read(store, T, other)
         (known,) = store.containers[0].damaged
@@ -157,7 +157,7 @@ async def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "short", "description", "swapped", "block of another place"])
-async def test_a_chunk_that_is_not_what_it_was(tmp_path: Path, what: str) -> None:
+async def test_replaced_or_missing_chunk_is_reported(tmp_path: Path, what: str) -> None:
     async with opened(tmp_path) as (store, peer):
         data, other = await write(peer, S, 10), await write(peer, T, 10)
         await move(store)
@@ -188,7 +188,7 @@ async def test_a_chunk_that_is_not_what_it_was(tmp_path: Path, what: str) -> Non
 
 
 async def test_a_merged_segment_and_one_truncated_within_a_chunk(tmp_path: Path) -> None:
-    """Offsets change, checksums don't; and what lies before the start offset may be damaged."""
+    """Offsets change, checksums don't; and bytes before the start offset may be damaged."""
 
     async with opened(tmp_path) as (store, peer):
         data, more = await write(peer, S, 10), await write(peer, TXN, 10)
@@ -208,7 +208,7 @@ async def test_a_merged_segment_and_one_truncated_within_a_chunk(tmp_path: Path)
         await assert_read(store, S, data + more, (start, len(data)), gap)
 
 
-async def test_compaction_makes_nothing_whole_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compaction_does_not_hide_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 3)
 
     async with opened(tmp_path) as (store, peer):
@@ -240,7 +240,7 @@ async def test_boundaries_are_kept_over_compaction(tmp_path: Path, monkeypatch: 
         flip(chunk_path(tmp_path, extent), 3 * CHECKED_BYTES)
         event = EVENT_BYTES + 8
         behind = min(at for at in range(0, len(data), event) if at >= 4 * CHECKED_BYTES)
-        # the second chunk began within that block, and has blocks of its own: its next known boundary is later
+        # the second chunk began within that block, but has its own blocks: its next known boundary is later
         ((_, end),) = [(e.offset, e.end_offset) for e in (await read(store, S))[1]]
         assert end % event == 0
         assert behind <= end < len(data)
@@ -267,7 +267,7 @@ async def test_tier_2_may_be_any_chunk_store(tmp_path: Path) -> None:
     async with opened(tmp_path, chunks=chunks) as (store, peer):
         data = await write(peer, S, 30)
         await move(store)
-    async with opened(tmp_path, chunks=chunks) as (store, _):  # its snapshot is there too
+    async with opened(tmp_path, chunks=chunks) as (store, _):  # its snapshot is in this store too
         await assert_read(store, S, data)
     assert not has_chunks(tmp_path)
 
@@ -275,7 +275,7 @@ async def test_tier_2_may_be_any_chunk_store(tmp_path: Path) -> None:
 # --- the log ---------------------------------------------------------------------------------------
 
 
-async def test_a_flipped_byte_in_the_log_is_told_and_all_else_is_read(tmp_path: Path) -> None:
+async def test_flipped_byte_in_the_log_is_reported(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, peer):
         data = await write(peer, S, 10)
         extents = record_of(store, S).extents
@@ -284,7 +284,7 @@ async def test_a_flipped_byte_in_the_log_is_told_and_all_else_is_read(tmp_path: 
         gap = extents[4].offset, extents[4].end
         await assert_read(store, S, data, gap)
         assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
-    async with opened(tmp_path) as (store, _):  # after a clean stop: the state has what the frames said
+    async with opened(tmp_path) as (store, _):  # after a clean stop: the state includes the frames' changes
         await assert_read(store, S, data, gap)
 
 
@@ -304,7 +304,7 @@ async def test_bytes_the_disk_can_not_read(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Killed:
-    """A store that goes as by kill -9: nothing is written at its end."""
+    """A store stopped as by kill -9: nothing is written at its end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -338,7 +338,7 @@ async def test_damaged_data_does_not_stop_a_replay(
         await assert_read(store, S, data, gap)
         reply = await peer.ask(wire.GetStreamSegmentInfo(1, S, ""))
         assert reply.write_offset == len(data)
-    assert "is damaged: whoever reads it is told" in caplog.text
+    assert "is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("frames_from_end", [1, 2, 5])
@@ -346,7 +346,7 @@ async def test_damaged_data_does_not_stop_a_replay(
 async def test_a_frame_that_the_state_reflects_is_never_taken_for_a_torn_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str, frames_from_end: int
 ) -> None:
-    """It was acknowledged, and what it changed is known: only its data is of interest, to whoever reads it."""
+    """It was acknowledged, and its changes are in the state: only readers of its data need it."""
 
     async with opened(tmp_path) as (store, peer):
         data = await write(peer, S, 8)
@@ -364,8 +364,8 @@ async def test_a_frame_that_the_state_reflects_is_never_taken_for_a_torn_one(
     assert "never acknowledged" not in caplog.text
 
 
-async def test_what_is_damaged_in_the_log_is_set_aside(tmp_path: Path) -> None:
-    """Its neighbours go to tier 2, the files before and behind it are released, it stays; also over a restart."""
+async def test_damaged_extent_in_the_log_is_set_aside(tmp_path: Path) -> None:
+    """Its neighbours move to tier 2, the files before and after it are released, and it stays, even over a restart."""
 
     async with opened(tmp_path) as (store, peer):
         data, other = await write(peer, S, 10), await write(peer, T, 10)
@@ -413,7 +413,7 @@ async def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> 
             assert container.log.size_bytes > 1_000_000
             container.checkpoints.start()
             await container.checkpoints.ended()
-            await container.parts.snapshots.ended()  # the first one
+            await container.parts.snapshots.ended()  # the first snapshot
             await container.checkpoints.snapshot()
             await container.parts.snapshots.ended()
             container.checkpoints.truncate_log()
@@ -427,12 +427,12 @@ async def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("what", ["missing", "short"])
-async def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, what: str) -> None:
-    """Known before anybody reads, without stopping the start."""
+async def test_missing_log_file_is_detected_at_a_start(tmp_path: Path, what: str) -> None:
+    """Detected before any read, without preventing the start."""
 
     async with opened(tmp_path) as (store, peer):
         data = await write(peer, S, 6)
-    async with opened(tmp_path) as (store, peer):  # which begins a file of its own
+    async with opened(tmp_path) as (store, peer):  # which starts a new file
         other = await write(peer, T, 6)
         extents = list(record_of(store, S).extents)
     path, at = log_place(tmp_path, extents[3])
@@ -453,11 +453,11 @@ async def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, wha
         await assert_read(store, T, other)
 
 
-# --- anything at all -------------------------------------------------------------------------------
+# --- random damage -------------------------------------------------------------------------------
 
 
 async def test_small_extents_of_the_log_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each used to be a read of its own: at 5,000 a second moving them took a core, and fell behind."""
+    """Regression: each was read separately: at 5,000 a second moving them took a core, and lagged."""
     reads: list[object] = []
     reading = FileLog._reading
 
@@ -472,15 +472,13 @@ async def test_small_extents_of_the_log_are_read_together(tmp_path: Path, monkey
             patched.setattr(FileLog, "_reading", counted)
             while await store.storage_writers[0].flush_once(everything=True):
                 pass
-        assert len(reads) <= 4, "at most four files have these frames"
+        assert len(reads) <= 4, "these frames are in at most four files"
         assert [extent.frame for extent in record_of(store, S).extents] == [None]
         await assert_read(store, S, first)
         await assert_read(store, T, second)
 
 
-async def test_what_follows_in_the_log_is_read_with_what_a_reader_asks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_read_fetches_the_following_extents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", BlockCache)
     reads: list[object] = []
     reading = FileLog._reading

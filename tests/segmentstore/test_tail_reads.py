@@ -1,4 +1,4 @@
-"""Reads that wait at a segment's tail: each is answered once, whatever happens to the segment or to who waits."""
+"""Reads waiting at a segment's tail: each is answered once, whatever happens to the segment or the caller."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def until_waiting(store: SegmentStore, count: int) -> Any:
     pytest.fail(f"{len(record.waiters)} reads wait, not {count}")
 
 
-async def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
+async def test_append_answers_all_waiting_reads(tmp_path: Path) -> None:
     async with open_segment(tmp_path, S) as (store, peer):
         readers = [await another(store) for _ in range(5)]
         offset = 0
@@ -62,7 +62,7 @@ async def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["seal", "delete", "truncate"])
-async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
+async def test_waiting_reads_end_with_the_segment(tmp_path: Path, what: str) -> None:
     async with open_segment(tmp_path, S) as (store, peer):
         await peer.append([b"held"], 1)
         reader = await another(store)
@@ -74,7 +74,7 @@ async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) ->
             "truncate": wire.TruncateSegment(7, S, len(HELD), ""),
         }
         await peer.ask(commands[what])
-        if what == "truncate":  # to where they wait: they go on waiting
+        if what == "truncate":  # up to their offset: they keep waiting
             await until_waiting(store, 2)
             await peer.append([b"next"], 2)
         found = [await reader.receive() for _ in range(2)]
@@ -86,7 +86,7 @@ async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) ->
         assert (len(record.waiters), record.holders) == (0, 0)
 
 
-async def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
+async def test_closed_connection_ends_its_waiting_reads(tmp_path: Path) -> None:
     async with open_segment(tmp_path, S) as (store, peer):
         stays, leaves = await another(store), await another(store)
         stays.send(read(0, 1))
@@ -100,7 +100,7 @@ async def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
         assert (len(record.waiters), record.holders) == (0, 0)
 
 
-async def test_too_many_waits_end_that_connection_alone(tmp_path: Path) -> None:
+async def test_too_many_waiting_reads_close_only_their_connection(tmp_path: Path) -> None:
     async with open_store(tmp_path) as (store, peer):
         await peer.create(S)
         greedy = await another(store)
@@ -121,7 +121,7 @@ async def test_a_container_that_recovers_ends_the_wait(tmp_path: Path) -> None:
         assert await reader.closed()
 
 
-def test_a_fault_in_one_read_ends_its_connection_alone(
+def test_failing_read_closes_only_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
@@ -150,7 +150,7 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
 
 
 async def test_a_fetch_that_finds_a_shorter_segment_waits_at_its_tail(tmp_path: Path) -> None:
-    """What was to be fetched was deleted and made anew meanwhile: no empty reply, and no task that waits."""
+    """The bytes to fetch were deleted and recreated meanwhile: no empty reply, and no waiting task."""
     fetched = SegmentReader.read
 
     made_anew = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The time index of segments, against a plain list of what was appended when."""
+"""The time index of segments, compared with a list of all appends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLOCK = clock_of("json s read_at")
 
 
 class World:
-    """A container's state without its log, which is the list of its frames."""
+    """A container's state without its log, which is a list of frames."""
 
     def __init__(self, folder: Path) -> None:
         self.metadata = ContainerMetadata(folder)
@@ -54,7 +54,7 @@ class World:
 
     @contextmanager
     def frame(self, now_ms: int) -> Iterator[FrameBuilder]:
-        """What is done with it is one durable frame."""
+        """Build one durable frame."""
         ref = FrameRef(self.state.sequence + 1, None, 0.0)
         frame = FrameBuilder(ref, now_ms, self.state, lambda _: 1 << 40)
         yield frame
@@ -82,7 +82,7 @@ class World:
         self._under_way = self.state.checkpoint()
 
     def checkpoint(self) -> None:
-        """The one under way, or one of now."""
+        """Finish the checkpoint in progress, or take one now."""
         checkpoint = self._under_way or self.state.checkpoint()
         self._under_way = None
         pending = [(record.id, added) for record, added in checkpoint.times]
@@ -92,7 +92,7 @@ class World:
         self.state.make_room()
 
     def crash(self) -> None:
-        """Only what checkpoints wrote, and the frames, are left."""
+        """Keep only what checkpoints wrote, and the frames."""
         self._under_way = None
         after = self.frames[self._checkpointed :]
         self.state = StateMachine(self.metadata, 0.0)
@@ -121,7 +121,7 @@ def world() -> Iterator[World]:
 
 @dataclass
 class Model:
-    """What was appended: (moment, offset, size), in order."""
+    """The appends: (moment, offset, size), in order."""
 
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
     length: int = 0
@@ -136,7 +136,7 @@ class Model:
         self.length += size
 
     def check(self, at_ms: int, found: int) -> None:
-        """The answer for a moment that has come loses nothing, is near, and is a boundary."""
+        """Check that the answer for a past moment skips no data, is near, and is a boundary."""
         assert self.start <= found <= self.length
         assert found in {self.start, self.length, *(offset for _, offset, _ in self.pieces)}
         assert all(offset >= found for moment, offset, _ in self.pieces if moment >= at_ms and offset >= self.start)
@@ -149,7 +149,7 @@ class Model:
 
 
 def check_entries(live: World, model: Model) -> None:
-    """The entries of any range are those of the index, a page at a time, and tell when each piece came."""
+    """Check that the entries of any range are those of the index, in pages, with the time of each piece."""
     record = live.state.must(SEGMENT)
     index = sorted(live.index(SEGMENT).items())
     offsets = [offset for _, offset, _ in model.pieces if offset >= model.start]
@@ -170,11 +170,11 @@ def check_entries(live: World, model: Model) -> None:
     for moment, offset, size in model.pieces:
         if offset >= model.start:
             listed, _ = time_index.entries(live.metadata, record, ARRIVAL, offset, offset + 1, 1)
-            told = listed[0][0] - 1 if listed else record.appended_ms
-            assert moment <= told < moment + TIME_INDEX_MOST_MS
-            assert told < moment + TIME_INDEX_MS or size < TIME_INDEX_BYTES
-            assert told >= early
-            early = told
+            listed_ms = listed[0][0] - 1 if listed else record.appended_ms
+            assert moment <= listed_ms < moment + TIME_INDEX_MOST_MS
+            assert listed_ms < moment + TIME_INDEX_MS or size < TIME_INDEX_BYTES
+            assert listed_ms >= early
+            early = listed_ms
 
 
 step = st.one_of(
@@ -190,9 +190,9 @@ step = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(step, max_size=40))
-def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int]]) -> None:
+def test_moments_are_located_after_random_histories(steps: list[tuple[str, int]]) -> None:
     now_ms, model, went_back = BEGIN_MS, Model(), False
-    answers: dict[int, int] = {}  # what was told of a moment
+    answers: dict[int, int] = {}  # earlier answers by moment
     with pytest.MonkeyPatch.context() as patch, world() as live, world() as replayed:
         patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
         with live.frame(now_ms) as frame:
@@ -223,7 +223,7 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
                         with live.frame(now_ms) as frame:
                             frame.emit(op.Truncate(SEGMENT, offset), live.state.must(SEGMENT))
                         model.start = offset
-                case "tier2":  # with its bytes there, the record may leave memory
+                case "tier2":  # with its bytes in tier 2, the record may be evicted
                     extents = live.state.must(SEGMENT).extents
                     if extents:
                         first, end = extents[0].offset, extents[-1].end
@@ -249,9 +249,9 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
                     answers.setdefault(at_ms, found)
                     model.check(at_ms, found)
             if not went_back:
-                for at_ms, told in answers.items():
+                for at_ms, answer in answers.items():
                     found = live.locate(at_ms, now_ms)
-                    assert found == max(told, model.start), "what was told of a moment stays"
+                    assert found == max(answer, model.start), "the answer for a moment is stable"
             in_order = [live.locate(at_ms, now_ms) for at_ms in sorted(answers) if at_ms <= now_ms]
             assert in_order == sorted(in_order)
             assert live.locate(max(now_ms, model.last_ms) + 1, now_ms) == model.length
@@ -276,8 +276,7 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
 
 @dataclass
 class Timed:
-    """Events that have their own times, and the stretches in which they were indexed: (offset, time or None), (start,
-    end)."""
+    """Events with times, and the ranges in which they were indexed: (offset, time or None), (start, end)."""
 
     events: list[tuple[int, int | None]] = field(default_factory=list)
     stretches: list[tuple[int, int]] = field(default_factory=list)
@@ -292,13 +291,13 @@ class Timed:
         return [time for at, time in self.events if start <= at < end and time is not None]
 
     def check(self, time: int, latest: int, earliest: int) -> None:
-        """None too few, too many by a stretch at most; whether events that were truncated away count is open."""
+        """Check that no event is missed, and at most one range too many is included; truncated events may count."""
         assert all(when < time for when in self.within(self.start, latest))
         timed = [end for start, end in self.stretches if self.within(start, end)]
         for first, is_most in ((0, False), (self.start, True)):
             early = [end for end in timed if all(when < time for when in self.within(first, end))]
             if all(when < time for when in self.within(first, self.until)):
-                early = [self.until]  # and what has no time goes with those around it
+                early = [self.until]  # events without a time go with their neighbours
             most = max(self.start, early[-1] if early else 0)
             assert latest <= most if is_most else latest >= most
         if self.until < self.length:
@@ -323,7 +322,7 @@ event_step: st.SearchStrategy[tuple[str, list[int | None]]] = st.one_of(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(event_step, max_size=30))
-def test_times_of_events_are_located_however_disordered_they_are(steps: list[tuple[str, list[int | None]]]) -> None:
+def test_event_times_are_located_in_any_order(steps: list[tuple[str, list[int | None]]]) -> None:
     model, sealed = Timed(), False
     with pytest.MonkeyPatch.context() as patch, world() as live:
         patch.setattr(machine, "RECORDS_IN_MEMORY", 0)
@@ -386,7 +385,7 @@ def test_times_of_events_are_located_however_disordered_they_are(steps: list[tup
 
 
 def check_listed(metadata: ContainerMetadata, record: SegmentRecord) -> None:
-    """What is listed, in one page or in many, is what is located."""
+    """Check that listed entries, in one page or many, equal located ones."""
     whole, every = (record.start_offset, 1 << 62), MOMENTS_AT_ONCE
     for clock in (CLOCK, earliest_of(CLOCK)):
         listed, is_last = time_index.entries(metadata, record, clock, *whole, every)
@@ -402,7 +401,7 @@ def check_listed(metadata: ContainerMetadata, record: SegmentRecord) -> None:
 
 
 def test_the_index_is_sparse() -> None:
-    """A quick writer gets an entry a second, a slow one an entry every ten seconds, one that rests none."""
+    """A fast writer gets an entry a second, a slow one every ten seconds, an idle one none."""
     with world() as live:
         with live.frame(BEGIN_MS) as frame:
             frame.emit(op.Create(SEGMENT, S, SegmentKind.STREAM, BEGIN_MS))
@@ -467,10 +466,10 @@ async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
         now[0] += day_ms
     async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
         assert await located(BEGIN_MS) == (0, False)
-        assert await located(BEGIN_MS + TIME_INDEX_MOST_MS - 1) == (0, False), "so little came that it is near enough"
+        assert await located(BEGIN_MS + TIME_INDEX_MOST_MS - 1) == (0, False), "few bytes arrived, so it is near enough"
         assert await located(BEGIN_MS + TIME_INDEX_MOST_MS) == (13, False)
         assert await located(BEGIN_MS + day_ms) == (13, False)
-        assert await located(BEGIN_MS + 2 * day_ms) == (27, False), "it was sealed in this very millisecond"
+        assert await located(BEGIN_MS + 2 * day_ms) == (27, False), "it was sealed in this millisecond"
         assert await located(BEGIN_MS + 2 * day_ms + 1) == (27, True)
         await peer.ask(wire.TruncateSegment(1, S, 27, ""))
         assert await located(BEGIN_MS) == (27, False)
@@ -501,7 +500,7 @@ async def test_moments_over_the_wire(tmp_path: Path) -> None:
             assert not len((await listed(start, end)).offsets)
 
 
-async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Path) -> None:
+async def test_invalid_event_times_are_refused(tmp_path: Path) -> None:
     def packed(*stretches: tuple[int, int, int]) -> bytes:
         return b"".join(number.to_bytes(8, signed=True) for stretch in stretches for number in stretch)
 
@@ -533,7 +532,7 @@ async def test_times_that_can_not_be_are_refused_and_change_nothing(tmp_path: Pa
             if clock not in (ARRIVAL, CLOCK + 1):
                 reply = await peer.ask(wire.LocateMoment(7, S, 1, clock, ""))
                 assert not isinstance(reply, wire.MomentLocated), reply
-        assert await until(16, packed((end, 1, 2))) == 0, "what lies before isn't in the index"
+        assert await until(16, packed((end, 1, 2))) == 0, "earlier events aren't indexed"
         assert await until(0, packed((16, 1, 2), (end, 5, 6))) == end
         assert await until(0, packed((end, 1, 9))) == end
         for clock, expected_moments in ((CLOCK, [(3, 16), (7, end)]), (earliest_of(CLOCK), [(1, 16), (5, end)])):
@@ -569,7 +568,7 @@ async def test_no_time_is_earlier_than_the_first(tmp_path: Path) -> None:
         assert await peer.ask(wire.LocateMoment(7, S, -(1 << 63), 3, "")) == wire.MomentLocated(7, S, 0, False)
 
 
-def test_what_times_of_events_take_in_a_frame_is_counted() -> None:
+def test_event_times_count_towards_the_frame_size() -> None:
     entries = [(EVENT_TIME_MIN + number, (1 << 62) + number) for number in range(TIMES_INDEXED_AT_ONCE)]
     operation = op.AddIndexTimes(1 << 40, 1 << 62, 1 << 62, entries, entries, EVENT_TIME_MIN)
     assert len(op.encode_head([operation])) <= op.most_bytes(operation)

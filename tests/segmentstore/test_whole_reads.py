@@ -1,4 +1,4 @@
-"""A small read gets all it asks for in one reply, wherever the bytes lie: official index readers count on it."""
+"""A small read gets all requested bytes in one reply, wherever they are stored: official index readers rely on it."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ async def check(peer: Peer, data: bytes, edge: int) -> None:
             wanted = data[offset : offset + size]
             found = bytes((await read(peer, offset, size)).data)
             assert found[:size] == wanted, (edge, offset, size)
-            assert len(found) <= max(size, 8)  # servers give at least eight bytes
+            assert len(found) <= max(size, 8)  # servers return at least eight bytes
 
 
 def edges(store: SegmentStore) -> list[int]:
-    """Where one piece that is fetched ends and another begins."""
+    """Return the edges of the pieces that are fetched."""
     record = store.containers[0].state.find(S)
     assert record is not None
     found = [extent.end for extent in record.extents[:-1]]
@@ -65,7 +65,9 @@ def edges(store: SegmentStore) -> list[int]:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 5 * MIB], ids=["cold", "small cache"])
-async def test_over_edges_of_what_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_bytes: int) -> None:
+async def test_small_reads_across_fetch_edges_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_bytes: int
+) -> None:
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(cache_bytes))
     async with open_store(tmp_path, 1) as (store, peer):
         data = await write(peer)
@@ -91,7 +93,7 @@ def damage(folder: Path, chunk: str, at: int) -> None:
         opened.write(bytes([byte[0] ^ 1]))
 
 
-async def test_before_damage_a_read_gets_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_before_damage_returns_the_intact_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
     async with open_store(tmp_path, 1) as (store, peer):
         data = await write(peer)

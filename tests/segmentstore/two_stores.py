@@ -1,4 +1,4 @@
-"""Two stores of one set of containers, as two servers would be."""
+"""Two stores of one set of containers, like two servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ AnyStores = TypeVar("AnyStores", bound="Stores")
 
 
 class Stores:
-    """At first `one` has them all; their parts are the same, wherever they are opened. lost: what `one` was told."""
+    """At first `one` has all containers; they use the same storage in either store. lost: containers that `one`
+    lost."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,12 +68,12 @@ def two_stores(folder: Path) -> AbstractAsyncContextManager[Stores]:
     return opened(Stores(folder))
 
 
-# --- parts that a claim decides about, as of servers of a cluster: the last to claim them has them --------
+# --- storage with claims, as in a cluster: the latest claimant owns it ------------------------------------
 
 
 @dataclass(slots=True)
 class Record:
-    """Who has a container, and its newest snapshot; in place of `Records`."""
+    """A container's owner and newest snapshot; replaces `ContainerRecords`."""
 
     container: int
     epoch: int = 0
@@ -89,7 +90,7 @@ class Record:
 
 
 class OwnedParts(LocalParts):
-    """In a folder; but a claim decides who may open them. Each checkpoint makes a snapshot."""
+    """Storage in a folder whose access is decided by a claim. Each checkpoint takes a snapshot."""
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore, record: Record) -> None:
         super().__init__(number, folder, chunks, self._has_it)
@@ -125,11 +126,11 @@ class OwnedStores(Stores):
 
     def parts(self, number: int) -> OwnedParts:
         parts = OwnedParts(number, self.folder / f"container-{number}", self.chunks, self.records[number])
-        self.parts_of_one.append(parts)  # those that follow the first are the other's
+        self.parts_of_one.append(parts)  # later ones belong to the other store
         return parts
 
     async def claim(self, number: int) -> None:
-        """As another server does; it opens the container later."""
+        """Claim a container as another server does; it is opened later."""
         self.records[number].epoch += 1
         await FileLog.open(self.folder / f"container-{number}" / "log").close()
 

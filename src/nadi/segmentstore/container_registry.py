@@ -1,7 +1,7 @@
-"""Which of all containers this store has, and so which segments it answers for.
+"""Tracks the containers that this store owns, and so the segments it serves.
 
-The number of containers is fixed forever; a segment's name says which one it is in. A store has all containers or some
-of them; it takes over others and gives some up while it runs.
+The number of containers is fixed when the store is created; a segment's name determines its container. A store owns all
+containers or some of them, and acquires and releases containers while it runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from nadi.naming import INTERNAL_SCOPE, container_key
 from nadi.segmentstore.container.container import Container
 
 Placement = Callable[[int], str]
-"""The address, "host:port", of the store that has the container of that number; "" if it isn't known."""
+"""The address, "host:port", of the store that owns the container of that number; "" if unknown."""
 
 CONTROLLER_CONTAINER = 0
 _RECORDS = f"{INTERNAL_SCOPE}/_tables/"
 
 
 def is_record(segment: str) -> bool:
-    """Whether it is one of the tables that the controller keeps its records in.
+    """Return whether the segment is one of the tables that hold the controller's records.
 
     >>> is_record("_system/_tables/scopes"), is_record("home/meters/0.#epoch.0")
     (True, False)
@@ -31,8 +31,8 @@ def is_record(segment: str) -> bool:
 
 
 def container_of(segment: str, count: int) -> int:
-    """Return the number of the container, of `count`, that has the segment of that name, forever: by a hash that
-    ignores epochs and transactions. The controller's records are all in one, so that whoever has that can run it.
+    """Return the number, below `count`, of the segment's container: a hash that ignores epochs and transactions, so it
+    never changes. The controller's records share one container, whose owner can run the controller.
 
     >>> container_of("_system/_tables/scopes", 8), container_of("home/meters/0.#epoch.0", 8)
     (0, 7)
@@ -41,8 +41,8 @@ def container_of(segment: str, count: int) -> int:
 
 
 class Hosted:
-    """The containers that a store has. count: how many there are in all. owner_of: returns who has those that this
-    store doesn't have."""
+    """The containers that a store owns. count: the number of containers in all. owner_of: returns the owner of a
+    container that this store doesn't own."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Hosted:
         self._containers = {container.number: container for container in containers}
 
     def container_of(self, segment: str) -> Container:
-        """Return the container of the segment of that name; raise NotOwnerError if another store has it."""
+        """Return the segment's container; raise NotOwnerError if another store owns it."""
         number = self._number_of(segment)
         container = self._containers.get(number)
         if container is None:
@@ -72,7 +72,7 @@ class Hosted:
         return [self._containers[number] for number in sorted(self._containers)]
 
     def following(self, number: int) -> Container | None:
-        """The first container from that number on; None if there is none."""
+        """Return the owned container with the lowest number >= `number`; None if there is none."""
         return next((container for container in self.all() if container.number >= number), None)
 
     def __contains__(self, number: int) -> bool:
@@ -83,5 +83,5 @@ class Hosted:
         self._containers[container.number] = container
 
     def remove(self, number: int) -> Container:
-        """Remove a container: from now on its segments are another store's."""
+        """Remove a container: another store owns its segments from now on."""
         return self._containers.pop(number)

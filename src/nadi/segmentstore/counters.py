@@ -1,16 +1,17 @@
-"""What a segment store counts while it works, for its metrics: one object for all containers of a store, so that
-nothing counts backwards when one leaves. Nothing is counted for an event: only for a frame, a block that came in one
-go, a read, or a piece of work in the background. All in the loop's thread.
+"""Counts a segment store's work, for its metrics.
 
-`LoadMeter` measures what passes into the segments of one container. `count` gets what a durable frame appended: two
-additions for each run of appends to a segment. About once a second this is folded into rates, for all segments at once,
-by whichever call comes next; there is no task and no timer. If none comes for long, what was counted still belongs to
-the second after the last fold: so a burst before a pause isn't spread over the pause.
+One object serves all containers of a store, so that no counter decreases when a container leaves. Nothing is counted
+per event: only per frame, per received block, per read or per background job. Everything runs in the loop's thread.
 
-Only segments of users' streams are measured. What goes into a transaction's segment, or a large event's, counts for its
-parent as it passes (each piece of a large event, of 8 MiB, as an event); the merge adds nothing. A segment is forgotten
-when it is deleted, or after the longest window without an append. At most LOAD_SEGMENTS are measured: others' loads are
-absent until one has been idle for ten seconds, which then makes room.
+`LoadMeter` measures the load of one container's segments. `count` takes what a durable frame appended: two additions
+per run of appends to a segment. About once a second the next call folds this into rates, for all segments at once;
+there is no task and no timer. After a long gap, the counts still belong to the second after the last fold, so that a
+burst before a pause isn't spread over the pause.
+
+Only segments of users' streams are measured. Bytes for a transaction's segment, or for a large event, count for the
+parent as they arrive (each 8 MiB piece of a large event as one event); the merge adds nothing. A segment is forgotten
+when it is deleted, or after the longest window without an append. At most LOAD_SEGMENTS segments are measured; further
+ones have no load until a measured one has been idle for ten seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SLOW_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Arrival(NamedTuple):
-    """A block of appends that came in one go: when, how many of them were stored, and the request."""
+    """A block of appends that arrived together: its time, the number of appends stored, and the request."""
 
     at: float
     appends: int
@@ -46,33 +47,33 @@ class Arrival(NamedTuple):
 
 
 class Stages:
-    """When a frame reached each stage, by the monotonic clock: taken, built, durable, answered. What it waited for the
-    disk before it was built, for files beside the log, counts as its sync."""
+    """The times, by the monotonic clock, at which a frame reached each stage: taken, built, durable, answered. Time
+    spent syncing separate files before the frame is built counts as its sync."""
 
-    __slots__ = ("answered", "beside_s", "built", "clock", "durable", "taken")
+    __slots__ = ("answered", "blobs_s", "built", "clock", "durable", "taken")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.taken = self.built = self.durable = self.answered = clock()
-        self.beside_s = 0.0
+        self.blobs_s = 0.0
 
-    async def beside(self, writing: Awaitable[object]) -> None:
+    async def time_blobs(self, writing: Awaitable[object]) -> None:
         began = self.clock()
         await writing
-        self.beside_s = self.clock() - began
+        self.blobs_s = self.clock() - began
 
     @property
     def building_s(self) -> float:
-        return self.built - self.taken - self.beside_s
+        return self.built - self.taken - self.blobs_s
 
     @property
     def sync_s(self) -> float:
-        return self.durable - self.built + self.beside_s
+        return self.durable - self.built + self.blobs_s
 
 
 class StoreCounters:
-    """`on_frame` is called with each frame that was answered, `on_read` with each read, if there is one to call: see
-    `tracing`."""
+    """The counters of one store. If set, `on_frame` is called with each answered frame and `on_read` with each read;
+    see `tracing`."""
 
     def __init__(self) -> None:
         self.queue, self.frame, self.sync, self.whole = (Histogram(QUICK_S) for _ in range(4))
@@ -92,11 +93,11 @@ class StoreCounters:
         self.on_read: Callable[[int, str, int, int, float, float | None], None] | None = None
 
     def wrote(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
-        taken, answered, appends = stages.taken, stages.clock(), 0
+        taken_at, answered, appends = stages.taken, stages.clock(), 0
         stages.answered = answered
         for at, count, _ in arrivals:
             if count:
-                self.queue.add(taken - at, count)
+                self.queue.add(taken_at - at, count)
                 self.whole.add(answered - at, count)
                 appends += count
         if appends:
@@ -127,7 +128,7 @@ class StoreCounters:
             self.compacted_bytes += size_bytes
 
 
-BLOCKS_MOST = 64  # of one frame that get a span each; a flood of small ones isn't worth more
+BLOCKS_MOST = 64  # spans per frame; a flood of small blocks isn't worth more
 
 
 class StoreTracing:
@@ -135,11 +136,11 @@ class StoreTracing:
         self._tracing = tracing
 
     def frame(self, container: int, sequence: int, stages: Stages, arrivals: Sequence[Arrival]) -> None:
-        """A frame was answered: a span for each of its blocks, and in the first of them the frame's and the log's."""
-        stored = [one for one in arrivals if one.appends][:BLOCKS_MOST]
+        """Record a frame: a span for each of its blocks, with the frame's and the log's spans under the first."""
+        stored = [arrival for arrival in arrivals if arrival.appends][:BLOCKS_MOST]
         if not stored:
             return
-        blocks = [self._block(container, one, stages.answered) for one in stored]
+        blocks = [self._block(container, arrival, stages.answered) for arrival in stored]
         about: dict[str, Value] = {"nadi.container": container, "nadi.frame": sequence}
         frame = self._tracing.span(
             "nadi.frame",
@@ -153,22 +154,25 @@ class StoreTracing:
 
     def _block(self, container: int, arrival: Arrival, ended_s: float) -> SpanContext:
         appends = arrival.block.appends
-        first, roots = appends[0], [self._tracing.of_block(one.writer, one.last) for one in appends[:LINKS_MOST]]
+        first, roots = (
+            appends[0],
+            [self._tracing.of_block(append.writer, append.last) for append in appends[:LINKS_MOST]],
+        )
         about: dict[str, Value] = {
             "nadi.segment": first.session.segment,
             "nadi.writer_id": first.writer.hex(),
             "nadi.event_number": first.last,
             "nadi.container": container,
             "nadi.appends": len(appends),
-            "nadi.events": sum(one.events for one in appends),
-            "nadi.bytes": sum(one.size_bytes for one in appends),
+            "nadi.events": sum(append.events for append in appends),
+            "nadi.bytes": sum(append.size_bytes for append in appends),
         }
         return self._tracing.span("nadi.append", roots[0], arrival.at, ended_s, about, kind="server", links=roots[1:])
 
     def read(
         self, request_id: int, segment: str, offset: int, size_bytes: int, began_s: float, fetched_s: float | None
     ) -> None:
-        """A read was answered; fetched_s: when its bytes were there, if they weren't in memory."""
+        """Record a read. fetched_s: when its bytes were fetched, if they weren't in memory."""
         ended_s, root = self._tracing.time_s(), self._tracing.of_read(request_id, segment, offset)
         about: dict[str, Value] = {"nadi.segment": segment, "nadi.offset": offset, "nadi.bytes": size_bytes}
         source = "memory" if fetched_s is None else "storage"
@@ -178,12 +182,12 @@ class StoreTracing:
 
 
 FOLD_S = 1.0
-_LEAST_S = FOLD_S / 2  # counted before a fold
-_LATE_S = FOLD_S + _LEAST_S  # the latest fold of what was counted: `_LEAST_S` after the youngest began
+_LEAST_S = FOLD_S / 2  # the shortest time that is folded
+_LATE_S = FOLD_S + _LEAST_S  # the latest time that counts are folded at: `_LEAST_S` after the newest row began
 _IDLE_S = WINDOWS_S[1]
-_UNMEASURED = 0  # the row of all that isn't measured
-_TOGETHER_S = 2.0
-_TOGETHER_POSITIONS = LOAD_KEY_POSITIONS // 2
+_UNMEASURED = 0  # the row shared by everything that isn't measured
+_COMBINED_S = 2.0
+_COMBINED_POSITIONS = LOAD_KEY_POSITIONS // 2
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _WINDOWS = np.array(WINDOWS_S)[:, np.newaxis]
@@ -201,25 +205,25 @@ class KeySamples:
         self._reports: dict[str, deque[_Reports]] = {}
 
     def add(self, segment: str, positions: Numbers, events: int, now_s: float) -> None:
-        """A writer's report. With LOAD_KEYS_SEGMENTS segments sampled, those of any other are ignored."""
+        """Add a writer's report. With LOAD_KEYS_SEGMENTS segments sampled, reports of other segments are ignored."""
         reports = self._reports.get(segment)
         if reports is None:
             if len(self._reports) >= LOAD_KEYS_SEGMENTS:
                 return
             reports = self._reports[segment] = deque()
         weights = np.full(len(positions), events / len(positions))
-        if not reports or now_s - reports[-1].began_s >= _TOGETHER_S:
+        if not reports or now_s - reports[-1].began_s >= _COMBINED_S:
             _forget(reports, now_s)
             reports.append(_Reports(now_s, positions, weights))
             return
         last = reports[-1]
         last.positions = np.concatenate([last.positions, positions])
         last.weights = np.concatenate([last.weights, weights])
-        if len(last.positions) > _TOGETHER_POSITIONS:
-            last.positions, last.weights = fewer(last.positions, last.weights, _TOGETHER_POSITIONS // 2)
+        if len(last.positions) > _COMBINED_POSITIONS:
+            last.positions, last.weights = fewer(last.positions, last.weights, _COMBINED_POSITIONS // 2)
 
     def of(self, segment: str, now_s: float) -> KeySample | None:
-        """What is known of a segment's keys; None without a report in the last ten seconds."""
+        """Return the sample of a segment's keys; None without a report in the last ten seconds."""
         reports = self._reports.get(segment)
         if reports is None:
             return None
@@ -248,7 +252,7 @@ def _forget(reports: deque[_Reports], now_s: float) -> None:
 
 
 def fewer(positions: Numbers, weights: Numbers, count: int) -> tuple[Numbers, Numbers]:
-    """That many positions of equal weight, at equal steps through the distribution of the given ones.
+    """Return `count` positions of equal weight, at equal steps through the distribution of the given positions.
 
     >>> fewer(np.array([0.5, 0.25, 0.75]), np.array([2.0, 1.0, 1.0]), 4)
     (array([0.25, 0.5 , 0.5 , 0.75]), array([1., 1., 1., 1.]))
@@ -256,27 +260,28 @@ def fewer(positions: Numbers, weights: Numbers, count: int) -> tuple[Numbers, Nu
     order = np.argsort(positions, kind="stable")
     reached = np.cumsum(weights[order])
     step = reached[-1] / count
-    taken = order[np.searchsorted(reached, (np.arange(count) + 0.5) * step)]
-    return positions[taken], np.full(count, step)
+    chosen = order[np.searchsorted(reached, (np.arange(count) + 0.5) * step)]
+    return positions[chosen], np.full(count, step)
 
 
 class LoadMeter:
-    """clock: seconds, monotonic. Row `_UNMEASURED` of each list and array is that of all that isn't measured."""
+    """Measures the load of a container's segments. clock: monotonic, in seconds. Row `_UNMEASURED` of each list and
+    array collects everything that isn't measured."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._names = [""]
-        self._rows: dict[str, int] = {}  # by segment, also of transactions and of what isn't measured
+        self._rows: dict[str, int] = {}  # by segment, including transactions and unmeasured segments
         self._events, self._bytes = [0], [0]  # counted since the last fold
-        self._begun: list[float] = []  # when the newest rows began, which the arrays don't have yet
-        self._means = np.zeros((2, len(WINDOWS_S), 1))  # per second: of events and bytes, for each window, of each row
-        self._times = np.zeros((3, 1))  # of each row: its start, its last fold, and the last that brought something
+        self._new_starts_s: list[float] = []  # start times of the newest rows, which the arrays don't have yet
+        self._means = np.zeros((2, len(WINDOWS_S), 1))  # events and bytes per second, by window and row
+        self._times = np.zeros((3, 1))  # per row: its start, its last fold, and its last fold with new counts
         self._folded_s = self._due_s = clock()
-        self._refused = 0  # segments since the last fold, for which there was no room
+        self._refused = 0  # segments turned away since the last fold
         self._samples = KeySamples()
 
     def count(self, appended: Iterable[tuple[str, int, int]], now_s: float) -> None:
-        """Appends have become durable: of each run the segment, events and bytes."""
+        """Count durable appends: (segment, events, bytes) for each run."""
         if now_s >= self._due_s:
             self._fold(now_s)
         rows, events, sizes = self._rows, self._events, self._bytes
@@ -288,8 +293,8 @@ class LoadMeter:
             sizes[row] += size
 
     def report(self, segment: str, positions: Numbers, events: int) -> None:
-        """A writer says where its keys are: `positions` of the keys of some of its last `events` events there. It
-        counts if the segment, or a transaction's parent, is being measured."""
+        """Add a writer's report: `positions` of the keys of some of its last `events` events. It counts if the segment,
+        or a transaction's parent, is measured."""
         parent = measured_as(segment)
         if parent is not None and self._rows.get(parent):
             self._samples.add(parent, positions, events, self._clock())
@@ -298,24 +303,24 @@ class LoadMeter:
         row = self._rows.pop(segment, _UNMEASURED)
         if row != _UNMEASURED and self._names[row] == segment:
             self._extend()
-            self._names[row] = ""  # the row goes with the next fold
+            self._names[row] = ""  # the next fold removes the row
             self._events[row] = self._bytes[row] = 0
             self._times[2, row] = -np.inf
             self._samples.drop(segment)
 
     def loads(self, after: str = "", most: int | None = None) -> list[SegmentLoad]:
-        """The loads of the first `most` segments whose names come after that one, in order; segments that began less
-        than half a second ago are absent."""
+        """Return the loads of the first `most` segments whose names follow `after`, in order, except segments that
+        began less than half a second ago."""
         now_s = self._clock()
         if now_s - self._folded_s >= _LEAST_S:
             self._fold(now_s)
         ages_s = (self._times[1] - self._times[0]).tolist()  # at the last fold
         rows = ((self._names[row], row) for row, age_s in enumerate(ages_s) if age_s > 0 and self._names[row] > after)
-        found = sorted(rows) if most is None else heapq.nsmallest(most, rows)
-        means = self._means[:, :, [row for _, row in found]].transpose(2, 0, 1).tolist()
+        selected = sorted(rows) if most is None else heapq.nsmallest(most, rows)
+        means = self._means[:, :, [row for _, row in selected]].transpose(2, 0, 1).tolist()
         return [
             SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes), self._samples.of(name, now_s))
-            for (name, row), (events, sizes) in zip(found, means, strict=True)
+            for (name, row), (events, sizes) in zip(selected, means, strict=True)
         ]
 
     def _admit(self, segment: str, now_s: float) -> int:
@@ -332,16 +337,16 @@ class LoadMeter:
             self._names.append(parent)
             self._events.append(0)
             self._bytes.append(0)
-            self._begun.append(now_s)
+            self._new_starts_s.append(now_s)
         self._rows[segment] = row
         return row
 
     def _extend(self) -> None:
-        if self._begun:
-            zeros = np.zeros((*self._means.shape[:2], len(self._begun)))
+        if self._new_starts_s:
+            zeros = np.zeros((*self._means.shape[:2], len(self._new_starts_s)))
             self._means = np.concatenate([self._means, zeros], axis=2)
-            self._times = np.concatenate([self._times, [self._begun] * 3], axis=1)
-            self._begun = []
+            self._times = np.concatenate([self._times, [self._new_starts_s] * 3], axis=1)
+            self._new_starts_s = []
 
     def _fold(self, now_s: float) -> None:
         late_s = self._folded_s + _LATE_S
@@ -368,8 +373,8 @@ class LoadMeter:
         self._samples.drop_old(now_s)
 
     def _fold_at(self, now_s: float) -> None:
-        """Fold in what was counted for each row since its last fold, as if it had come evenly; but not what was folded
-        less than `_LEAST_S` ago, so that a young row's first rate isn't that of a moment, and a clock set back changes
+        """Fold each row's counts since its last fold, as if they had arrived evenly. Skip rows folded less than
+        `_LEAST_S` ago, so that a new row's first rate covers more than a moment and a clock set back changes
         nothing."""
         self._extend()
         self._events[_UNMEASURED] = self._bytes[_UNMEASURED] = 0
@@ -390,13 +395,13 @@ class LoadMeter:
 
 
 def measured_as(segment: str) -> str | None:
-    """The stream segment whose load an append to this one is; None for tables, and for what isn't a user's.
+    """Return the stream segment to which an append to `segment` counts; None for tables and internal segments.
 
     >>> measured_as("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
     'home/meters/0.#epoch.0'
     >>> measured_as("home/_MARKmeters/0.#epoch.0")
     """
-    found = segment_of(segment)
-    if found is None or "_" in found.scope or "_" in found.name:  # users' names of scopes and streams have none
+    parsed = segment_of(segment)
+    if parsed is None or "_" in parsed.scope or "_" in parsed.name:  # users' scopes and streams have no underscore
         return None
     return segment.partition(TRANSACTION_DELIMITER)[0].partition(TRANSIENT_DELIMITER)[0]

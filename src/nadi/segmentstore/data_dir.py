@@ -1,8 +1,8 @@
-"""A data folder as a whole: who owns it, what it says of its store, and keeping others from reading it.
+"""Manages a data folder as a whole: its lock, its identity, and its permissions.
 
-`DIR/store.json` says which store the folder has, and how many containers; the store's `cluster.json` says the same. If
-the store is in the folder, each is healed from the other. Nothing is recreated beside what there is of containers.
-Files are for the server's user alone, whatever its umask.
+`DIR/store.json` identifies the folder's store and the number of containers; the store's `cluster.json` says the same.
+If the store is in the folder, each file is restored from the other. Nothing is recreated while container data exists.
+Files are readable by the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
@@ -37,34 +37,33 @@ FORMAT = 6
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 STORE = "store.json"
-INCOMING = "incoming"  # while a migration fills the folder, whose store may be elsewhere
-LOG = LogId(FOLDER_LOG, "around")  # what a data folder's store says of its log: it is in the folder around the store
+INCOMING = "incoming"  # exists while a migration fills the folder, even if its store is elsewhere
+LOG = LogId(FOLDER_LOG, "around")  # the log of a store in a data folder: in the folder around it
 LOG_ELSEWHERE = LogId(FOLDER_LOG, "elsewhere")
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn system errors while a data folder is opened into ones that say what to do."""
+    """Turn system errors while opening a data folder into errors that say what to do."""
     try:
         yield
-    except errors.NadiError:  # some are an OSError too
+    except errors.NadiError:  # some are OSErrors too
         raise
     except OSError as error:
         if disk.is_no_room(error):
             raise errors.StorageFullError(
-                f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
+                f"no space for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
         raise errors.DataFolderError(
-            f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
-            "write there, or choose another folder with --data"
+            f"the data folder {folder} can't be used ({error}): check that its disk works and that this user may "
+            "write to it, or choose another folder with --data"
         ) from error
 
 
 class FolderLock:
-    """The data folder is this process's while it is held. changes: if False, nothing is written there; if there is no
-    lock file, no server ever used the folder. DataFolderError: it is part of a data folder; nothing is written
-    there."""
+    """The exclusive lock of a data folder. changes: if False, nothing is written; without a lock file, no server ever
+    used the folder. Raises DataFolderError if the path is a part of a data folder."""
 
     def __init__(self, folder: Path, *, changes: bool = True) -> None:
         check_is_whole(folder)
@@ -87,12 +86,12 @@ class FolderLock:
             os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
 
     def is_held(self) -> bool:
-        """False once the file has been removed: then another server may hold one of that name."""
+        """Return False once the lock file has been removed: another server may then hold a new one."""
         try:
-            there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
+            current, own = os.stat(self._folder / "lock"), os.fstat(self._file)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+        return (current.st_dev, current.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
         file, self._file = self._file, -1
@@ -101,17 +100,17 @@ class FolderLock:
 
 
 class Tier2(msgspec.Struct, frozen=True):
-    """What a server is told of its tier 2. url: as `engines.urls` takes it. options: of that store, such as `endpoint`;
-    secrets are better in the environment."""
+    """Tier 2 as configured for a server. url: as in `object_log.urls`. options: of that store, such as `endpoint`;
+    secrets belong in the environment."""
 
     url: str
     options: dict[str, str] = {}
 
 
 class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `store.json` says. cluster: the store's id. url: "" is in the folder. options: of a store elsewhere, without
-    secrets. epochs: in which the folder has last claimed each container there. next: the nonce of claims that are being
-    made. moved_to: where a migration has moved the data; "" if none has. moved_by: its id."""
+    """The contents of `store.json`. cluster: the store's id. url: "" for a store in the folder. options: of an external
+    store, without secrets. epochs: in which the folder last claimed each container there. next: the nonce of claims in
+    progress. moved_to: the URL to which a migration moved the data, or "". moved_by: the migration's id."""
 
     format: int
     cluster: str
@@ -125,11 +124,11 @@ class StoreFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the folder has claimed a store that isn't in it."""
+        """Return whether the folder has claimed a store outside it."""
         return bool(self.url) and any(self.epochs)
 
     def write(self, folder: Path) -> None:
-        """Durable when this returns; blocking."""
+        """Write the file durably; blocking."""
         disk.replace_file(folder / STORE, line_of(msgspec.json.encode(self)))
 
 
@@ -138,8 +137,8 @@ class _FolderVersion(msgspec.Struct):
 
 
 class StoreLocation(NamedTuple):
-    """store: what counts; None: nothing says it. wrong: what is wrong with `store.json`. heals: what a start writes
-    anew."""
+    """The store of a folder. store: None if unknown. wrong: the problem with `store.json`. heals: the file that a start
+    rewrites."""
 
     store: StoreFile | None
     wrong: str = ""
@@ -148,24 +147,24 @@ class StoreLocation(NamedTuple):
 
 
 def find(folder: Path) -> StoreLocation:
-    """Look at what the folder and its own store say; changes nothing."""
+    """Find the folder's store from `store.json` and the store's identity; changes nothing."""
     own = _read_own(folder)
-    there: Cluster | str
+    stored: Cluster | str
     try:
-        there = decoded((folder / TIER2 / IDENTITY).read_bytes())
+        stored = decoded((folder / TIER2 / IDENTITY).read_bytes())
     except FileNotFoundError:
-        there = "missing"
+        stored = "missing"
     except (OSError, errors.StoreError):
-        there = "damaged"
+        stored = "damaged"
     if isinstance(own, StoreFile):
         if own.url or own.format != FORMAT:
             return StoreLocation(own)
-        if isinstance(there, Cluster):
-            return StoreLocation(own, disagree=replace(there, created_ms=0) != _identity(own))
-        return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {there}: it is written anew")
-    if isinstance(there, Cluster) and there.log == LOG:
-        heals = f"`{STORE}` is {own}: it is written anew, from `{TIER2}/{IDENTITY}`"
-        return StoreLocation(StoreFile(FORMAT, there.cluster, there.containers), own, heals)
+        if isinstance(stored, Cluster):
+            return StoreLocation(own, disagree=replace(stored, created_ms=0) != _identity(own))
+        return StoreLocation(own, heals=f"`{TIER2}/{IDENTITY}` is {stored}: it is rewritten")
+    if isinstance(stored, Cluster) and stored.log == LOG:
+        heals = f"`{STORE}` is {own}: it is rewritten from `{TIER2}/{IDENTITY}`"
+        return StoreLocation(StoreFile(FORMAT, stored.cluster, stored.containers), own, heals)
     return StoreLocation(None, own)
 
 
@@ -182,74 +181,71 @@ def _read_own(folder: Path) -> StoreFile | str:
         return "damaged"
 
 
-def open_folder(folder: Path, containers: int | None, given: Tier2 | None, unique: str) -> StoreFile:
-    """Return what a server goes by that was told `given`; a new folder gets its files, durably; damaged ones are
-    healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
-    DataFolderError: nothing says what it is, it was created with another number of containers, one of them is missing,
-    its store is another one, or its data was moved. InvalidArgumentError: a new folder can't have so many, or it isn't
-    a store's URL."""
-    if (folder / TIER2).is_symlink():  # two folders could have it, and each its own lock
+def open_folder(folder: Path, containers: int | None, configured: Tier2 | None, unique: str) -> StoreFile:
+    """Return the store that a server with this configuration uses. A new folder gets its files, durably; damaged files
+    are healed. Blocking. unique: the store's id if the folder is new. DataFolderVersionError: another version wrote it.
+    DataFolderError: the store is unknown, is another one, was created with another number of containers, lacks one of
+    them, or was moved. InvalidArgumentError: the number of containers is out of range, or the URL isn't a store's."""
+    if (folder / TIER2).is_symlink():  # two folders, each with its own lock, could share it
         raise errors.DataFolderError(
-            f"{folder / TIER2} is a link, but the folder's lock doesn't guard what is outside it: begin a folder by "
+            f"{folder / TIER2} is a link, and the folder's lock doesn't protect its target: create a new folder with "
             f"--tier2 {(folder / TIER2).resolve().as_uri()}, or mount the other disk there"
         )
     check_version(folder)
-    found = find(folder)
-    if found.store is None:
-        _check_is_new(folder, found.wrong)
+    location = find(folder)
+    if location.store is None:
+        _check_is_new(folder, location.wrong)
         store = _chosen(
-            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), given
+            folder, StoreFile(FORMAT, unique, DEFAULT_CONTAINERS if containers is None else containers), configured
         )
         begin(folder, store)
         return store
-    check_stays(folder, found.store)
-    if found.disagree:
+    check_stays(folder, location.store)
+    if location.disagree:
         raise errors.DataFolderError(
-            f"{STORE} and {TIER2}/{IDENTITY} in {folder} don't say the same: one is another folder's"
+            f"{STORE} and {TIER2}/{IDENTITY} in {folder} contradict each other: remove the wrong one"
         )
-    if containers is not None and containers != found.store.containers:
+    if containers is not None and containers != location.store.containers:
         raise errors.DataFolderError(
-            f"the data folder {folder} was made with {found.store.containers} containers, which can't be changed: "
-            "leave --containers out"
+            f"the data folder {folder} was created with {location.store.containers} containers, "
+            "which can't be changed: omit --containers"
         )
-    for what in misplaced(folder, found.store.containers):
-        raise errors.DataFolderError(f"the data folder {folder} can't be used: {what}")
-    if missing := sorted(set(range(found.store.containers)) - set(container_folders(folder))):
-        raise errors.DamagedStateError(
-            str(folder / f"container-{missing[0]}"), "the container's whole folder is missing"
-        )
-    store = _chosen(folder, found.store, given)
+    for problem in misplaced(folder, location.store.containers):
+        raise errors.DataFolderError(f"the data folder {folder} can't be used: {problem}")
+    if missing := sorted(set(range(location.store.containers)) - set(container_folders(folder))):
+        raise errors.DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's folder is missing")
+    store = _chosen(folder, location.store, configured)
     try:
-        if store.url != found.store.url:
+        if store.url != location.store.url:
             store.write(folder)
         if not store.url:
             heal(folder)
     except OSError as error:
         if not disk.is_no_room(error):
             raise
-        log.warning("no room in %s (%s): what is damaged is written anew by a later start", folder, error)
+        log.warning("no space in %s (%s): a later start rewrites the damaged file", folder, error)
     return store
 
 
 def check_version(folder: Path) -> None:
-    """Refuse the folder of another version, whose states, misread, would look damaged, and be "repaired".
-    DataFolderVersionError: it is one. DataFolderError: it is the store of a cluster."""
+    """Refuse a folder of another version: its states, misread, would look damaged and be "repaired".
+    DataFolderVersionError: another version wrote it. DataFolderError: it is the store of a cluster."""
     if (folder / IDENTITY).exists():
         raise errors.DataFolderError(
-            f"{folder} is the store of a cluster: serve it by `nadi up --workers N --data {folder}`; other commands "
+            f"{folder} is the store of a cluster: serve it with `nadi up --workers N --data {folder}`; other commands "
             f"take its URL, {folder.absolute().as_uri()}"
         )
-    found = find(folder).store
-    if found is not None and found.format != FORMAT:
-        raise errors.DataFolderVersionError(str(folder), found.format, FORMAT)
+    store = find(folder).store
+    if store is not None and store.format != FORMAT:
+        raise errors.DataFolderVersionError(str(folder), store.format, FORMAT)
 
 
 def check_stays(folder: Path, store: StoreFile) -> None:
     """Raise DataFolderError if the folder's data was moved elsewhere."""
     if store.moved_to:
         raise errors.DataFolderError(
-            f"the data of {folder} was moved to {store.moved_to}: start its server there. If it is to be served from "
-            f"here again, see `nadi migrate --undo {folder}`"
+            f"the data of {folder} was moved to {store.moved_to}: start its server there. To serve it from here again, "
+            f"see `nadi migrate --undo {folder}`"
         )
 
 
@@ -260,41 +256,42 @@ def _check_is_new(folder: Path, wrong: str) -> None:
         stored = stored_containers(folder)
         if not stored:
             return
-        what = f"{STORE} and the containers are gone, and {TIER2} has data of {named(stored)}"
-        raise errors.DamagedStateError(str(folder), what, "what the log had of it is gone too")
+        problem = f"{STORE} and the containers are missing, but {TIER2} has data of {named(stored)}"
+        raise errors.DamagedStateError(str(folder), problem, "data only in the log is lost")
     raise errors.DataFolderError(
-        f"`{STORE}` of the data folder {folder} is {wrong}, and no `{TIER2}/{IDENTITY}` says the same: restore one of "
-        f"them; or, if its chunks are in a store elsewhere, `nadi tier2 claim {folder} --tier2 URL` writes it anew"
+        f"`{STORE}` of the data folder {folder} is {wrong}, and there is no `{TIER2}/{IDENTITY}` to restore it from: "
+        f"restore one of them; or, if its chunks are in an external store, run `nadi tier2 claim {folder} --tier2 URL`"
     )
 
 
-def _chosen(folder: Path, store: StoreFile, given: Tier2 | None) -> StoreFile:
-    """Where the store is to be, for a server that was told `given`."""
+def _chosen(folder: Path, store: StoreFile, configured: Tier2 | None) -> StoreFile:
+    """Return the store with the configured settings; raise DataFolderError if that contradicts the folder."""
     if store.is_elsewhere:
-        if given is None or normal(given.url) != store.url:
+        if configured is None or normal(configured.url) != store.url:
             raise errors.DataFolderError(
-                f"the data folder {folder} keeps its chunks in {store.url}{f', not in {given.url}' if given else ''}: "
-                f"start it with --tier2 {store.url}, or move it to another folder by `nadi migrate`"
+                f"the data folder {folder} keeps its chunks in {store.url}"
+                f"{f', not in {configured.url}' if configured else ''}: start it with --tier2 {store.url}, "
+                "or move it to another folder with `nadi migrate`"
             )
-    elif given is None:
+    elif configured is None:
         if store.url:
             raise errors.DataFolderError(
-                f"the chunks of the data folder {folder} were to be in {store.url}: start it with --tier2 {store.url}, "
-                "or remove the folder, for nothing is in it yet"
+                f"the data folder {folder} was created for chunks in {store.url}: start it with --tier2 {store.url}, "
+                "or remove the folder, which is still empty"
             )
         return store
-    url = normal(given.url)
+    url = normal(configured.url)
     check_outside(folder, url)
     if not store.is_elsewhere and has_chunks(folder):
         raise errors.DataFolderError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: start it without --tier2, or move it to a "
-            f"new folder by `nadi migrate {folder} NEW --tier2 {url}`"
+            f"new folder with `nadi migrate {folder} NEW --tier2 {url}`"
         )
-    return replace(store, url=url, options=public(given.options))
+    return replace(store, url=url, options=public(configured.options))
 
 
 def begin(folder: Path, store: StoreFile) -> None:
-    """Make a folder in which nothing is, or what an interrupted `begin` left, one with that store; blocking."""
+    """Create the store's files in an empty folder, or after an interrupted `begin`; blocking."""
     if not 1 <= store.containers <= MOST_CONTAINERS:
         raise errors.InvalidArgumentError(f"a folder has 1 to {MOST_CONTAINERS:,} containers, not {store.containers:,}")
     make_containers(folder, store.containers)
@@ -304,7 +301,7 @@ def begin(folder: Path, store: StoreFile) -> None:
 
 
 def make_containers(folder: Path, count: int) -> None:
-    """Make the containers' folders, in place of empty ones that an interrupted call has left; blocking."""
+    """Create the containers' folders, replacing empty ones left by an interrupted call; blocking."""
     for path in container_folders(folder).values():
         path.rmdir()
     for number in range(count):
@@ -312,14 +309,14 @@ def make_containers(folder: Path, count: int) -> None:
 
 
 def heal(folder: Path) -> None:
-    """Write anew what is missing or damaged of what says which store the folder has; blocking."""
-    found = find(folder)
-    if found.heals and found.store is not None:
-        if found.wrong:
-            found.store.write(folder)
+    """Rewrite a missing or damaged identity file; blocking."""
+    location = find(folder)
+    if location.heals and location.store is not None:
+        if location.wrong:
+            location.store.write(folder)
         else:
-            _write_identity(folder, found.store)
-        log.warning("%s: %s", folder, found.heals)
+            _write_identity(folder, location.store)
+        log.warning("%s: %s", folder, location.heals)
 
 
 def _write_identity(folder: Path, store: StoreFile) -> None:
@@ -332,7 +329,7 @@ def _identity(store: StoreFile) -> Cluster:
 
 
 def normal(url: str) -> str:
-    """The URL as it is written down and compared.
+    """Return the URL in the form that is stored and compared.
 
     >>> normal("s3://bucket/prefix/")
     's3://bucket/prefix'
@@ -342,18 +339,18 @@ def normal(url: str) -> str:
 
 
 def check_outside(folder: Path, url: str) -> None:
-    """InvalidArgumentError if that is in the data folder, or around it."""
+    """Raise InvalidArgumentError if the URL is inside the data folder, or contains it."""
     other = folder_of(url)
     own = folder.resolve()
     if other is not None and (other.is_relative_to(own) or own.is_relative_to(other)):
         raise errors.InvalidArgumentError(
-            f"{url} and the data folder {folder} lie in each other: without --tier2 chunks are kept in the folder, and "
-            "elsewhere they need one of their own"
+            f"{url} and the data folder {folder} overlap: omit --tier2 to keep chunks in the folder, or choose "
+            "a separate folder"
         )
 
 
 def has_chunks(folder: Path) -> bool:
-    """Whether anything but its name is in the folder's own tier 2."""
+    """Return whether the folder's own tier 2 has any file but its identity."""
     walk = ((Path(path), files) for path, _, files in os.walk(folder / TIER2))
     return any(set(files) - {IDENTITY} for path, files in walk if OURS not in path.parts)
 
@@ -363,19 +360,19 @@ def is_data_folder(folder: Path) -> bool:
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
-    found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
-    return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
+    matches = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
+    return dict(sorted((int(match[1]), path) for match, path in matches if path.is_dir()))
 
 
 def stored_containers(folder: Path) -> set[int]:
-    """The numbers of the containers of which tier 2, if it is in the folder, has any chunk or snapshot."""
+    """Return the numbers of the containers with any chunk or snapshot in the folder's own tier 2."""
     places = (folder / TIER2, folder / TIER2 / "snapshots")
-    folders = [found for place in places for found in container_folders(place).items()]
+    folders = [item for place in places for item in container_folders(place).items()]
     return {number for number, path in folders if any(files for _, _, files in os.walk(path))}
 
 
 def known_containers(folder: Path) -> dict[int, Path]:
-    """The folders of all containers that have left anything, by number; the folder itself may be gone."""
+    """Return the folders of all containers that left any data, by number; a folder itself may be missing."""
     numbers = sorted({*container_folders(folder), *stored_containers(folder)})
     return {number: folder / f"container-{number}" for number in numbers}
 
@@ -385,13 +382,13 @@ def named(numbers: Iterable[int]) -> str:
 
 
 def misplaced(folder: Path, count: int) -> list[str]:
-    """What is there that doesn't belong in a folder of `count` containers; for each, what it is and what to do."""
+    """Describe each container beyond `count`, and what to do about it."""
     others = [path.name for number, path in container_folders(folder).items() if number >= count]
-    return [f"{name} is one too many: `{STORE}` says {count} containers; move it elsewhere" for name in others]
+    return [f"{name} is unexpected: `{STORE}` says {count} containers; move it elsewhere" for name in others]
 
 
 def check_is_whole(folder: Path) -> None:
-    """Raise DataFolderError if it is a container or the tier 2 of a data folder, or lies deeper in one."""
+    """Raise DataFolderError if the path is a container or the tier 2 of a data folder, or inside one."""
     if (folder / STORE).exists() and container_folders(folder):
         return
     path = folder.resolve()
@@ -399,11 +396,11 @@ def check_is_whole(folder: Path) -> None:
         inside = path.relative_to(above).parts[0]
         is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (STORE, "lock"))
         if is_container or (inside == TIER2 and stored_containers(above)):
-            raise errors.DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
+            raise errors.DataFolderError(f"{folder} is only a part of the data folder {above}: pass that folder")
 
 
 def is_pristine(container: Path) -> bool:
-    """Whether no server has had that folder open, for `begin` was interrupted."""
+    """Return whether no server has ever opened the container's folder, as `begin` was interrupted."""
     return not any(container.iterdir())
 
 
@@ -411,5 +408,5 @@ def make_private(folder: Path) -> None:
     try:
         if stat.S_IMODE(folder.stat().st_mode) != 0o700:
             folder.chmod(0o700)
-    except PermissionError as error:  # a folder of somebody else, who lets this user in
-        log.warning("%s stays open to others: %s", folder, error)
+    except PermissionError as error:  # the folder belongs to another user, which gives this user access
+        log.warning("%s stays readable by others: %s; change its owner or mode", folder, error)

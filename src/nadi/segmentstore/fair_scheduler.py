@@ -1,6 +1,7 @@
-"""Connections with more to do than one turn allows continue one after another, with a bounded amount of work in each
-turn of the loop, however many there are. Work done on arrival is counted too: once a crowd that arrives in one turn has
-used it up, each does little, or waits for its turn.
+"""Schedules connections that have more to do than one turn of the loop allows.
+
+They continue in order, with a bounded amount of work per turn. Work done on arrival counts too: once many requests
+arriving in one turn have used up the limit, each connection does little, or waits for its turn.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Callable
 
 from nadi.limits import COMMANDS_A_TURN
 
-Work = Callable[[], int]  # does some of it, and returns how many commands that was worth
+Work = Callable[[], int]  # does some work and returns its cost in commands
 
 
 class FairScheduler:
-    """The scheduler of one loop. Work that isn't finished must be added again."""
+    """The scheduler of one loop. Unfinished work must be added again."""
 
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
         self._is_due = False
-        self._done = 0  # commands since the turn began; a new one begins when there are too many, or when work waits
-        self.is_spent = False  # enough was done for one turn of the loop
-        self.under_way = 0  # commands of all connections that wait for their containers
+        self._done = 0  # commands in this turn; the next begins at the limit, or when work waits
+        self.is_spent = False  # this turn's limit is reached
+        self.under_way = 0  # commands of all connections waiting for their containers
 
     def count(self, commands: int) -> None:
         self._done += commands
@@ -31,12 +32,12 @@ class FairScheduler:
             self._come_round()
 
     def add(self, work: Work) -> None:
-        """Do it in a later turn of the loop, after what was added before."""
+        """Do the work in a later turn of the loop, after work added before."""
         self._waiting.append(work)
         self._come_round()
 
     async def do(self, work: Work) -> None:
-        """Have it done in a later turn, and wait for that; it isn't done if nobody waits any more."""
+        """Do the work in a later turn and wait for it; cancelling the wait cancels the work."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def in_turn() -> int:
@@ -61,7 +62,7 @@ class FairScheduler:
     def _turn(self) -> None:
         waiting, self._done = self._waiting, 0
         self.is_spent = False
-        for _ in range(len(waiting)):  # what is added meanwhile is for later
+        for _ in range(len(waiting)):  # work added meanwhile waits
             self._done += 1 + waiting.popleft()()
             if self._done >= COMMANDS_A_TURN:
                 self.is_spent = True

@@ -1,4 +1,4 @@
-"""Taking a running store's figures: in the loop, at a scrape, and at once. It takes some microseconds a container."""
+"""Samples a running store's metrics, in the loop, at a scrape. Takes some microseconds per container."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from nadi.segmentstore.store import SegmentStore
 
 STATES = ("starting", "running", "recovering", "failed")
 _CONTAINER = ("container",)
-_COUNTED = (  # with the attribute of `Counts`
-    ("nadi_store_appends", "Appends that were acknowledged; each has one event or a block.", "appends"),
-    ("nadi_store_appends_refused", "Appends that were refused, for whatever reason.", "refused_appends"),
-    ("nadi_store_append_events", "Events that were appended.", "events"),
-    ("nadi_store_append_bytes", "Bytes that were appended, event headers included.", "append_bytes"),
+_COUNTED = (  # with the attribute of `StoreCounters`
+    ("nadi_store_appends", "Acknowledged appends, each of one event or a block.", "appends"),
+    ("nadi_store_appends_refused", "Refused appends, for any reason.", "refused_appends"),
+    ("nadi_store_append_events", "Events appended.", "events"),
+    ("nadi_store_append_bytes", "Bytes appended, event headers included.", "append_bytes"),
     ("nadi_store_frames", "Frames written to the log.", "frames"),
-    ("nadi_store_frame_bytes", "Bytes of the frames; large blocks lie beside the log.", "frame_bytes"),
-    ("nadi_store_throttles", "How often a connection had to wait for room in a queue.", "throttles"),
-    ("nadi_store_recoveries", "How often a container had to recover while it ran.", "recoveries"),
-    ("nadi_store_log_waits", "How often a frame waited for room in the log.", "log_waits"),
-    ("nadi_store_log_wait_seconds", "How long frames waited for room in the log.", "log_wait_s"),
-    ("nadi_store_tier2_chunks_deleted", "Chunks that were deleted, as nothing needs them.", "deleted_chunks"),
-    ("nadi_store_tier2_errors", "Rounds of moving to tier 2 that failed.", "tier2_errors"),
-    ("nadi_store_checkpoint_errors", "Checkpoints that failed.", "checkpoint_errors"),
-    ("nadi_store_snapshot_errors", "Snapshots that failed.", "snapshot_errors"),
+    ("nadi_store_frame_bytes", "Bytes of the frames, except large blocks in separate files.", "frame_bytes"),
+    ("nadi_store_throttles", "Times a connection waited for space in a queue.", "throttles"),
+    ("nadi_store_recoveries", "Recoveries of running containers.", "recoveries"),
+    ("nadi_store_log_waits", "Times a frame waited for space in the log.", "log_waits"),
+    ("nadi_store_log_wait_seconds", "Time that frames waited for space in the log.", "log_wait_s"),
+    ("nadi_store_tier2_chunks_deleted", "Chunks deleted because nothing refers to them.", "deleted_chunks"),
+    ("nadi_store_tier2_errors", "Failed rounds of tiering.", "tier2_errors"),
+    ("nadi_store_checkpoint_errors", "Failed checkpoints.", "checkpoint_errors"),
+    ("nadi_store_snapshot_errors", "Failed snapshots.", "snapshot_errors"),
 )
 
 MEANINGS = by_name(
     (
         *(Meaning(name, text, (), "counter") for name, text, _ in _COUNTED),
-        Meaning("nadi_store_append_seconds", "How long appends took: whole, and by stage.", ("stage",), "histogram"),
-        Meaning("nadi_store_reads", "Reads that were answered, by where the bytes were.", ("source",), "counter"),
-        Meaning("nadi_store_read_bytes", "Bytes that were read, by where they were.", ("source",), "counter"),
+        Meaning("nadi_store_append_seconds", "Latency of appends, in total and by stage.", ("stage",), "histogram"),
+        Meaning("nadi_store_reads", "Reads answered, by source of the bytes.", ("source",), "counter"),
+        Meaning("nadi_store_read_bytes", "Bytes read, by source.", ("source",), "counter"),
         Meaning("nadi_store_cache_bytes", "Bytes of blocks in memory."),
-        Meaning("nadi_store_cache_max_bytes", "How many there may be."),
+        Meaning("nadi_store_cache_max_bytes", "Limit on the bytes of blocks in memory."),
         Meaning("nadi_store_cache_hits", "Blocks that reads found in memory.", (), "counter"),
-        Meaning("nadi_store_cache_misses", "Reads that met a block that wasn't in memory.", (), "counter"),
-        Meaning("nadi_store_cache_evictions", "Blocks dropped from memory to make room.", (), "counter"),
+        Meaning("nadi_store_cache_misses", "Reads of blocks that weren't in memory.", (), "counter"),
+        Meaning("nadi_store_cache_evictions", "Blocks evicted from memory.", (), "counter"),
         Meaning("nadi_store_containers", "Containers of this server, by state.", ("state",)),
         Meaning("nadi_store_container_up", "1 while the container takes requests, else 0.", _CONTAINER),
         Meaning("nadi_store_damaged_places", "Known damaged places of a container's data.", _CONTAINER),
-        Meaning("nadi_store_queue_bytes", "Bytes of requests that wait for a frame.", _CONTAINER),
-        Meaning("nadi_store_log_bytes", "Bytes of a container's log, and beside it.", _CONTAINER),
-        Meaning("nadi_store_log_max_bytes", "Past this, appends to a container are refused until tier 2 takes data."),
-        Meaning("nadi_store_log_full", "1 while the log is past its bound or its disk is full, else 0.", _CONTAINER),
-        Meaning("nadi_store_tier2_lag_bytes", "Bytes in the log that are to be moved to tier 2.", _CONTAINER),
-        Meaning("nadi_store_tier2_lag_seconds", "Age of the oldest of them, in this process at most.", _CONTAINER),
-        Meaning("nadi_store_tier2_up", "1 if the last round of moving to tier 2 succeeded, else 0.", _CONTAINER),
-        Meaning("nadi_store_tier2_chunks", "Chunks stored, by why.", ("kind",), "counter"),
-        Meaning("nadi_store_tier2_bytes", "Bytes of the chunks that were stored, by why.", ("kind",), "counter"),
-        Meaning("nadi_store_checkpoint_seconds", "How long it took to write the state.", (), "histogram"),
+        Meaning("nadi_store_queue_bytes", "Bytes of requests waiting for a frame.", _CONTAINER),
+        Meaning("nadi_store_log_bytes", "Bytes of a container's log, with its separate files.", _CONTAINER),
+        Meaning("nadi_store_log_max_bytes", "Log size above which appends are refused until tier 2 accepts data."),
+        Meaning("nadi_store_log_full", "1 while the log exceeds its limit or its disk is full, else 0.", _CONTAINER),
+        Meaning("nadi_store_tier2_lag_bytes", "Bytes in the log not yet in tier 2.", _CONTAINER),
+        Meaning("nadi_store_tier2_lag_seconds", "Age of the oldest bytes not yet in tier 2.", _CONTAINER),
+        Meaning("nadi_store_tier2_up", "1 if the last round of tiering succeeded, else 0.", _CONTAINER),
+        Meaning("nadi_store_tier2_chunks", "Chunks stored, by reason.", ("kind",), "counter"),
+        Meaning("nadi_store_tier2_bytes", "Bytes of the chunks stored, by reason.", ("kind",), "counter"),
+        Meaning("nadi_store_checkpoint_seconds", "Time taken to write the state.", (), "histogram"),
         Meaning("nadi_store_checkpoint_age_seconds", "Time since the stored state was last up to date.", _CONTAINER),
-        Meaning("nadi_store_snapshot_seconds", "How long it took to store a snapshot of the state.", (), "histogram"),
+        Meaning("nadi_store_snapshot_seconds", "Time taken to store a snapshot of the state.", (), "histogram"),
         Meaning("nadi_store_snapshot_age_seconds", "Time since the snapshots were last up to date.", _CONTAINER),
-        Meaning("nadi_store_paused_seconds", "How long background work paused.", ("container", "work"), "counter"),
-        Meaning("nadi_store_scrub_running", "1 while everything stored is being read, else 0."),
+        Meaning("nadi_store_paused_seconds", "Time that background work was paused.", ("container", "work"), "counter"),
+        Meaning("nadi_store_scrub_running", "1 while a scrub is running, else 0."),
         Meaning("nadi_store_scrub_age_seconds", "Time since the last scrub ended, or since the first start."),
-        Meaning("nadi_store_scrub_damages", "Damaged places that the last scrub found."),
-        Meaning("nadi_store_scrub_renewals", "Damaged copies that the last scrub found and replaced."),
-        Meaning("nadi_store_scrub_read_bytes", "Bytes that the running scrub has read, or else the last one."),
-        Meaning("nadi_peers_held_bytes", "Bytes held for those who are connected, by direction.", ("direction",)),
-        Meaning("nadi_peers_max_bytes", "How many they may be, by direction.", ("direction",)),
-        Meaning("nadi_peers_waiting", "Connections that wait for some of that memory."),
-        Meaning("nadi_peers_too_slow", "Connections ended because their peers were too slow.", (), "counter"),
+        Meaning("nadi_store_scrub_damages", "Damaged places found by the last scrub."),
+        Meaning("nadi_store_scrub_renewals", "Damaged copies replaced by the last scrub."),
+        Meaning("nadi_store_scrub_read_bytes", "Bytes read by the running scrub, or else by the last one."),
+        Meaning("nadi_peers_held_bytes", "Bytes buffered for connected peers, by direction.", ("direction",)),
+        Meaning("nadi_peers_max_bytes", "Limit on bytes buffered for connected peers, by direction.", ("direction",)),
+        Meaning("nadi_peers_waiting", "Connections waiting for buffer memory."),
+        Meaning("nadi_peers_too_slow", "Connections closed because their peers were too slow.", (), "counter"),
     )
 )
 
@@ -139,7 +139,7 @@ def _running(container: Container, number: str, now_s: float) -> Iterator[Sample
     yield _sample("nadi_store_queue_bytes", container.queue.size_bytes, number)
     yield _sample("nadi_store_log_bytes", container.logged_bytes, number)
     yield _sample("nadi_store_log_full", int(is_full), number)
-    frames = list(state.frames.values())  # there may be a hundred thousand, so they are added up outside the loop
+    frames = list(state.frames.values())  # possibly a hundred thousand, so added up outside the loop
     yield _sample(
         "nadi_store_tier2_lag_bytes", lambda: sum(frame.live_bytes - frame.aside_bytes for frame in frames), number
     )

@@ -1,6 +1,8 @@
-"""Room kept aside for opening a container and for its state: a recovery writes a few blocks before anything can be
-read, and a checkpoint before room in the log can be freed. A container gives this room up while it is opened, or while
-a checkpoint would fail without it, and takes it back as soon as there is some.
+"""Reserves disk space for opening a container and for its state.
+
+A recovery writes a few blocks before anything can be read, and a checkpoint before space in the log can be freed. A
+container releases the reserve while it is opened, or while a checkpoint would fail without it, and reserves it again as
+soon as there is space.
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ def is_no_room(error: Exception, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def in_words(folder: Path) -> Iterator[None]:
-    """Around a command's writes to a folder: make errors say what to do about them. StorageFullError: there is no room.
-    UnavailableError: the disk fails."""
+    """Map errors while a command writes to a folder. StorageFullError: the disk is full. UnavailableError: the disk
+    fails."""
     try:
         yield
     except (lmdb.Error, OSError, UnavailableError) as error:
         if isinstance(error, StorageFullError):
             raise
         if is_no_room(error, folder):
-            what = f"no room in {folder} ({error}): free space on its disk, then do it again"
-            raise StorageFullError(what) from error
+            message = f"no space in {folder} ({error}): free space on its disk, then try again"
+            raise StorageFullError(message) from error
         if isinstance(error, lmdb.Error):
-            what = f"the state can't be written in {folder} ({error}): see that its disk works, then do it again"
-            raise UnavailableError(what) from error
+            message = f"the state in {folder} can't be written ({error}): check its disk, then try again"
+            raise UnavailableError(message) from error
         raise
 
 
@@ -75,4 +77,4 @@ def take(folder: Path) -> None:
     except OSError as error:
         if not disk.is_no_room(error):
             raise
-        log.info("no room is kept aside in %s: %s", folder, error)
+        log.info("no space reserved in %s: %s", folder, error)

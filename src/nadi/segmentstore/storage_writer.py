@@ -1,9 +1,9 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
-What is in a file beside the log becomes a chunk without being copied. Other bytes are checked as they are read; what is
-damaged is set aside: it stays where it is and in the container's list, and holds up nothing else. A chunk's name is
-logged as planned before the object is written, and as stored once the object is durable; so after a crash each object
-either belongs to a segment or is known garbage.
+The contents of a separate file become a chunk without being copied. Other bytes are verified as they are read; a
+damaged extent is set aside: it stays in the log, is listed in the container's damage, and blocks nothing else. A
+chunk's name is logged as planned before the object is written, and as stored once the object is durable; so after a
+crash each object either belongs to a segment or is known garbage.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 
-COMPACT_FROM = 8  # this many small chunks in a row become one
-FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
+COMPACT_FROM = 8  # number of consecutive small chunks that are merged
+FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # memory that one chunk takes while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
-FULL_PAUSE_S = 1.0  # the longest between two tries on a full disk
+FULL_PAUSE_S = 1.0  # the longest between two attempts on a full disk
 _LONGEST_PAUSE_S = 10.0
-FRAMES_LOOKED_AT = 100
-FLUSH_ROUND_S = 5.0  # then compaction and garbage collection get a turn, however much is left to move
+FRAMES_EXAMINED = 100
+FLUSH_ROUND_S = 5.0  # then compaction and garbage collection get a turn
 
 
 class Move(NamedTuple):
-    """Consecutive extents of a segment, which become one chunk. file: that has all of them; None: they are copied."""
+    """Consecutive extents of a segment that become one chunk. file: the file with all of them; None: they are
+    copied."""
 
     extents: list[Extent]
     size_bytes: int
@@ -74,10 +75,10 @@ def next_move(
     *,
     adopts: bool = True,
 ) -> Move | None:
-    """The segment's first extents in a row that can be moved; of those to be copied, up to `most_bytes`. due_before:
-    files that were begun earlier, on the monotonic clock, take no more, so that they can be moved. Others are left
-    alone until they are full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied, checked
-    as they are read, once nothing is written to it any more."""
+    """Return the segment's first consecutive extents that can be moved; at most `most_bytes` are copied. due_before:
+    files started earlier, by the monotonic clock, are closed, so that they can be moved; others wait until they are
+    full. adopts: whether tier 2 takes a file as it is; otherwise its extents are copied and verified, once nothing is
+    written to it."""
     copied: list[Extent] = []
     size, index, extents = 0, 0, record.extents
     while index < len(extents):
@@ -90,14 +91,14 @@ def next_move(
             if extent.frame.at < due_before and not file.closed:
                 runs.close_file(file)
             if is_whole or not file.closed:
-                whole = extents[index:end]
+                file_extents = extents[index:end]
                 if copied:
                     break
                 if file.is_settled and not adopts:
                     runs.forget(file)
                     continue
-                if file.is_settled and all(_is_movable(one, moving) for one in whole):
-                    return Move(whole, file.length, file)
+                if file.is_settled and all(_is_movable(each, moving) for each in file_extents):
+                    return Move(file_extents, file.length, file)
                 index = end
                 continue
         if not _is_movable(extent, moving) or (copied and size + extent.length > most_bytes):
@@ -111,9 +112,8 @@ def next_move(
 
 
 def of_file(extents: list[Extent], first: int, file: RunFile) -> tuple[int, bool]:
-    """Where the extents end that lie in a file, of which the one at `first` is the start; and whether they are all of
-    it. An extent elsewhere, or at another distance, shows that a truncation or a merge came in between; one that is
-    damaged stays where it is."""
+    """Return the index after the extents of the file that starts at `first`, and whether they cover the whole file. An
+    extent in another location shows that a truncation or a merge came between; a damaged extent stays in the log."""
     begin = extents[first].offset
     end, index = begin + file.length, first
     while index < len(extents) and extents[index].offset < end:
@@ -131,8 +131,8 @@ def _is_movable(extent: Extent, moving: Collection[Extent]) -> bool:
 
 
 class StorageWriter:
-    """One task that works through what waits; errors are logged and retried with a growing pause. at_once: how many
-    runs may be in flight, each entirely in memory; shared by all storage writers of a store."""
+    """One task that moves pending data; errors are logged and retried with growing pauses. at_once: limits the moves in
+    flight, each entirely in memory; shared by all storage writers of a store."""
 
     def __init__(
         self,
@@ -149,11 +149,11 @@ class StorageWriter:
         self._runtime = runtime
         self._moving: dict[Extent, int] = {}  # the extents being moved, with their segments
         self._task: asyncio.Task[None] | None = None
-        self.turns = asyncio.Lock()  # held during a round; who else holds it keeps the task from working
+        self.turns = asyncio.Lock()  # held during a round; holding it elsewhere blocks the task
         self._planned_here: set[str] = set()
-        self._fresh: set[int] = set()  # segments with a new chunk
-        self.error: Exception | None = None  # why the last round failed
-        self._complaints = Complaints(log, "storage writer %s waits, and tries again")
+        self._fresh: set[int] = set()  # segments with a new chunk, perhaps due for compaction
+        self.error: Exception | None = None  # error of the last round, if it failed
+        self._complaints = Complaints(log, "storage writer %s waits and will retry")
 
     def start(self) -> None:
         with about(container=self.number):
@@ -185,7 +185,7 @@ class StorageWriter:
             try:
                 async with self.turns:
                     await self._drop_lost_plans()
-                    await self._collect_garbage()  # first: on a full disk the others need the room
+                    await self._collect_garbage()  # first: on a full disk the other steps need the space
                     await self._flush()
                     await self._compact_once()
                 pause = STORAGE_WRITER_TICK_S
@@ -200,11 +200,11 @@ class StorageWriter:
                 pause = backoff.take()
                 if isinstance(error, NadiError):
                     self._complaints.tell(number, error)
-                else:  # a bug of ours: without this task the log fills up
-                    log.exception("storage writer %s failed; next try in %.1f s", number, pause)
+                else:  # a bug: without this task the log fills up
+                    log.exception("storage writer %s failed: report this bug; next attempt in %.1f s", number, pause)
 
     async def _flush(self) -> None:
-        """Move what is due, several runs at a time, for a while; a failure is raised once the others have ended."""
+        """Move due data, several chunks in parallel, for a limited time; raise an error after all have ended."""
         ends_at = self._runtime.monotonic() + FLUSH_ROUND_S
 
         async def one_after_another() -> None:
@@ -212,7 +212,7 @@ class StorageWriter:
                 if await self.flush_once():
                     container, most_bytes = self._container, self._container.log_max_bytes // 4
                     if container.failure is None and not container.log.is_full and container.logged_bytes < most_bytes:
-                        # give way to frames, unless the log needs the room
+                        # yield to frames, unless the log needs the space
                         await asyncio.sleep(container.throttle.pause("moving", self._runtime.monotonic() - began))
                 elif self._moving:
                     await asyncio.sleep(STORAGE_WRITER_TICK_S)
@@ -227,7 +227,7 @@ class StorageWriter:
                 raise outcome
 
     async def move_everything(self, sequence: float = math.inf) -> None:
-        """Move what the log has up to that frame, as far as it can be moved; the caller holds `turns`."""
+        """Move the log's data up to that frame, as far as possible; the caller holds `turns`."""
         is_done = False
         while not is_done:
             moved = await asyncio.gather(*(self.flush_once(everything=True) for _ in range(STORAGE_WRITER_RUNS)))
@@ -235,14 +235,14 @@ class StorageWriter:
             is_done = not any(moved) or oldest > sequence
 
     async def flush_once(self, *, everything: bool = False) -> bool:
-        """Move one run of the log to a chunk, if one is due; return whether it did."""
+        """Move one run of extents to a chunk, if one is due; return whether one was moved."""
         async with self._at_once:
             if self._container.failure is not None:
                 return False
-            found = self._most_urgent(everything)
-            if found is None:
+            urgent = self._most_urgent(everything)
+            if urgent is None:
                 return False
-            record, move = found
+            record, move = urgent
             self._moving |= dict.fromkeys(move.extents, record.id)
             try:
                 await self._store(record, move.extents, move.file)
@@ -253,7 +253,7 @@ class StorageWriter:
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
         moving = set(self._moving.values())
-        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
+        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still accepts small chunks
         runs = self._container.runs
         for record, due_before in self._due(everything):
             move = next_move(record, self._moving, runs, most_bytes, due_before, adopts=self._chunks.is_here)
@@ -262,13 +262,13 @@ class StorageWriter:
         return None
 
     def _due(self, everything: bool) -> Iterator[tuple[SegmentRecord, float]]:
-        """Segments with bytes in the log's oldest frames, if those are due, and since when they would be; then those
-        with enough to fill a chunk, with 0."""
+        """Yield segments with bytes in the log's oldest frames, if those are due, with the time before which they are;
+        then segments with enough bytes for a chunk, with 0."""
         state = self._container.state
         pressed = everything or self._container.logged_bytes > self._container.log_max_bytes // 2
         old = math.inf if pressed else self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
-        for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
+        for frame in islice(state.to_move(), FRAMES_EXAMINED):
             if frame.at >= old:
                 break
             record = state.logged_in(frame)
@@ -279,22 +279,22 @@ class StorageWriter:
             yield record, 0.0
 
     async def rewrite(self, record: SegmentRecord, extent: Extent) -> bool:
-        """Store a chunk again, under another name; return False if that isn't possible (now). StorageFullError: there
-        is no room for it. UnavailableError: tier 2 or the container is unavailable."""
+        """Store a chunk again, under another name; return False if that isn't possible (now). StorageFullError: no
+        space for it. UnavailableError: tier 2 or the container is unavailable."""
         async with self._at_once:
             return await self._store(record, [extent])
 
     async def _store(self, record: SegmentRecord, extents: list[Extent], file: RunFile | None = None) -> bool:
-        """Put the extents together in one chunk; only the very bytes that were appended get there. file: a file beside
-        the log that has all of them, and becomes the chunk. False: they can't be read, or no longer belong to the
-        segment; or the file can't become a chunk."""
+        """Combine the extents in one chunk, verified byte by byte. file: a separate file with all of them, which
+        becomes the chunk. Return False if they can't be read or no longer belong to the segment, or if the file can't
+        become a chunk."""
         parts: list[Buffer] = []
         if file is None:
             self._chunks.check_room(sum(extent.length for extent in extents))
-            found = await self._read(record, extents)
-            if found is None:
+            blocks = await self._read(record, extents)
+            if blocks is None:
                 return False
-            parts = found
+            parts = blocks
         container, segment, name_of_segment = self._container.number, record.id, record.name
         offset, length = extents[0].offset, extents[-1].end - extents[0].offset
         name = f"container-{container}/{segment:012x}/{offset:016x}-{self._runtime.unique()}"
@@ -331,21 +331,21 @@ class StorageWriter:
             self._planned_here.discard(name)
 
     async def _adopt(self, name: str, file: RunFile, tail: list[Buffer]) -> bool:
-        """Make the file the chunk of that name; if that isn't possible, its extents are copied next time."""
+        """Turn the file into the chunk of that name; if that fails, its extents are copied next time."""
         is_left = False
         try:
             return await self._chunks.adopt(name, file.path, partial(file.complete, tail))
-        except StorageFullError:  # a copy would need more
+        except StorageFullError:  # a copy would need more space
             is_left = True
             raise
-        except NotFoundError:  # nothing of it was needed any more
+        except NotFoundError:  # its data isn't needed any more
             return False
         finally:
             if not is_left and self._container.runs is not None:
                 self._container.runs.forget(file)
 
     async def _read(self, record: SegmentRecord, extents: list[Extent]) -> list[Buffer] | None:
-        """All their bytes, checked; None if they can't be moved (now). What is damaged is set aside."""
+        """Return the extents' verified bytes; None if they can't be moved (now). Set aside damaged extents."""
         state = self._container.state
         state.record_cache.hold(record)
         try:
@@ -356,16 +356,16 @@ class StorageWriter:
             for extent in extents:
                 if extent.offset <= error.offset < extent.end:
                     state.set_aside(extent)
-                    if extent.chunk:  # its neighbours can be compacted
+                    if extent.chunk:  # its neighbours can still be compacted
                         self._fresh.add(record.id)
             return None
         finally:
             state.record_cache.release(record)
 
     async def _begins(self, extents: list[Extent]) -> list[int]:
-        """Where events may begin in the extents put end to end."""
+        """Return the positions, in the concatenated extents, where events may begin."""
         begins, position = [], 0
-        for extent in extents:  # of the log there may be many
+        for extent in extents:  # there may be many from the log
             if extent.chunk:
                 begins += [position + begin for begin in await event_begins(extent, self._chunks)]
             elif not extent.continues:
@@ -374,11 +374,11 @@ class StorageWriter:
         return begins
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
-        record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile
-        frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # it empties the log
+        record = self._container.state.by_id(stored.segment)  # look it up again: it may have been evicted meanwhile
+        frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # this frees the log
 
     async def _drop_lost_plans(self) -> None:
-        """Drop the plans of a former process, or of a failed try."""
+        """Drop the plans of an earlier process, or of a failed attempt."""
         if self._container.failure is not None:
             return
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
@@ -386,7 +386,7 @@ class StorageWriter:
             await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL), own=True)
 
     async def _compact_once(self) -> None:
-        """Merge many small chunks in a row into one, in a segment that recently got a new chunk."""
+        """Merge consecutive small chunks into one, in a segment that recently got a new chunk."""
         while self._fresh and self._container.failure is None:
             record = self._container.state.by_id(self._fresh.pop())
             run: list[Extent] = []

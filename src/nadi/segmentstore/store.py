@@ -1,15 +1,15 @@
-"""The segment store of one data folder: its containers, its tier 2, and the door for clients.
+"""The segment store of one data folder: its containers, its tier 2, and its server for clients.
 
-DIR/store.json              which store the folder has, and how many containers (`datafolder`)
-DIR/lock                    held by the one server that uses the folder
-DIR/container-N/log/        tier 1
-DIR/container-N/state/      the container's state, written after the log
-DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
-DIR/scrub                   how far the weekly scrub has come
-DIR/tier2/                  the store, unless it is elsewhere: chunks, snapshots of the states, the containers' records
+    DIR/store.json              the store's identity and the number of containers (`data_dir`)
+    DIR/lock                    held by the one server that uses the folder
+    DIR/container-N/log/        tier 1
+    DIR/container-N/state/      the container's state, written after the log
+    DIR/container-N/reserve     space reserved for a recovery on a full disk, and for the state
+    DIR/scrub                   the position of the weekly scrub
+    DIR/tier2/                  the store, unless it is external: chunks, snapshots of the states, container records
 
-Callers in the same process have a door of their own: one command in, its reply out. There a read at a segment's end is
-answered with no data; nothing waits for data still to come.
+Callers in the same process use `InnerDoor`: one command in, its reply out. A read at a segment's end returns no data
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from nadi.wire.errors import error_reply
 
 
 class InnerDoor:
-    """`container_of` returns the container of a segment's name, `reader` its bytes."""
+    """Executes commands of callers in the same process. container_of: returns a segment's container; reader: reads its
+    bytes."""
 
     def __init__(
         self, container_of: Callable[[str], Container], reader: SegmentReader, service: SegmentService
@@ -61,7 +62,7 @@ class InnerDoor:
         self._container_of = container_of
         self._reader = reader
         self._service = service
-        self._sessions: dict[bytes, WriterSession] = {}  # by writer: for the segment it was last set up for
+        self._sessions: dict[bytes, WriterSession] = {}  # by writer: the latest set-up
 
     async def exchange(self, command: wire.Command) -> wire.Command:
         """Return the reply, which may be an error; raise UnavailableError if the store can't answer."""
@@ -111,20 +112,20 @@ class InnerDoor:
 
 
 class _AppendWaiter:
-    """The caller that waits for the one reply to an append, or to its setup; a `Peer` for as long as that takes."""
+    """A `Peer` that waits for the one reply to an append or its set-up."""
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[wire.Command] = asyncio.get_running_loop().create_future()
 
     def settled(self, count: int) -> None:
-        """Nothing waits for that."""
+        """Does nothing: no back-pressure applies here."""
 
     def send_all(self, commands: list[wire.DataAppended]) -> None:
         for command in commands:
             self.send(command)
 
     def send(self, command: wire.Command) -> None:
-        if not self.reply.done():  # else its wait was cancelled
+        if not self.reply.done():  # else the wait was cancelled
             self.reply.set_result(command)
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
@@ -132,21 +133,21 @@ class _AppendWaiter:
             self.reply.set_exception(error)
 
     def end(self) -> None:
-        """It has no connection to lose."""
+        """Does nothing: there is no connection to close."""
 
 
 log = logging.getLogger(__name__)
 
-_LOOKS_A_TURN = 200
+_POLLS_A_TURN = 200
 
 
 class SegmentStore:
-    """Open it, `listen`, and `close` it. tokens: if given, every command must show a delegation token. runtime: its
-    clocks. chunks: tier 2; by default what `tier2` says, and without that a folder beside the log. log_max_bytes: see
-    `LOG_MAX_BYTES`. parts: the parts of the containers it has at first, if they are kept outside the folder; by default
-    it has all containers. owner_of: returns who has the others. on_lost: called with the number of a container that
-    turned out to be another server's, once it is closed here; without it the whole store must stop then, and `taken` is
-    set. So it is if tier 2 turns out to be another's."""
+    """A segment store: construct it, `start`, `listen`, and `close` it. tokens: if given, every command needs a
+    delegation token. runtime: its clocks. chunks: tier 2; by default the one that `tier2` describes, else a folder
+    beside the log. log_max_bytes: see `LOG_MAX_BYTES`. parts: the storage of the initial containers, if outside the
+    folder; by default the store owns all containers. owner_of: returns the owner of another container. on_lost: called
+    with the number of a container that another server took over, once it is closed here; without it the whole store
+    must stop then, and `taken` is set. `taken` is also set if another server takes over tier 2."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class SegmentStore:
                     chunks = chunks or chunks_of(folder, store, options, runtime)
                     self.id = store.cluster
                 else:
-                    assert containers is not None, "who brings the parts knows"
+                    assert containers is not None, "the caller that passes parts passes the number too"
                     count, self.id = containers, ""
                     chunks = chunks or ChunkStore.in_folder(folder / TIER2, runtime)
             except BaseException:
@@ -183,8 +184,8 @@ class SegmentStore:
         if chunks.claim is not None:
             chunks.claim.on_lost = self.taken.set
         self._on_lost = on_lost
-        self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
-        self._coming: Container | None = None  # the one that is being taken
+        self._leaving: dict[int, Container] = {}  # released, but not yet closed
+        self._coming: Container | None = None  # being acquired
         self._runtime, self.chunks, self.cache, self.counts = runtime, chunks, BlockCache(), StoreCounters()
         if parts is None:
             is_owned = self._lock.is_held
@@ -205,10 +206,10 @@ class SegmentStore:
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._moves, self._moving = asyncio.Lock(), set[asyncio.Task[None]]()
         self._closed = False
-        self._connections: dict[Connection, None] = {}  # in order of their coming
+        self._connections: dict[Connection, None] = {}  # in order of arrival
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
-        self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s", runtime.monotonic)
+        self._report = SeldomWarning(log, "%d connections closed, the last from %s: %s", runtime.monotonic)
         self.listener: Listener | None = None
         self.address = ("", 0)
         self.too_slow = 0  # connections ended because the peer was too slow
@@ -223,7 +224,7 @@ class SegmentStore:
 
     def _taken_over(self) -> None:
         if self.chunks.claim is not None and self._lock.is_held():
-            self.chunks.claim.overtaken()  # says why
+            self.chunks.claim.overtaken()  # logs the reason
         self.taken.set()
 
     def _storage_writer(self, container: Container) -> StorageWriter:
@@ -231,16 +232,16 @@ class SegmentStore:
 
     @property
     def containers(self) -> list[Container]:
-        """The containers it has now, in order of their numbers."""
+        """The containers that the store owns now, by number."""
         return self._hosted.all()
 
     def has(self, segment: str) -> bool:
-        """Whether it has the container of the segment of that name now."""
+        """Return whether the store owns the segment's container now."""
         return self._hosted.has(segment)
 
     @property
     def storage_writers(self) -> list[StorageWriter]:
-        """The storage writers of its containers, in the same order."""
+        """The storage writers of the containers, in the same order."""
         return [self._writers[container.number] for container in self.containers]
 
     async def start(self) -> None:
@@ -259,12 +260,12 @@ class SegmentStore:
         self.scrub.start()
 
     async def take(self, parts: ContainerParts) -> None:
-        """Take over a container that nobody else has open; raise what `start` raises if it can't be recovered.
-        Cancelled, it goes on all the same, as `give_up` does; `close` waits for either."""
+        """Acquire a container that no other server has open; raise as `start` does if it can't be recovered. Runs to
+        its end even if cancelled, as `give_up` does; `close` waits for either."""
         await self._move(partial(self._take, parts))
 
     async def _take(self, parts: ContainerParts) -> None:
-        assert parts.number not in self._hosted, "each container is had once"
+        assert parts.number not in self._hosted, "a container is acquired only once"
         self._coming = container = self._container(parts)
         try:
             await container.start()
@@ -275,37 +276,35 @@ class SegmentStore:
         self._writers[container.number].start()
 
     async def give_up(self, number: int) -> None:
-        """Give up a container: when this returns, its parts are closed, and another store may open them. From now on
-        requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there and appends
-        that wait for their turn. Its writers are notified. What is being written is still acknowledged. ClosedError: it
-        was lost or given up before, or the store is closed."""
+        """Release a container: on return its storage is closed, and another store may open it. From now on requests for
+        its segments get NotOwnerError, as do waiting reads and queued appends; its writers are notified. The frame in
+        flight is still acknowledged. ClosedError: it was lost or released before, or the store is closed."""
         await self._move(partial(self._give_up, number))
 
     async def _give_up(self, number: int) -> None:
         owner = self._hosted.owner_of(number)
         if number not in self._hosted:
-            raise ClosedError(f"container {number} is not here any more: it was lost or given up before")
+            raise ClosedError(f"this store no longer owns container {number}: it was lost or released before")
         container = self._leaving[number] = self._hosted.remove(number)
         await self._writers.pop(number).stop()
         container.give_up(owner)
         await self._part_with(container, owner)
 
     async def bring_up_to_date(self, number: int) -> None:
-        """Have a container's state stored as it is now, so that giving it up leaves little to do; try for a while."""
-        container = next((one for one in self.containers if one.number == number), None)
+        """Store a container's current state, so that releasing it takes little time; give up after some seconds."""
+        container = next((each for each in self.containers if each.number == number), None)
         if container is not None:
             await container.checkpoints.bring_up_to_date()
 
     async def drop(self, number: int) -> None:
-        """End a container that is another server's, or may be: when this returns, its parts are closed. As `give_up`,
-        but from now on nothing is written for it: its appends in flight get an error, and may be stored. If it is being
-        given up, that ends at once; if it is being taken, it is dropped afterwards; if the store doesn't have it,
-        nothing is done."""
+        """Close a container that another server owns, or may own: on return its storage is closed. Like `give_up`, but
+        nothing is written from now on: appends in flight get an error, though they may be stored. A release in progress
+        ends at once; a container being acquired is dropped afterwards; a container not owned is ignored."""
         self._forsake(number)
         await self._move(partial(self._drop, number))
 
     def _forsake(self, number: int) -> str:
-        """Write nothing for the container any more, if it is here; return who has it."""
+        """Stop writing for the container, if it is here; return its owner."""
         container, owner = self._leaving.get(number), self._hosted.owner_of(number)
         if container is None and number in self._hosted:
             container = self._leaving[number] = self._hosted.remove(number)
@@ -314,7 +313,7 @@ class SegmentStore:
         return owner
 
     async def _drop(self, number: int) -> None:
-        owner = self._forsake(number)  # it may have been taken meanwhile
+        owner = self._forsake(number)  # it may have been acquired meanwhile
         container = self._leaving.get(number)
         if container is not None:
             writer = self._writers.pop(number, None)
@@ -323,7 +322,8 @@ class SegmentStore:
             await self._part_with(container, owner)
 
     def _lost(self, container: Container) -> None:
-        """It has found that it is another server's. One that is being taken isn't here yet: that raises the error."""
+        """Drop a container that another server owns. One being acquired isn't here yet: its `start` raises the
+        error."""
         number = container.number
         if self._closed or (self._leaving.get(number) is not container and container not in self._hosted.all()):
             return
@@ -338,23 +338,23 @@ class SegmentStore:
         self._begin(end).add_done_callback(_log_failure)
 
     async def _part_with(self, container: Container, owner: str) -> None:
-        """Tell its writers who has it now, and close it."""
+        """Notify the container's writers of the new owner, and close it."""
         steps = 0
         for connection in list(self._connections):
-            for _ in connection.writers.tell_given_up(container, owner):
+            for _ in connection.writers.notify_released(container, owner):
                 steps += 1
-                if steps % _LOOKS_A_TURN == 0:
+                if steps % _POLLS_A_TURN == 0:
                     await asyncio.sleep(0)
         await container.stop()
         del self._leaving[container.number]
 
     async def _move(self, move: Callable[[], Awaitable[None]]) -> None:
-        """Move a container, to the end: half-way it would be nobody's, and its files open."""
+        """Run a move to its end: half-way the container would have no owner, and its files would stay open."""
         task = self._begin(move)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(_log_failure)  # nobody else hears of it
+            task.add_done_callback(_log_failure)  # no other code sees the error
             raise
 
     def _begin(self, move: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
@@ -364,10 +364,10 @@ class SegmentStore:
         return task
 
     async def _moved(self, move: Callable[[], Awaitable[None]]) -> None:
-        """One at a time, with the scrub stopped."""
+        """Run one move at a time, with the scrub stopped."""
         async with self._moves:
             if self._closed:
-                raise ClosedError("this store is closed")
+                raise ClosedError("this store is closed: open a new one")
             await self.scrub.stop()
             try:
                 await move()
@@ -389,7 +389,7 @@ class SegmentStore:
             name="segment store",
         )
         self.listener.listen(sockets, tls)
-        self._patrol = asyncio.create_task(self._look_after(), name="patrol")
+        self._patrol = asyncio.create_task(self._patrol_connections(), name="patrol")
         self.address = sockets[0].getsockname()[:2]
         return self.address
 
@@ -405,23 +405,23 @@ class SegmentStore:
             *((guest.settle, guest.leave) if guest is not None else ()),
         )
 
-    async def _look_after(self) -> None:
-        """Check each connection now and then, and end those whose peers are too slow."""
+    async def _patrol_connections(self) -> None:
+        """Poll each connection now and then, and close those whose peers are too slow."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PATROL_S)
             for number, connection in enumerate(list(self._connections), 1):
                 self.too_slow += connection.poll(loop.time())
-                if number % _LOOKS_A_TURN == 0:
+                if number % _POLLS_A_TURN == 0:
                     await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
-        """Return the reply to a command; for callers in the same process."""
+        """Return the reply to a command of a caller in the same process."""
         return await self._door.exchange(command)
 
     def forsake(self) -> None:
-        """Don't wait for anything from now on: what isn't written yet won't be, as if the process were killed here.
-        For a stop without a log that answers; `close` it then."""
+        """Abandon all pending writes from now on, as if the process were killed here. For stopping while the log
+        doesn't respond; `close` afterwards."""
         self._closed = True
         for container in (*self.containers, *self._leaving.values(), *filter(None, [self._coming])):
             container.lose("")
@@ -429,7 +429,7 @@ class SegmentStore:
             task.cancel()
 
     async def close(self) -> None:
-        """End connections, finish what is queued, write the state, release the folder; a second call does nothing."""
+        """Close connections, finish queued work, write the state, release the folder; idempotent."""
         self._closed = True
         if self.listener is not None:
             self.listener.close()
@@ -441,8 +441,8 @@ class SegmentStore:
             await self.scrub.stop()
             for writer in self._writers.values():
                 await writer.stop()
-            left = [*self.containers, *self._leaving.values()]  # each may wait some seconds for its log, or tier 2
-            await asyncio.gather(*(container.stop() for container in left))
+            containers = [*self.containers, *self._leaving.values()]  # each may wait seconds for its log or tier 2
+            await asyncio.gather(*(container.stop() for container in containers))
             await self.chunks.close()
             if self.chunks.claim is not None:
                 await self.chunks.claim.close()
@@ -451,7 +451,7 @@ class SegmentStore:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a container's move failed after its caller had gone", exc_info=error)
+        log.error("moving a container failed after its caller was cancelled", exc_info=error)
 
 
 def _abort(protocol: asyncio.BaseProtocol) -> None:

@@ -1,6 +1,6 @@
-"""Rounds in which owners of one chain race each other: they claim, walk, seal, append, release and delete, are killed
-or paused at any step, and don't stop because another has claimed. What was acknowledged must be in the chain that is
-read in the end, in order, once; and what an owner saw when it took over must be a prefix of that.
+"""Rounds in which owners of one chain race: they claim, walk, seal, append, release and delete, are killed or paused at
+any step, and don't stop because another has claimed. Acknowledged frames must be in the chain at the end, in order,
+once; and the frames that an owner saw at its takeover must be a prefix of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUND_S = 40.0
 
 @dataclass(slots=True)
 class Round:
-    """log: with which rules the owners play."""
+    """One round. log: the rules by which the owners play."""
 
     process: Process
     chance: random.Random
@@ -30,7 +30,7 @@ class Round:
     engine: FaultyEngine
     record: Record
     acknowledged: list[bytes] = field(default_factory=list)
-    views: list[tuple[int, list[bytes]]] = field(default_factory=list)  # of owners: after which frame, what they saw
+    views: list[tuple[int, list[bytes]]] = field(default_factory=list)  # per owner: (frame it started after, contents)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -51,7 +51,7 @@ class Round:
         return self.log(self.engine, 0, epoch, start, still_claimed, self.process.runtime)
 
     async def owner(self, name: int) -> None:
-        """One server's life: it claims, and appends until it is fenced; then it may claim again."""
+        """Run one server: it claims, and appends until it is fenced; then it may claim again."""
         for life in range(self.chance.randrange(1, 4)):
             await asyncio.sleep(self.chance.random() * ROUND_S / 4)
             try:
@@ -66,7 +66,7 @@ class Round:
                 self.counts.fenced += 1
 
     async def _write(self, log: ChainLog, epoch: int, name: str, first: int, seen: list[bytes]) -> None:
-        contents, low = list(seen), first  # of the frames after `first`; where the record says to begin
+        contents, low = list(seen), first  # of the frames after `first`, where the record starts
         for number in range(self.chance.randrange(5, 120)):
             await self.pause()
             payload = f"{name}-{number}".encode()
@@ -88,7 +88,7 @@ class Round:
 
 
 async def judge(round_: Round) -> None:
-    """Read the chain as whoever comes last does, and compare."""
+    """Read the chain as the last claimant does, and compare."""
     round_.engine.rate = 0.0
     epoch, start = await round_.record.claim()
     log = round_.opened(epoch, start)
@@ -102,7 +102,7 @@ async def judge(round_: Round) -> None:
         round_.problems.append(f"{len(missing)} acknowledged are missing")
     for first, view in round_.views:
         if whole[first : first + len(view)] != view:
-            round_.problems.append(f"what an owner saw after {first} isn't what is there")
+            round_.problems.append(f"the frames that an owner saw after {first} differ")
     by_owner: dict[str, list[int]] = {}
     for payload in whole:
         owner, _, _ = payload.decode().rpartition("-")
@@ -113,7 +113,7 @@ async def judge(round_: Round) -> None:
 
 
 def play(seed: int, log: type[ChainLog] = ChainLog) -> tuple[list[str], Counts]:
-    """What is wrong after a round, and what happened in it."""
+    """Return the problems and the counts of a round."""
     chance = random.Random(seed)
     counts = Counts()
     engine = FaultyEngine(chance=chance, rate=chance.choice([0.0, 0.02, 0.1]), counts=counts)
@@ -140,7 +140,7 @@ def play(seed: int, log: type[ChainLog] = ChainLog) -> tuple[list[str], Counts]:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in a round."""
+    """The counts of a round."""
 
     late_puts: int = 0
     lost_requests: int = 0
@@ -158,7 +158,7 @@ class Counts:
 
 @dataclass(slots=True)
 class FaultyEngine(MemoryEngine):
-    """rate: of each of a lost request, a lost answer, a put that lands late, and a 409 of nothing."""
+    """An engine with faults. rate: of each of a lost request, a lost answer, a delayed put, and a spurious 409."""
 
     chance: random.Random = field(default_factory=random.Random)
     rate: float = 0.05
@@ -207,13 +207,13 @@ class FaultyEngine(MemoryEngine):
 
 @dataclass(slots=True)
 class Record:
-    """Who has the container, and where its log begins: changed by compare-and-set, with `epoch` as its version for the
-    owner, since the owner alone changes the rest."""
+    """The container's owner and the log's start: changed by compare-and-set, with `epoch` as its version for the owner,
+    since only the owner changes the other fields."""
 
     chance: random.Random
     epoch: int = 0
     start: ChainStart = field(default_factory=ChainStart)
-    released: list[bytes] = field(default_factory=list)  # what the frames before `start` held
+    released: list[bytes] = field(default_factory=list)  # contents of the frames before `start`
 
     async def _delay(self) -> None:
         await asyncio.sleep(self.chance.lognormvariate(0, 0.6) * 0.02)
@@ -232,7 +232,7 @@ class Record:
         return epoch
 
     async def set_start(self, epoch: int, start: ChainStart, first: int, contents: Sequence[bytes]) -> bool:
-        """False: refused, the record is another's. contents: of the frames after `first`."""
+        """Set the start; return False if another owner has the record. contents: of the frames after `first`."""
         await self._delay()
         if epoch != self.epoch:
             return False

@@ -1,4 +1,4 @@
-"""Chains over real NATS servers: owners that race, and servers that are killed under load."""
+"""Chains on real NATS servers: racing owners, and servers killed under load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWNERS, FRAMES = 4, 40
 
 
 class Record:
-    """Who has the container."""
+    """The container's owner."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -45,7 +45,7 @@ async def chain_of(log: ChainLog) -> list[bytes]:
 
 
 async def raced(engines: Sequence[LogEngine], container: int, chance: random.Random) -> int:
-    """Owners claim one after another, and don't stop because another has: how many frames were acknowledged."""
+    """Claim in turns with owners that don't stop when overtaken; return the number of acknowledged frames."""
     record, acknowledged = Record(), list[bytes]()
 
     async def owner(number: int) -> None:
@@ -78,9 +78,7 @@ async def raced(engines: Sequence[LogEngine], container: int, chance: random.Ran
     ("servers", "rounds"),
     [(1, 5), pytest.param(1, 60, marks=pytest.mark.slow), pytest.param(3, 60, marks=pytest.mark.slow)],
 )
-async def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(
-    tmp_path: Path, servers: int, rounds: int
-) -> None:
+async def test_chain_keeps_acknowledged_frames_in_races(tmp_path: Path, servers: int, rounds: int) -> None:
     with nats_servers(tmp_path, servers) as running:
         engines = [await open_log(url_of(running), REAL, make=True) for _ in range(OWNERS)]
         acknowledged = [await raced(engines, number, random.Random(number)) for number in range(rounds)]
@@ -90,7 +88,7 @@ async def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(
 
 
 async def leader_of(servers: list[NatsServer]) -> NatsServer:
-    """The stream's, once it has one."""
+    """Return the stream's leader, once it has one."""
     connection = JetStreamConnection(where(url_of(servers), {}), 0)
     try:
         while True:
@@ -106,7 +104,7 @@ async def leader_of(servers: list[NatsServer]) -> NatsServer:
 
 
 @pytest.mark.slow
-async def test_a_leader_that_is_killed_takes_nothing_acknowledged_along(tmp_path: Path) -> None:
+async def test_killed_leader_loses_no_acknowledged_frames(tmp_path: Path) -> None:
     with nats_servers(tmp_path, 3) as servers:
         engine = await open_log(url_of(servers), REAL, make=True)
         record, acknowledged, longest_s, stop = Record(), list[bytes](), 0.0, False

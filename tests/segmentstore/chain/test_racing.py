@@ -1,5 +1,4 @@
-"""A chain keeps what it acknowledged, whoever races whom; and each of its rules is needed: without it, a round goes
-wrong."""
+"""A chain keeps acknowledged frames in any race; and each of its rules is needed: without it, a round fails."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(900)  # a minute where nothing else runs
+@pytest.mark.timeout(900)  # a minute on an idle machine
 @pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3_000), marks=pytest.mark.slow)])
-def test_what_was_acknowledged_is_in_the_chain_whoever_races_whom(seeds: range) -> None:
+def test_chain_keeps_acknowledged_frames_in_races(seeds: range) -> None:
     happened: Counter[str] = Counter()
     for seed in seeds:
         problems, counts = play(seed)
@@ -49,7 +48,7 @@ Patch = pytest.MonkeyPatch
 
 
 def not_confirmed(patch: Patch) -> None:
-    """R4: whether the container is still one's own isn't asked once the chain is sealed."""
+    """R4: the claim isn't checked again once the chain is sealed."""
 
     async def never(_: object) -> None:
         pass
@@ -66,7 +65,7 @@ def not_confirmed(patch: Patch) -> None:
 
 
 def exists_means_stored(patch: Patch) -> None:
-    """R6: what is there isn't read."""
+    """R6: the existing object isn't read."""
 
     async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
         async def attempt() -> None:
@@ -79,7 +78,7 @@ def exists_means_stored(patch: Patch) -> None:
 
 
 def no_answer_means_stored(patch: Patch) -> None:
-    """R6: a try without an answer isn't made again."""
+    """R6: an attempt without an answer isn't repeated."""
     original = ChainObjects.store
 
     async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
@@ -94,7 +93,7 @@ def no_answer_means_stored(patch: Patch) -> None:
 
 
 def ends_where_a_listing_ends(patch: Patch) -> None:
-    """R2: the seal goes behind the highest number that is listed."""
+    """R2: the seal follows the highest listed number."""
     original = walk.ChainWalk._seal
 
     async def seal(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> memoryview | None:
@@ -109,7 +108,7 @@ def ends_where_a_listing_ends(patch: Patch) -> None:
 
 
 def only_the_brake(patch: Patch) -> None:
-    """R3: the walk ends with the seal ahead, whatever lies before it."""
+    """R3: the walk ends with the seal ahead, ignoring the gap before it."""
     original = walk.ChainWalk._seal
 
     async def seal(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> memoryview | None:
@@ -119,13 +118,13 @@ def only_the_brake(patch: Patch) -> None:
 
 
 def seals_are_deleted(patch: Patch) -> None:
-    """R7: with the frames before a seal."""
+    """R7: seals are deleted with the frames before them."""
     original = ChainLog._delete
 
     async def delete(self: ChainLog) -> None:
         await original(self)
         engine, container = self._objects._engine, self._objects.container
-        begin = self._place_of(self._safe + 1)
+        begin = self._position_of(self._safe + 1)
         async for names in engine.listed(f"log/{container}"):
             for name in names:
                 place = place_of(name)
@@ -140,7 +139,7 @@ def seals_are_deleted(patch: Patch) -> None:
 
 
 def deletes_before_the_manifest_says_so(patch: Patch) -> None:
-    """R7: a manifest that is refused releases nothing."""
+    """R7: a refused manifest releases frames."""
     original = ChainLog.start_after
 
     def start_after(self: ChainLog, sequence: int) -> object:
@@ -153,11 +152,11 @@ def deletes_before_the_manifest_says_so(patch: Patch) -> None:
 
 
 def walks_on_past_a_later_epoch(patch: Patch) -> None:
-    """R2: a seal that names a later epoch doesn't stop a claimant, who continues there."""
+    """R2: a claimant continues past a seal that names a later epoch."""
     original = walk.ChainWalk.links
 
     async def links(self: walk.ChainWalk, place: ChainPosition, sequence: int) -> object:
-        self._epoch += 100  # whatever is there comes earlier
+        self._epoch += 100  # every other epoch is earlier
         async for link in original(self, place, sequence):
             yield link
 
@@ -165,7 +164,7 @@ def walks_on_past_a_later_epoch(patch: Patch) -> None:
 
 
 def anothers_frame_is_ones_own(patch: Patch) -> None:
-    """R5: whose object is under the number isn't looked at."""
+    """R5: the owner of the object under the number isn't checked."""
     original = ChainObjects.store
 
     async def store(self: ChainObjects, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:

@@ -1,4 +1,4 @@
-"""What a store tells of its segments' loads, through its doors, over its containers."""
+"""Segment loads as reported over the wire and in the process, over all containers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = "home/meters/0.#epoch.0"
 
 
 class Ahead(Runtime):
-    """A clock that stands still until a test puts it forward; the store's timers follow the real one."""
+    """A clock that a test advances; the store's timers follow the real one."""
 
     def __init__(self) -> None:
         self.by_s = 0.0
@@ -41,7 +41,7 @@ class Ahead(Runtime):
 
 
 class Asked:
-    """Counts the pages that a store is asked for."""
+    """Counts the pages requested from a store."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store, self.pages = store, 0
@@ -62,7 +62,7 @@ async def loads(store: SegmentStore | MemoryStore) -> list[SegmentLoad]:
     return await Segments(store.exchange, REAL).loads()
 
 
-async def test_all_containers_loads_are_told_in_order(tmp_path: Path) -> None:
+async def test_loads_of_all_containers_are_listed_in_order(tmp_path: Path) -> None:
     clock = Ahead()
     names = sorted(f"home/meters/{number}.#epoch.0" for number in range(8))
     async with open_store(tmp_path, containers=3, runtime=clock) as (store, peer):
@@ -99,7 +99,7 @@ async def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         clock.by_s += 1.0
         asked = Asked(store)
         assert [load.segment for load in await Segments(asked.exchange, REAL).loads("home/meters/")] == names
-        assert asked.pages == 3, "those of others are not asked for"
+        assert asked.pages == 3, "no other pages are requested"
         assert await Segments(asked.exchange, REAL).loads("home/none/") == []
 
 
@@ -119,7 +119,7 @@ async def test_a_transaction_counts_as_it_passes_and_its_merge_adds_nothing(tmp_
         assert after.events_per_s[0] < 0.001
 
 
-async def test_what_was_not_stored_is_not_counted(tmp_path: Path) -> None:
+async def test_refused_appends_are_not_counted(tmp_path: Path) -> None:
     clock = Ahead()
     async with open_store(tmp_path, runtime=clock) as (store, peer):
         await appended(peer, S, 1)
@@ -130,7 +130,7 @@ async def test_what_was_not_stored_is_not_counted(tmp_path: Path) -> None:
         assert load.events_per_s[0] * load.age_s == pytest.approx(10)
 
 
-async def test_only_the_server_is_told(tmp_path: Path) -> None:
+async def test_loads_require_the_server_token(tmp_path: Path) -> None:
     key = TokenKey(b"k" * 64)
     async with open_store(tmp_path, tokens=key) as (_, peer):
         reply = await peer.ask(wire.GetSegmentLoads(1, LOAD_SEGMENT, key.master(), ""))
@@ -186,7 +186,7 @@ async def test_a_report_counts_for_the_session_s_segment(tmp_path: Path) -> None
         report_of_keys(WRITER, 1, [-0.1]),
         report_of_keys(WRITER, 1, [math.nan]),
         report_of_keys(WRITER, 1, [0.5, math.inf]),
-        report_of_keys(bytes(16), 1, [0.5]),  # a writer that isn't set up here
+        report_of_keys(bytes(16), 1, [0.5]),  # a writer without SetupAppend
     ],
     ids=str,
 )
@@ -200,7 +200,7 @@ async def test_a_bad_report_ends_its_connection(tmp_path: Path, report: wire.Rep
         assert load.keys is None
 
 
-async def test_the_most_positions_of_a_report(tmp_path: Path) -> None:
+async def test_report_accepts_the_maximum_of_positions(tmp_path: Path) -> None:
     clock = Ahead()
     async with open_store(tmp_path, runtime=clock) as (store, peer):
         await measured(peer, store, clock)
@@ -211,7 +211,7 @@ async def test_the_most_positions_of_a_report(tmp_path: Path) -> None:
         assert sum(load.keys.weights) == 1.0
 
 
-async def test_only_a_client_that_knows_reports_hears_of_them(tmp_path: Path) -> None:
+async def test_key_reports_are_offered_only_to_clients_that_support_them(tmp_path: Path) -> None:
     async with open_store(tmp_path) as (_, peer):
         assert await peer.ask(wire.Hello(17, 5)) == wire.Hello(17, 5)
         assert await peer.ask(wire.Hello(10_000, 5)) == wire.Hello(17, 5)
@@ -254,7 +254,7 @@ def made() -> tuple[LoadMeter, Clock]:
 
 
 def run(meter: LoadMeter, clock: Clock, seconds: float, per_s: float, *, step_s: float = 0.1, segment: str = S) -> None:
-    """A steady load: frames of as many events as belong to the time before them."""
+    """Simulate a steady load: each frame has the events due since the previous one."""
     for _ in range(round(seconds / step_s)):
         clock.now += step_s
         meter.count([(segment, round(per_s * step_s), round(100 * per_s * step_s))], clock.now)
@@ -273,14 +273,14 @@ def only(meter: LoadMeter) -> SegmentLoad:
 )
 def test_a_constant_rate_is_the_rate_of_each_window_at_any_age(per_step: int, step_s: float, seconds: float) -> None:
     meter, clock = made()
-    meter.count([(S, 0, 0)], clock.now)  # the first frame begins the age, so it isn't one too many
+    meter.count([(S, 0, 0)], clock.now)  # the first frame starts the age, so it must be empty
     steps = min(round(seconds / step_s), 2_000)
     for _ in range(steps):
         clock.now += step_s
         meter.count([(S, per_step, 7 * per_step)], clock.now)
     load = only(meter)
     rate = per_step / step_s
-    # a fold lies before or after a frame: a young segment's mean is that of one frame more or less
+    # a fold may precede or follow a frame, so a young segment's mean varies by one frame
     assert load.events_per_s == pytest.approx([rate] * len(WINDOWS_S), rel=1.1 * step_s)
     assert load.bytes_per_s == pytest.approx([7 * mean for mean in load.events_per_s])
 
@@ -288,7 +288,7 @@ def test_a_constant_rate_is_the_rate_of_each_window_at_any_age(per_step: int, st
 def test_a_segment_of_a_second_has_its_mean_in_all_windows() -> None:
     meter, clock = made()
     run(meter, clock, 100, 10, segment="home/other/0.#epoch.0")
-    clock.now += 0.97  # not at a fold
+    clock.now += 0.97  # between folds
     run(meter, clock, 1.2, 500)
     load = next(load for load in meter.loads() if load.segment == S)
     assert 0.5 <= load.age_s <= 1.2
@@ -296,7 +296,7 @@ def test_a_segment_of_a_second_has_its_mean_in_all_windows() -> None:
     assert len(set(load.events_per_s)) == 1
 
 
-def test_a_segment_of_a_moment_is_absent() -> None:
+def test_new_segment_has_no_load_yet() -> None:
     meter, clock = made()
     meter.count([(S, 1_000_000, 1_000_000)], clock.now)
     clock.now += 0.2
@@ -320,7 +320,7 @@ def test_a_burst_decays_by_the_window() -> None:
 
 @pytest.mark.parametrize("ask_every_s", [0.3, 1.0, 55.0])
 def test_a_pause_after_a_burst_is_not_part_of_it(ask_every_s: float) -> None:
-    """Nothing comes that would fold what was counted, until somebody asks."""
+    """No call folds the counts until the next request."""
     meter, clock = made()
     run(meter, clock, 30, 100)
     end = clock.now + 55
@@ -331,7 +331,7 @@ def test_a_pause_after_a_burst_is_not_part_of_it(ask_every_s: float) -> None:
     assert load.events_per_s[1] == pytest.approx(100 * math.exp(-5.5) / -math.expm1(-8.5), rel=0.2)
 
 
-def test_what_is_counted_before_a_long_stop_stays_a_rate() -> None:
+def test_counts_before_a_long_stop_stay_a_rate() -> None:
     """The process is stopped for an hour: the clock jumps ahead between two frames."""
     meter, clock = made()
     run(meter, clock, 30, 100)
@@ -340,7 +340,7 @@ def test_what_is_counted_before_a_long_stop_stays_a_rate() -> None:
     clock.now += 1
     load = only(meter)
     assert load.events_per_s[0] == pytest.approx(100, rel=0.01)
-    assert load.age_s == pytest.approx(1.0)  # it was idle longer than the longest window: measured anew
+    assert load.age_s == pytest.approx(1.0)  # it was idle longer than the longest window, so its measurement restarts
 
 
 def test_a_clock_that_goes_back_changes_nothing() -> None:
@@ -367,10 +367,10 @@ def test_an_idle_segment_is_forgotten_after_the_longest_window() -> None:
     assert only(meter).events_per_s == pytest.approx([10] * 6, rel=0.2)
 
 
-def test_a_deleted_segment_is_forgotten_and_one_made_anew_begins_without_its_load() -> None:
+def test_recreated_segment_starts_without_the_old_load() -> None:
     meter, clock = made()
     run(meter, clock, 700, 900)
-    run(meter, clock, 0.3, 900)  # counted and not folded
+    run(meter, clock, 0.3, 900)  # counted but not folded
     meter.count([(TRANSACTION, 7, 700)], clock.now)
     meter.report(S, np.array([0.5]), 100)
     meter.forget(TRANSACTION)
@@ -388,7 +388,7 @@ def test_a_deleted_segment_is_forgotten_and_one_made_anew_begins_without_its_loa
     assert not meter.loads()
 
 
-def test_past_the_limit_the_longest_idle_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_idle_segment_is_evicted_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOAD_SEGMENTS", 10)
     names = [f"home/meters/{number}.#epoch.0" for number in range(12)]
     meter, clock = made()
@@ -409,7 +409,7 @@ def test_past_the_limit_the_longest_idle_makes_room(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_segments_of_transactions_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_segments_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOAD_SEGMENTS", 10)
     meter, clock = made()
     for number in range(1000):
@@ -419,7 +419,7 @@ def test_segments_of_transactions_take_no_room(monkeypatch: pytest.MonkeyPatch) 
     assert only(meter).events_per_s == pytest.approx([100] * 6, rel=0.02)
 
 
-def test_many_reports_become_few_positions_of_the_same_distribution() -> None:
+def test_many_reports_are_reduced_to_few_positions() -> None:
     meter, clock = made()
     run(meter, clock, 2, 100)
     chance = np.random.default_rng(7)
@@ -437,7 +437,7 @@ def test_many_reports_become_few_positions_of_the_same_distribution() -> None:
     assert all(len(each.positions) <= limits.LOAD_KEY_POSITIONS for each in meter._samples._reports[S])
 
 
-def test_samples_are_kept_of_a_limited_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_limited_to_a_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.counters.LOAD_KEYS_SEGMENTS", 2)
     meter, clock = made()
     names = [f"home/meters/{number}.#epoch.0" for number in range(3)]

@@ -1,4 +1,4 @@
-"""The log of files against crashes, damage, full disks and stale frames."""
+"""The log of files under crashes, damage, full disks and stale frames."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FILE_BYTES = 64 * 1024
 
 @pytest.fixture(autouse=True)
 def thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Small frames are written in the one or the other, as the disk is quick or not: the same bytes."""
+    """Write small frames in either thread, depending on the disk's speed: the bytes are equal."""
     in_loop = getattr(request, "param", "loop's thread") == "loop's thread"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WritePace, "is_quick", lambda _, size: in_loop and size < FILE_BYTES)
@@ -60,7 +60,7 @@ def open_log(folder: Path, file_bytes: int = FILE_BYTES) -> FileLog:
 
 
 def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate_to: int = 0) -> list[LogAddress]:
-    """One life of a log: open, append, maybe truncate, and end (`close` writes nothing, as a crash)."""
+    """Run one life of a log: open, append, maybe truncate, and end (`close` writes nothing, like a crash)."""
 
     async def life() -> list[LogAddress]:
         log = open_log(folder)
@@ -153,7 +153,7 @@ def test_a_torn_last_frame_is_dropped(tmp_path: Path, damage: str, place: int) -
     assert read(tmp_path) == [*payloads, b"after the crash"]
 
 
-def test_a_dropped_frame_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_frame_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     last = write(tmp_path, frames(3))[-1]
     assert len(read(tmp_path)) == 3
     assert not caplog.records
@@ -163,7 +163,7 @@ def test_a_dropped_frame_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "10000 bytes" in caplog.text
 
 
-def test_padding_is_no_part_of_a_frame(tmp_path: Path) -> None:
+def test_damaged_padding_is_ignored(tmp_path: Path) -> None:
     payloads = [*frames(1), b"short"]
     last = write(tmp_path, payloads)[-1]
     end = last.offset + len(payloads[-1])
@@ -174,7 +174,7 @@ def test_padding_is_no_part_of_a_frame(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [5_000, BLOCK_BYTES, 1, 0])
 def test_a_last_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path, place: int) -> None:
-    """A crash tears what is written, but shortens no file: acknowledged frames may be gone with its end."""
+    """A crash tears the write in progress, but shortens no file: acknowledged frames may be lost with its end."""
     last = write(tmp_path, frames(3))[-1]
     os.truncate(path_of(tmp_path, last), start_of(last) + place)
     assert_refused(tmp_path, path_of(tmp_path, last), start_of(last))
@@ -192,7 +192,7 @@ def test_torn_first_frame_of_a_new_log(tmp_path: Path) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_blocks_of_the_last_write_may_be_lost(tmp_path: Path, data: st.DataObject) -> None:
-    """Lives of random appends, each ended by a power cut that lets any blocks of the last write through."""
+    """Lives of random appends, each ended by a power cut after which any blocks of the last write may survive."""
     folder = tmp_path / "log"
     shutil.rmtree(folder, ignore_errors=True)
     model: list[bytes] = []
@@ -241,7 +241,7 @@ def test_damage_at_the_end_of_a_file_is_refused_when_there_is_a_next(tmp_path: P
 
 
 def test_a_file_that_ends_within_data_is_refused(tmp_path: Path) -> None:
-    """The frame's head is whole, so the next would begin behind the end of what is left of the file."""
+    """The frame's head is intact, so the next frame would start after the file's end."""
 
     async def write_parts() -> list[LogAddress]:
         log = open_log(tmp_path)
@@ -258,8 +258,8 @@ def test_a_file_that_ends_within_data_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path, path, size)
 
 
-def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
-    """The last frame of an owner is known to be durable once another owner wrote after it."""
+def test_damage_left_by_an_earlier_owner_is_refused(tmp_path: Path) -> None:
+    """An owner's last frame was durable if another owner wrote after it."""
     first = write(tmp_path, [b"first"])[0]
     write(tmp_path, [b"second"])
     change(path_of(tmp_path, first), first.offset, flip)
@@ -267,7 +267,7 @@ def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [1, 2, 3, 4])
-def test_a_damaged_file_header_is_made_up_for_by_the_first_frame(
+def test_damaged_file_header_is_reconstructed_from_the_first_frame(
     tmp_path: Path, file: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert write(tmp_path, frames(16))[-1].file == 4  # the last one in use; 5 is only prepared
@@ -289,7 +289,7 @@ def test_a_file_whose_first_blocks_are_damaged_is_refused(tmp_path: Path, file: 
 
 @pytest.mark.parametrize("content", [b"", bytes(FILE_BYTES)])
 def test_a_last_file_that_lost_its_content_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Another file is prepared only once the one before it is in use."""
+    """A file is prepared only once the previous one is in use."""
     write(tmp_path, frames(16))
     assert max(log_files(tmp_path)) == layout.log_file_name(5)
     path = tmp_path / layout.log_file_name(4)
@@ -340,7 +340,7 @@ def test_the_epoch_file_can_be_lost(tmp_path: Path) -> None:
 
 @in_either_thread
 def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
-    """Frames of one size, so that each stale frame lies exactly where a live one would."""
+    """Frames have one size, so that each stale frame is exactly where a live one would be."""
     sequence, stale = 0, 0
     for life in range(6):
         count = 7 + life
@@ -350,7 +350,7 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
         assert read(tmp_path, sequence - 1) == payloads[-1:]
         live = max(path for path in tmp_path.glob("log-*.nadi") if FileHeader.decode(path.read_bytes(), path))
         stale += live.read_bytes().count(layout.FRAME_MAGIC, BLOCK_BYTES) > 1
-    assert stale, "the test must have met stale frames"
+    assert stale, "the test must encounter stale frames"
 
 
 @in_either_thread
@@ -371,7 +371,7 @@ async def test_a_replay_is_read_in_pieces_and_may_be_left(
         break
     await log.close()
     assert log._replaying is not None
-    assert log._replaying.done(), "nothing reads a log that is closed"
+    assert log._replaying.done(), "no read of a closed log continues"
     log = open_log(tmp_path)
     assert [frame.payload for frame in await replayed(log)] == payloads
     await log.close()
@@ -434,7 +434,7 @@ async def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("other", ["another log", "another epoch"])
 def test_a_foreign_frame_in_the_right_place_is_not_taken(tmp_path: Path, other: str) -> None:
-    """Same file number, offset, sequence and size; only the log's id or the epoch tells."""
+    """File number, offset, sequence and size are equal; only the log's id or the epoch differs."""
     folder, foreign = tmp_path / "log", tmp_path / "other"
     write(folder, [])
     if other == "another epoch":
@@ -458,7 +458,7 @@ def test_a_payload_may_be_the_image_of_a_log(tmp_path: Path) -> None:
     assert read(tmp_path) == frames(3)
 
 
-# --- former owners ---------------------------------------------------------------------------------
+# --- earlier owners ---------------------------------------------------------------------------------
 
 
 @in_either_thread
@@ -468,7 +468,7 @@ async def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
     await former.append([b"1"])
     owner = open_log(tmp_path)
     before = (tmp_path / layout.log_file_name(1)).read_bytes()
-    with pytest.raises(ClosedError, match="another owner"):
+    with pytest.raises(ClosedError):
         await former.append([b"too late"])
     assert (tmp_path / layout.log_file_name(1)).read_bytes() == before
     await asyncio.gather(former.close(), owner.close())
@@ -486,7 +486,7 @@ async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
 
     def take_over(fd: int) -> None:
         fdatasync(fd)
-        if fd == former._writer._fd:  # and not of a file that is made ready meanwhile
+        if fd == former._writer._fd:  # not of a file being prepared
             owners.append(open_log(tmp_path))
 
     with monkeypatch.context() as patch:
@@ -497,8 +497,8 @@ async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
 
 
 @in_either_thread
-def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that had been sent to the disk before the fence, and lands after it."""
+def test_late_write_of_an_earlier_owner_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write sent to the disk before the fence that lands after it."""
 
     async def life() -> None:
         former = open_log(tmp_path)
@@ -517,18 +517,18 @@ def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeyp
     assert read(tmp_path) == [b"1", b"2", b"3"]
 
 
-# --- disks that fail -----------------------------------------------------------------------------
+# --- failing disks -----------------------------------------------------------------------------
 
 
 class SmallDisk:
-    """Stands in for os.pwrite: takes `room` bytes, then half of a write, then fails."""
+    """Replaces os.pwrite: accepts `room` bytes, then half of a write, then fails."""
 
     def __init__(self, room: int, error: int) -> None:
         self.room, self.error = room, error
         self._pwrite = os.pwrite
 
     def __call__(self, fd: int, data: memoryview, offset: int) -> int:
-        whole = self.room // BLOCK_BYTES * BLOCK_BYTES  # direct writes are of whole blocks
+        whole = self.room // BLOCK_BYTES * BLOCK_BYTES  # direct writes have whole blocks
         room = self.room if len(data) < BLOCK_BYTES else whole
         if room <= 0:
             raise OSError(self.error, os.strerror(self.error))
@@ -563,7 +563,7 @@ def test_a_failed_write_ends_the_log_until_it_is_reopened(
             with pytest.raises(error):
                 await append_all(log, payloads[2:], acknowledged)
         with pytest.raises(UnavailableError):
-            await log.append([b"there is room again, but what is on disk is uncertain"])
+            await log.append([b"the disk has space, but its contents are uncertain"])
         await log.close()
 
     asyncio.run(life())
@@ -602,7 +602,7 @@ def test_buffered_where_direct_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def open_below(folder: Path) -> list[str]:
-    """The files there that this process has open."""
+    """Return the files in the folder that this process has open."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # another thread has closed it
@@ -611,7 +611,7 @@ def open_below(folder: Path) -> list[str]:
 
 
 @in_either_thread
-def test_nothing_stays_open(tmp_path: Path) -> None:
+def test_close_leaves_no_open_files(tmp_path: Path) -> None:
     log = open_log(tmp_path / "open")
     assert open_below(tmp_path)
     asyncio.run(log.close())
@@ -631,12 +631,12 @@ def test_new_files_begin_small_and_double(tmp_path: Path, monkeypatch: pytest.Mo
     assert read(tmp_path) == payloads
     write(tmp_path, payloads, after_sequence=addresses[-1].sequence, truncate_to=addresses[-1].sequence)
     spares = list(tmp_path.glob("spare-*.nadi"))
-    assert spares, "released files are kept"
+    assert spares, "released files are stored"
     assert all(path.stat().st_size == FILE_BYTES for path in spares)
 
 
 class Disk:
-    """Says how much the log may take, in place of the file system."""
+    """Replaces the file system's answer of how much the log may take."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
         self.room_bytes = room_bytes
@@ -645,9 +645,7 @@ class Disk:
 
 
 @in_either_thread
-def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_on_a_full_disk_refuses_in_advance_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def life() -> tuple[list[bytes], list[bytes]]:
         space = Disk(monkeypatch, 1 << 30)
         log = open_log(tmp_path)
@@ -661,7 +659,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
         await append(b"one")
         await until_async(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
         space.room_bytes = -1
-        for _ in range(2):  # the second file is ready, and takes one of them; no third can be had
+        for _ in range(2):  # the second file is ready, and takes one frame; a third doesn't fit
             await append(bytes(FILE_BYTES - 4 * BLOCK_BYTES))
         await log.settle(FILE_BYTES)
         await until_async(lambda: log.is_full)
@@ -670,9 +668,9 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
         await append(b"fits" * (rest // 4))
         assert log.room_bytes() <= 0
 
-        await append(bytes(half))  # in the file that was kept aside
-        await until_async(lambda: log.is_full)  # its thread looks again
-        assert log.room_bytes() < 0, "of that others have nothing"
+        await append(bytes(half))  # in the reserved file
+        await until_async(lambda: log.is_full)  # its thread retries
+        assert log.room_bytes() < 0, "other operations can't use it"
         assert log.room_bytes(HALF) < BLOCK_BYTES < log.room_bytes(ALL) < FILE_BYTES // 2
         while log.room_bytes(ALL) >= 0:
             await append(b"all of it")
@@ -680,7 +678,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
             await log.append([bytes(FILE_BYTES)])
         await log.close()
 
-        log = open_log(tmp_path)  # and a new owner knows it too
+        log = open_log(tmp_path)  # a new owner knows it too
         again = [frame.payload for frame in await replayed(log)]
         await log.settle(1)
         assert log.room_bytes(ALL) < 0
@@ -697,7 +695,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
 
 
 @in_either_thread
-async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
+async def test_released_files_are_deleted_on_a_nearly_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", FILE_BYTES // 2)
@@ -725,10 +723,10 @@ async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes
 @in_either_thread
 @pytest.mark.parametrize("damage", ["empty", "short", "sparse"])
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_kept_file_that_is_not_whole_is_made_again(
+async def test_incomplete_reserved_file_is_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, full: bool
 ) -> None:
-    """It would fail on a full disk, which it is for; what can't be had is not counted on either."""
+    """It would fail on a full disk, its purpose; unavailable space isn't counted either."""
     size_bytes = FILE_BYTES // 2
     monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", size_bytes)
     kept = tmp_path / "kept-aside"
@@ -738,7 +736,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
         log = open_log(tmp_path)
         await replayed(log)
         await log.append([b"one"])
-        await until_async(lambda: log._supply.ready is not None and log._supply.kept_bytes > 0)
+        await until_async(lambda: log._supply.ready is not None and log._supply.reserve_bytes > 0)
         await log.close()
         os.truncate(kept, size_bytes // 2 if damage == "short" else 0)
         if damage == "sparse":
@@ -753,7 +751,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
             assert log.room_bytes(ALL) < 0
             assert not kept.exists()
             space.room_bytes = 1 << 30
-        await until_async(lambda: log._supply.kept_bytes > 0)
+        await until_async(lambda: log._supply.reserve_bytes > 0)
         assert kept.stat().st_blocks * 512 >= kept.stat().st_size == size_bytes
         await log.close()
 
@@ -761,7 +759,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
 
 
 @in_either_thread
-async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reserved_file_is_created_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.tier1.writer.LOG_KEPT_BYTES", FILE_BYTES // 2)
 
     Disk(monkeypatch, FILE_BYTES - 1)
@@ -769,7 +767,7 @@ async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypa
     await replayed(log)
     await log.settle(1)
     await until_async(lambda: log.is_full)
-    await until_async(lambda: log._supply.kept_bytes > 0)
+    await until_async(lambda: log._supply.reserve_bytes > 0)
     assert log.room_bytes(NOTHING) <= 0 < log.room_bytes(ALL)
     await log.append([b"frees room"])
     await log.close()
@@ -777,7 +775,7 @@ async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("kind", ["spare", "prepared"])
 def test_a_sparse_file_is_not_written_to(tmp_path: Path, kind: str) -> None:
-    """Its first frame on a full disk would fail, after all said that there was room."""
+    """Its first frame on a full disk would fail, although its size promised space."""
     addresses = write(tmp_path, [b"1"])
     if kind == "spare":
         sparse = tmp_path / "spare-00000001.nadi"
@@ -812,7 +810,7 @@ def test_a_short_disk_gets_smaller_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert sizes[-1] == FILE_BYTES // 2
 
 
-def test_a_disk_that_has_less_than_is_left_to_others_has_no_room(tmp_path: Path) -> None:
+def test_disk_below_the_space_reserved_for_others_counts_as_full(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     free = status.f_bavail * status.f_frsize
     spare = disk.room_to_spare(tmp_path)
@@ -820,7 +818,7 @@ def test_a_disk_that_has_less_than_is_left_to_others_has_no_room(tmp_path: Path)
     assert free - 65 * (1 << 20) < spare
 
 
-# --- the bytes of log files: what this version writes, and that what earlier ones wrote is read -------
+# --- the bytes of log files: golden bytes, and those of earlier versions -------
 
 
 LOG_ID = bytes(range(16))

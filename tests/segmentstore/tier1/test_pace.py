@@ -1,4 +1,4 @@
-"""Which frames are written in the loop's thread."""
+"""The choice of frames that are written in the loop's thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_small_frames_on_a_quick_disk() -> None:
 
 
 def until_slow(pace: WritePace, clock: Clock, write_s: float = 0.005) -> int:
-    """Writes here of so many seconds until the writer thread has them."""
+    """Record writes of `write_s` seconds in the loop's thread until the writer thread takes over; return their
+    number."""
     count = 0
     while pace.is_quick(100):
         clock.now += write_s
@@ -43,7 +44,7 @@ def until_slow(pace: WritePace, clock: Clock, write_s: float = 0.005) -> int:
     return count
 
 
-def test_a_slow_disk_holds_the_loop_up_once_in_a_while() -> None:
+def test_slow_disk_blocks_the_loop_rarely() -> None:
     clock = Clock()
     pace = WritePace(clock)
     began, here = clock.now, 0.0
@@ -53,7 +54,7 @@ def test_a_slow_disk_holds_the_loop_up_once_in_a_while() -> None:
     assert 0.01 < here < 0.3
 
 
-def test_a_disk_that_stands_still_is_tried_again_soon() -> None:
+def test_stalled_disk_is_retried_soon() -> None:
     clock = Clock()
     pace = WritePace(clock)
     assert until_slow(pace, clock) < 5
@@ -61,7 +62,7 @@ def test_a_disk_that_stands_still_is_tried_again_soon() -> None:
     assert pace.is_quick(100)
     for _ in range(1000):
         pace.took(QUICK_S)
-    clock.now += 1  # it was quick for longer than the pause
+    clock.now += 1  # it was fast for longer than the pause
     for _ in range(3):
         until_slow(pace, clock)
         clock.now += LOG_QUICK_PAUSE_S
@@ -90,7 +91,7 @@ def test_a_single_slower_write_among_quick_ones_changes_nothing() -> None:
         assert pace.is_quick(100)
 
 
-# --- how far background work gives way to frames ------------------------------------------------------
+# --- how background work yields to frames ------------------------------------------------------
 
 
 def written(throttle: BackgroundThrottle, clock: Clock, count: int, took_s: float, size: int = 1_000) -> None:
@@ -99,15 +100,15 @@ def written(throttle: BackgroundThrottle, clock: Clock, count: int, took_s: floa
         throttle.took(took_s, size)
 
 
-def test_nothing_pauses_while_frames_take_what_they_take_at_rest() -> None:
+def test_background_work_does_not_pause_at_idle_frame_times() -> None:
     throttle = BackgroundThrottle(clock := Clock())
-    assert throttle.pause("moving", 1.0) == 0, "nobody has written"
+    assert throttle.pause("moving", 1.0) == 0, "no frame was written"
     written(throttle, clock, 500, 0.000_3)
     assert throttle.pause("moving", 1.0) == 0
     assert not throttle.paused_s
 
 
-def test_the_slower_frames_are_the_longer_is_the_pause_up_to_a_limit() -> None:
+def test_pause_grows_with_frame_time_up_to_a_limit() -> None:
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 500, 0.000_9)
@@ -119,18 +120,18 @@ def test_the_slower_frames_are_the_longer_is_the_pause_up_to_a_limit() -> None:
     assert throttle.paused_s["compaction"] == COURTESY_LONGEST_S
 
 
-def test_large_frames_say_nothing_and_neither_does_what_is_long_ago() -> None:
+def test_large_and_old_frames_are_ignored() -> None:
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 500, 0.02, LOG_QUICK_FRAME_BYTES + 1)
     assert throttle.pause("moving", 0.01) == 0
     written(throttle, clock, 500, 0.02)
     clock.now += 1.0
-    assert throttle.pause("moving", 0.01) == 0, "nobody waits"
+    assert throttle.pause("moving", 0.01) == 0, "no caller waits"
 
 
-def test_a_disk_that_stays_slow_is_not_waited_for() -> None:
-    """After a minute its speed is what there is."""
+def test_permanently_slow_disk_causes_no_pause() -> None:
+    """After a minute its speed counts as normal."""
     throttle = BackgroundThrottle(clock := Clock())
     written(throttle, clock, 500, 0.000_3)
     written(throttle, clock, 30_000, 0.002)

@@ -19,7 +19,7 @@ URL = "s3://bucket/chunks"
 
 @asynccontextmanager
 async def opened(folder: Path, fake: FakeS3, url: str = URL) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    """Its storage writer moves nothing of its own accord."""
+    """Open a store whose storage writer moves data only on request."""
     async with opened_as(folder, Tier2(url, fake.config())) as (store, peer):
         yield store, peer
 
@@ -39,14 +39,14 @@ async def opened_as(folder: Path, tier2: Tier2 | None) -> AsyncIterator[tuple[Se
 
 
 async def again(peer: Peer) -> Peer:
-    """Another connection to its server, which closes one after it has said that it can't do something now."""
+    """Reconnect to the server, which closes a connection after a temporary error."""
     peer.close()
     host, port = peer._writer.get_extra_info("peername")[:2]
     return await connect((host, port))
 
 
 async def append(peer: Peer, first: int, last: int) -> None:
-    """Events of these numbers."""
+    """Append events with these numbers."""
     if first == 1:
         await peer.create(SEGMENT)
     await peer.setup(SEGMENT)
@@ -63,7 +63,7 @@ def expected(last: int) -> bytes:
 
 
 async def move(store: SegmentStore) -> None:
-    """All that is in the log."""
+    """Move everything in the log."""
     while await store.storage_writers[0].flush_once(everything=True):
         pass
 

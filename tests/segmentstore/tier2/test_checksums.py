@@ -1,4 +1,4 @@
-"""Checksums of chunks, what chunks say of themselves, and how the state keeps both."""
+"""Checksums of chunks, chunks' descriptions, and their encoding in the state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_just_the_damaged_blocks_are_found() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_block_of_another_place_or_chunk_does_not_pass() -> None:
+def test_block_of_another_position_or_chunk_counts_as_damaged() -> None:
     block = b"x" * SMALL
     found = checksums_of(NAME, [block, block])
     assert damaged_blocks(NAME, found, 0, block + block, 2 * SMALL) == []
@@ -124,7 +124,7 @@ def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
     metadata.close()
 
 
-def test_a_chunk_says_whether_it_begins_within_an_event() -> None:
+def test_chunk_description_marks_a_continued_event() -> None:
     def described(*boundaries: int) -> ChunkDescription:
         return ChunkDescription(0, 7, "s/t/0.#epoch.0", 100, 9, b"\1\2\3\4", boundaries)
 

@@ -1,5 +1,5 @@
-"""Servers with their chunks in a fake S3, as processes: killed at each step of an upload, and without the store for so
-long that the log is full."""
+"""Server processes with their chunks in a fake S3: killed at each step of an upload, and without the store until the
+log is full."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(folder: Path, fake: FakeS3, port: int = 0, log_max_bytes: int | None =
 
 
 class KillingS3(FakeS3):
-    """Kills the server that puts something with `part` in its name, before or after it is stored, once."""
+    """Kills the server that puts an object with `part` in its name, before or after it is stored, once."""
 
     def __init__(self, part: str, *, is_stored: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class KillingS3(FakeS3):
         raise ConnectionError("the server is gone")
 
     async def has_chunks(self, size_bytes: int) -> None:
-        """Wait until it has so much of them."""
+        """Wait until the fake S3 has chunks of that total size."""
         while sum(len(found.body) for found in chunks(self).values()) < size_bytes:
             self._has_stored.clear()
             await self._has_stored.wait()
@@ -74,7 +74,7 @@ class KillingS3(FakeS3):
         pytest.param("snapshots", False, marks=pytest.mark.slow),
     ],
 )
-async def test_a_server_that_is_killed_while_it_puts_loses_nothing(tmp_path: Path, part: str, is_stored: bool) -> None:
+async def test_server_killed_during_a_put_loses_nothing(tmp_path: Path, part: str, is_stored: bool) -> None:
     port = free_port()
     async with KillingS3(part, is_stored=is_stored) as fake:
         server = await asyncio.to_thread(serve, tmp_path, fake, port)
@@ -98,8 +98,8 @@ async def test_a_server_that_is_killed_while_it_puts_loses_nothing(tmp_path: Pat
             server.kill()
 
 
-async def test_writers_wait_for_a_store_that_is_away_and_go_on(tmp_path: Path) -> None:
-    """Nothing is lost or there twice, and what was there before is read once it is back."""
+async def test_writers_wait_for_an_unavailable_store(tmp_path: Path) -> None:
+    """No event is lost or duplicated, and earlier events are readable once the store is back."""
     async with FakeS3() as fake:
         server = await asyncio.to_thread(serve, tmp_path, fake, 0, 900_000)
         try:

@@ -1,4 +1,4 @@
-"""The bytes of a chain's objects. No I/O here. All integers are little-endian.
+"""Encodes and decodes a chain's objects. No I/O here. All integers are little-endian.
 
     header   magic 8 · kind u32 · container u32 · epoch u64 · number u64 · sequence u64 · next epoch u64 · durable u64
              · nonce 16 · payload size u32 · head size u32 · head crc u32 · number of parts u32 · table crc u32
@@ -6,10 +6,10 @@
     frame    header · payload · table: size u32 and crc u32 of each part
     seal     header
 
-A frame is a container's, as in `tier1.layout`: a payload is its head and the parts after it, each with a checksum. All
-are seeded with the object's name, so that none passes for another. `durable` is the highest number of its epoch that
-was known to be durable when the frame was written: it tells a number that was lost from one that was never written.
-A seal ends its epoch where it stands and names the one that continues.
+A frame is a container's, as in `tier1.layout`: its payload is a head and the parts after it, each with a checksum. All
+checksums are seeded with the object's name, so that no object passes for another. `durable` is the highest number of
+its epoch known to be durable when the frame was written: it distinguishes a lost number from one that was never
+written. A seal ends its epoch and names the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADER_BYTES = _FIELDS.size + _CRC.size
 
 
 class ChainPosition(NamedTuple):
-    """Where an object stands in its container's chain: numbers count from 1 in each epoch."""
+    """The position of an object in its container's chain: numbers count from 1 in each epoch."""
 
     epoch: int
     number: int
@@ -49,7 +49,7 @@ class ChainPosition(NamedTuple):
 
 
 def folder_of(container: int) -> str:
-    """The folder of all objects of a container's log.
+    """Return the folder of all objects of a container's log.
 
     >>> folder_of(3)
     'log/3'
@@ -57,20 +57,20 @@ def folder_of(container: int) -> str:
     return f"log/{container}"
 
 
-def name_of(container: int, place: ChainPosition) -> str:
-    """The name of the object at that place.
+def name_of(container: int, position: ChainPosition) -> str:
+    """Return the name of the object at that position.
 
-    >>> name_of(3, Place(2, 17))
+    >>> name_of(3, ChainPosition(2, 17))
     'log/3/0000000000000002/0000000000000011'
     """
-    return f"{folder_of(container)}/{place.epoch:016x}/{place.number:016x}"
+    return f"{folder_of(container)}/{position.epoch:016x}/{position.number:016x}"
 
 
 def place_of(name: str) -> ChainPosition | None:
-    """The place that an object's name says; None for other names.
+    """Return the position in an object's name; None for other names.
 
     >>> place_of("log/3/0000000000000002/0000000000000011")
-    Place(epoch=2, number=17)
+    ChainPosition(epoch=2, number=17)
     """
     parts = name.split("/")
     try:
@@ -80,7 +80,7 @@ def place_of(name: str) -> ChainPosition | None:
 
 
 class Header(NamedTuple):
-    """What stands first in an object. sequence: the frame's, or the last before a seal."""
+    """The header of an object. sequence: the frame's, or the last one before a seal."""
 
     kind: int
     container: int
@@ -105,38 +105,39 @@ class Header(NamedTuple):
         return raw + _CRC.pack(crc32c(raw))
 
     @classmethod
-    def decode(cls, data: memoryview, container: int, place: ChainPosition) -> Header | None:
-        """The header of the object at that place, or None if it is damaged, or another's."""
+    def decode(cls, data: memoryview, container: int, position: ChainPosition) -> Header | None:
+        """Return the header of the object at that position, or None if it is damaged or another object's."""
         if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
             return None
         if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(data[: _FIELDS.size]):
             return None
         header = cls._make(_FIELDS.unpack_from(data)[1:])
-        is_it = (header.container, header.place) == (container, place) and header.kind in (FRAME, SEAL)
+        is_it = (header.container, header.place) == (container, position) and header.kind in (FRAME, SEAL)
         return header if is_it else None
 
     def check(self, data: memoryview) -> FrameCheck:
-        """Look at all checksums of a frame; `data` is the object, or what is there of it."""
+        """Verify all checksums of a frame; `data` is the object, possibly truncated."""
         sums = self.head_bytes, self.head_crc, self.parts, self.table_crc
         return check_frame(data, HEADER_BYTES, self.payload_bytes, *sums, _seed(self.container, self.place), 0, 0)
 
 
-def encode_seal(container: int, place: ChainPosition, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
-    """The seal that ends an epoch at that place, after the frame of that sequence."""
-    return Header(SEAL, container, *place, sequence, next_epoch, 0, nonce).encode()
+def encode_seal(container: int, position: ChainPosition, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
+    """Encode the seal that ends an epoch at that position, after the frame of that sequence."""
+    return Header(SEAL, container, *position, sequence, next_epoch, 0, nonce).encode()
 
 
 def encode_frame(
-    container: int, place: ChainPosition, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
+    container: int, position: ChainPosition, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
 ) -> tuple[list[bytes], bytes]:
-    """A frame's object, in pieces; and the checksums of the parts after its head, for `part_is_whole`."""
-    seed, head = _seed(container, place), parts[0] if parts else b""
+    """Encode a frame's object, in pieces; also return the checksums of the parts after its head, for
+    `part_is_whole`."""
+    seed, head = _seed(container, position), parts[0] if parts else b""
     payload_bytes = sum(map(len, parts))
     table, checksums = encode_table(parts[1:], seed, 0, HEADER_BYTES + len(head))
     header = Header(
         FRAME,
         container,
-        *place,
+        *position,
         sequence,
         0,
         durable,
@@ -150,10 +151,10 @@ def encode_frame(
     return [header.encode(), *parts, table], checksums
 
 
-def part_is_whole(container: int, place: ChainPosition, offset: int, data: memoryview, checksum: bytes) -> bool:
-    """Whether a part that begins at that offset of the frame's payload is what was stored."""
-    return pack_checksum(checksum_at(data, _seed(container, place), 0, HEADER_BYTES + offset)) == checksum
+def part_is_whole(container: int, position: ChainPosition, offset: int, data: memoryview, checksum: bytes) -> bool:
+    """Verify a part at that offset of the frame's payload."""
+    return pack_checksum(checksum_at(data, _seed(container, position), 0, HEADER_BYTES + offset)) == checksum
 
 
-def _seed(container: int, place: ChainPosition) -> int:
-    return crc32c(name_of(container, place).encode())
+def _seed(container: int, position: ChainPosition) -> int:
+    return crc32c(name_of(container, position).encode())

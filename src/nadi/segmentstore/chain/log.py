@@ -1,11 +1,11 @@
-"""A `DurableLog` that is a chain of objects in an engine: any server can continue it, and none holds anything of it.
+"""A `DurableLog` stored as a chain of objects in an engine: any server can continue it, and none has local data.
 
-Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. `replay`
-walks to the chain's end and seals it (`walk`), and asks once more whether the container is still this claimant's; only
-then may anything be acknowledged. If another's object has a frame's number, this owner was fenced, for good.
+Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch, and are immutable. `replay` walks
+to the chain's end, seals it (`walk`), and checks again that this claim is the latest; only then are appends
+acknowledged. If another claimant's object has a frame's number, this owner was fenced, for good.
 
-Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind them
-(`released`). Seals are never deleted: they are what stops an owner that wakes up late.
+Frames are deleted only once the container's manifest, which only its owner can change, names a later start
+(`released`). Seals are never deleted: they stop an owner that wakes up late.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from nadi.segmentstore.tier1.log import (
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
-_READS_AT_ONCE = 16  # of frames, for one caller
+_READS_AT_ONCE = 16  # frames read in parallel for one caller
 
 
 class Ahead:
-    """Walks ahead of whoever reads `links`, which raises what the walk raises; `close` ends it before that."""
+    """Walks ahead of the reader of `links`, which raises the walk's errors; `close` ends it early."""
 
     def __init__(self, links: AsyncIterator[Link]) -> None:
-        self._found: deque[Link] = deque()
+        self._links: deque[Link] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(links))
@@ -52,7 +52,7 @@ class Ahead:
 
     async def _run(self, links: AsyncIterator[Link]) -> None:
         async for link in links:
-            self._found.append(link)
+            self._links.append(link)
             self._bytes += len(link.data)
             self._changed.set()
             while self._bytes > limits.CHAIN_AHEAD_BYTES:
@@ -61,8 +61,8 @@ class Ahead:
 
     async def links(self) -> AsyncIterator[Link]:
         while True:
-            while self._found:
-                link = self._found.popleft()
+            while self._links:
+                link = self._links.popleft()
                 self._bytes -= len(link.data)
                 self._changed.set()
                 yield link
@@ -78,9 +78,9 @@ class Ahead:
 
 
 class ChainStart(NamedTuple):
-    """Where a claimant begins: part of the container's record. epoch, number: the place of the frame after `sequence`,
-    which may not be there yet. begun: (epoch, its first sequence), of epochs of which frames before that place may
-    still be there. held_from: the first of those; held_bytes: what they hold."""
+    """The start of a claimant's walk: part of the container's record. epoch, number: the position of the frame after
+    `sequence`, which may not exist yet. begun: (epoch, its first sequence), of epochs whose frames before that position
+    may still exist. held_from: the first of these frames; held_bytes: their size."""
 
     epoch: int = 0
     number: int = 1
@@ -95,10 +95,10 @@ class ChainStart(NamedTuple):
 
 
 class ChainLog:
-    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another has
-    claimed the container since. interval_s: at least this long from one frame's start to the next, unless a whole frame
-    is waiting: fewer, larger objects. After a frame that took long there is a short pause, so that what its
-    acknowledgements bring about gets into the next one."""
+    """One claimant's log of one container. epoch: of its claim. still_claimed: raises FencedError if another server has
+    claimed the container since. interval_s: the minimum time between the starts of two frames, unless a full frame is
+    waiting: fewer, larger objects. After a slow frame there is a short pause, so that requests triggered by its
+    acknowledgements join the next frame."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class ChainLog:
         self._walk = ChainWalk(self._objects, epoch, self._nonce, still_claimed)
         self._ahead: Ahead | None = None
         self._next_sequence = 0  # 0 until replay() has ended
-        self._number = 0  # the last one used in this epoch
-        self._appended_at = self._next_at = -1e9  # of the last frame's start; of the next one's, at the earliest
+        self._number = 0  # the last number used in this epoch
+        self._appended_at = self._next_at = -1e9  # start of the last frame; earliest start of the next
         self._writing: asyncio.Task[Appended] | None = None
         self._closed = False
-        self._begun = list(start.begun)
-        self._safe = start.sequence  # up to here nothing is needed by who begins where the manifest says
-        self._deleted_to = start.held_from  # frames below it are deleted, but for the kept
-        self._kept: set[int] = set()
+        self._epochs = list(start.begun)
+        self._safe = start.sequence  # frames up to here aren't needed by a start from the manifest
+        self._deleted_to = start.held_from  # frames below it are deleted, except `_retained`
+        self._retained: set[int] = set()
         self._sizes: deque[int] = deque()  # of the frames from `_sized_from` on
         self._sized_from = start.sequence + 1
         self._older_bytes = start.held_bytes
@@ -135,16 +135,16 @@ class ChainLog:
         self._to_delete: list[int] = []
 
     def read_ahead(self) -> None:
-        """Begin what `replay` does, and seal the chain, before anybody asks for the frames."""
+        """Start reading, and seal the chain, before the frames are requested."""
         self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
 
     async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
-        """As DurableLog.replay; raises FencedError if another server was faster, or is by the time it ends."""
-        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        """As DurableLog.replay; raises FencedError if another server has claimed the container before this ends."""
+        assert self._next_sequence == 0, "replay() is called once, before the first append"
         sequence = self._start.sequence
         if after_sequence < sequence:
-            what = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are needed"
-            raise CorruptLogError(self._name(self._start.place), 0, what)
+            problem = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are still needed"
+            raise CorruptLogError(self._name(self._start.place), 0, problem)
         if self._ahead is None:
             self.read_ahead()
         assert self._ahead is not None
@@ -162,7 +162,7 @@ class ChainLog:
         if sequence < after_sequence:
             raise CorruptLogError(self._name(self._start.place), 0, f"the log ends before frame {sequence + 1:,}")
         await self._still_claimed()
-        self._begun += self._walk.begun
+        self._epochs += self._walk.begun
         self._next_sequence = sequence + 1
 
     def _add_size(self, size_bytes: int) -> None:
@@ -184,7 +184,7 @@ class ChainLog:
         return _PLENTY_BYTES
 
     def is_settled(self, payload_bytes: int) -> bool:
-        """Whether the next frame may begin: interval and pause have passed, or it is as large as a frame gets."""
+        """Return whether the next frame may start: interval and pause are over, or the frame is full."""
         return payload_bytes >= limits.FRAME_MAX_BYTES or self._pause_s() <= 0
 
     async def settle(self, payload_bytes: int) -> None:
@@ -195,7 +195,7 @@ class ChainLog:
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
-        if self._writing is not None and not self._writing.done():  # its caller was cancelled
+        if self._writing is not None and not self._writing.done():  # the caller was cancelled
             await asyncio.wait([self._writing])
         self._check_open()
         self._appended_at = self._runtime.monotonic()
@@ -211,17 +211,17 @@ class ChainLog:
             raise
 
     async def _append(self, parts: Sequence[bytes]) -> Appended:
-        place, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
+        position, sequence = ChainPosition(self.epoch, self._number + 1), self._next_sequence
         container = self._objects.container
-        pieces, checksums = encode_frame(container, place, sequence, self._number, self._nonce, parts)
-        there = await self._objects.store(place, pieces)
-        if there is not None:
-            found = Header.decode(there, container, place)
-            self.fenced = FencedError(container, found.next_epoch if found is not None else 0)
+        pieces, checksums = encode_frame(container, position, sequence, self._number, self._nonce, parts)
+        conflicting = await self._objects.store(position, pieces)
+        if conflicting is not None:
+            header = Header.decode(conflicting, container, position)
+            self.fenced = FencedError(container, header.next_epoch if header is not None else 0)
             raise self.fenced
-        self._number, self._next_sequence = place.number, sequence + 1
+        self._number, self._next_sequence = position.number, sequence + 1
         self._add_size(sum(map(len, pieces)))
-        return Appended(LogAddress(sequence, *place), checksums)
+        return Appended(LogAddress(sequence, *position), checksums)
 
     def _check_open(self) -> None:
         if self.fenced is not None:
@@ -232,61 +232,63 @@ class ChainLog:
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         if self._closed:
             raise ClosedError("the log is closed")
-        place, is_whole = ChainPosition(address.file, address.offset), not checksum
+        position, is_whole = ChainPosition(address.file, address.offset), not checksum
         data = None
         if self._is_held(address.sequence):
-            data = await self._objects.read(place, *(() if is_whole else (HEADER_BYTES + offset, length)))
+            data = await self._objects.read(position, *(() if is_whole else (HEADER_BYTES + offset, length)))
         if data is None:
             raise NotFoundError(f"frame {address.sequence:,} is not in the log (any more)")
         if is_whole:
-            header = Header.decode(data, self._objects.container, place)
+            header = Header.decode(data, self._objects.container, position)
             if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
-                raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
+                raise CorruptLogError(self._name(position), 0, f"frame {address.sequence:,} has a wrong checksum")
             return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
-        if len(data) < length or not part_is_whole(self._objects.container, place, offset, data, checksum):
-            raise CorruptLogError(self._name(place), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum")
+        if len(data) < length or not part_is_whole(self._objects.container, position, offset, data, checksum):
+            raise CorruptLogError(
+                self._name(position), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum"
+            )
         return bytes(data)
 
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         permits = asyncio.Semaphore(_READS_AT_ONCE)
 
-        async def of_frame(some: list[LogRange]) -> list[PartRead]:
+        async def of_frame(frame_parts: list[LogRange]) -> list[PartRead]:
             async with permits:
-                return await self._parts_of_frame(some)
+                return await self._parts_of_frame(frame_parts)
 
-        frames = [list(some) for _, some in itertools.groupby(parts, lambda part: part.address)]
-        return [found for some in await asyncio.gather(*map(of_frame, frames)) for found in some]
+        frames = [list(frame_parts) for _, frame_parts in itertools.groupby(parts, lambda part: part.address)]
+        return [result for frame_parts in await asyncio.gather(*map(of_frame, frames)) for result in frame_parts]
 
     async def _parts_of_frame(self, parts: list[LogRange]) -> list[PartRead]:
         begin = min(part.offset for part in parts)
         size = max(part.offset + part.length for part in parts) - begin
-        place = ChainPosition(parts[0].address.file, parts[0].address.offset)
+        position = ChainPosition(parts[0].address.file, parts[0].address.offset)
         data = None
         if len(parts) > 1 and all(part.checksum for part in parts) and self._is_held(parts[0].address.sequence):
-            data = await self._objects.read(place, HEADER_BYTES + begin, size)
+            data = await self._objects.read(position, HEADER_BYTES + begin, size)
         if data is None or len(data) < size:
             return await each_by_itself(self.read_at, parts)
-        found: list[PartRead] = []
+        results: list[PartRead] = []
         for _, offset, length, checksum in parts:
             piece = data[offset - begin : offset - begin + length]
-            if part_is_whole(self._objects.container, place, offset, piece, checksum):
-                found.append(bytes(piece))
+            if part_is_whole(self._objects.container, position, offset, piece, checksum):
+                results.append(bytes(piece))
             else:
-                what = f"{length:,} bytes have a wrong checksum"
-                found.append(CorruptLogError(self._name(place), HEADER_BYTES + offset, what))
-        return found
+                problem = f"{length:,} bytes have a wrong checksum"
+                results.append(CorruptLogError(self._name(position), HEADER_BYTES + offset, problem))
+        return results
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
         for sequence in range(max(after_sequence + 1, self._deleted_to), self._next_sequence):
-            place = self._place_of(sequence)
-            data = await self._objects.read(place)
+            position = self._position_of(sequence)
+            data = await self._objects.read(position)
             if sequence < self._deleted_to:
                 continue  # released meanwhile
-            header = Header.decode(data, self._objects.container, place) if data is not None else None
-            what = "is missing" if data is None else "has a damaged header" if header is None else ""
+            header = Header.decode(data, self._objects.container, position) if data is not None else None
+            problem = "is missing" if data is None else "has a damaged header" if header is None else ""
             if header is not None and data is not None and not header.check(data).head_is_whole:
-                what = "has a wrong checksum"
-            damages = (CorruptLogError(self._name(place), 0, f"frame {sequence:,} {what}"),) if what else ()
+                problem = "has a wrong checksum"
+            damages = (CorruptLogError(self._name(position), 0, f"frame {sequence:,} {problem}"),) if problem else ()
             yield HeadsRead(0, sequence + 1, len(data) if data is not None else 0, damages)
 
     def has(self, address: LogAddress, length: int) -> bool:
@@ -296,56 +298,56 @@ class ChainLog:
         return at < 0 or length <= self._sizes[at]
 
     def _is_held(self, sequence: int) -> bool:
-        return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
+        return self._deleted_to <= sequence < self._next_sequence or sequence in self._retained
 
     def start_after(self, sequence: int) -> ChainStart:
-        """Where a claimant may begin that has everything up to that frame: for the next manifest."""
-        assert sequence <= self.last_sequence, "a state has no more than the log"
-        held_from = min(self._deleted_to, sequence + 1, *self._kept, *self._to_delete)
-        oldest = bisect.bisect_right(self._begun, held_from, key=lambda begun: begun[1]) - 1
-        begun = tuple(each for each in self._begun[max(0, oldest) :] if each[1] <= sequence + 1)
+        """Return the start for a claimant whose state includes that frame: for the next manifest."""
+        assert sequence <= self.last_sequence, "a state is never ahead of the log"
+        held_from = min(self._deleted_to, sequence + 1, *self._retained, *self._to_delete)
+        oldest = bisect.bisect_right(self._epochs, held_from, key=lambda entry: entry[1]) - 1
+        epochs = tuple(each for each in self._epochs[max(0, oldest) :] if each[1] <= sequence + 1)
         sized = max(0, sequence + 1 - self._sized_from)
         held_bytes = self._older_bytes + sum(size for size, _ in zip(self._sizes, range(sized), strict=False))
-        return ChainStart(*self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
+        return ChainStart(*self._position_of(sequence + 1), sequence, epochs, held_from, held_bytes)
 
     def released(self, start: ChainStart) -> None:
-        """The manifest says to begin there, durably: what is before it may be deleted when it is truncated."""
+        """Handle a manifest that durably names `start`: earlier frames may be deleted once truncated."""
         self._safe = max(self._safe, start.sequence)
 
     def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
         before = min(before_sequence, self._safe + 1, self._next_sequence)
         kept = {address.sequence for address in keep if address.sequence < before}
-        gone = [sequence for sequence in self._kept if sequence not in kept]
-        gone += [sequence for sequence in range(self._deleted_to, before) if sequence not in kept]
-        self._kept = kept | {sequence for sequence in self._kept if sequence >= before}
+        released = [sequence for sequence in self._retained if sequence not in kept]
+        released += [sequence for sequence in range(self._deleted_to, before) if sequence not in kept]
+        self._retained = kept | {sequence for sequence in self._retained if sequence >= before}
         self._deleted_to = max(self._deleted_to, before)
         while self._sized_from < before and self._sizes:
             self._held_bytes -= self._sizes.popleft()
             self._sized_from += 1
         if before > self._start.sequence:
             self._older_bytes = 0
-        self._to_delete += gone
+        self._to_delete += released
         if self._to_delete and (self._deleting is None or self._deleting.done()):
             self._deleting = asyncio.create_task(self._delete(), name=f"log-delete-{self._objects.container}")
 
     async def _delete(self) -> None:
-        """What can't be deleted now is deleted with what comes next, or by who has the container then."""
+        """Delete released frames; those that can't be deleted now are left to a later call, or to the next owner."""
         while self._to_delete:
             batch = self._to_delete[: limits.CHAIN_DELETED_AT_ONCE]
             try:
-                await self._objects.delete([self._place_of(sequence) for sequence in batch])
+                await self._objects.delete([self._position_of(sequence) for sequence in batch])
             except UnavailableError as error:
-                log.info("container %d: released frames stay for now: %s", self._objects.container, error)
+                log.info("container %d: released frames can't be deleted yet: %s", self._objects.container, error)
                 return
             del self._to_delete[: len(batch)]
 
-    def _place_of(self, sequence: int) -> ChainPosition:
-        at = bisect.bisect_right(self._begun, sequence, key=lambda begun: begun[1]) - 1
-        epoch, first = self._begun[at]
+    def _position_of(self, sequence: int) -> ChainPosition:
+        at = bisect.bisect_right(self._epochs, sequence, key=lambda entry: entry[1]) - 1
+        epoch, first = self._epochs[at]
         return ChainPosition(epoch, sequence - first + 1)
 
-    def _name(self, place: ChainPosition) -> str:
-        return name_of(self._objects.container, place)
+    def _name(self, position: ChainPosition) -> str:
+        return name_of(self._objects.container, position)
 
     async def close(self) -> None:
         if self._closed:
@@ -356,13 +358,13 @@ class ChainLog:
         under_way = [task for task in (self._writing, self._deleting) if task is not None and not task.done()]
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=limits.CHAIN_CLOSE_S)
-            for task in late:  # the store may be away for long; an append that ends like this was not acknowledged
+            for task in late:  # the store may be down for long; a cancelled append was not acknowledged
                 task.cancel()
             if late:
                 await asyncio.wait(late)
 
 
 def _abandoned(append: asyncio.Task[Appended]) -> None:
-    """Nobody waits for it any more. That it was fenced, the log knows."""
+    """Log the error of an append whose caller was cancelled. The log knows that it was fenced."""
     if not append.cancelled() and (error := append.exception()) is not None and not isinstance(error, FencedError):
-        log.error("an append for which nobody waits has failed", exc_info=error)
+        log.error("an append failed after its caller was cancelled", exc_info=error)

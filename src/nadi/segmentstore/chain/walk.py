@@ -1,12 +1,12 @@
-"""How a claimant takes a container's chain over: it walks to its end, and seals it there.
+"""Takes over a container's chain: walks to its end, and seals it there.
 
-It reads 1, 2, 3… of each epoch from where it was told to begin, never from a listing. A seal that names an earlier
-epoch than its own leads on to that. Where nothing is, it creates a seal that names its own epoch; if somebody was
-faster, that is read and the walk goes on. So it has seen all that was ever acknowledged once its own seal stands, for
-an owner acknowledges a number only after all before it, and can't have the one where the seal is.
+It reads 1, 2, 3… of each epoch from the given start, never from a listing. A seal that names an epoch before its claim
+leads to that epoch. At the first missing object, it creates a seal that names its claim's epoch; if another server was
+faster, it reads that object and continues. Once its seal is stored, it has seen everything ever acknowledged: an owner
+acknowledges a number only after all before it, and can't store the number of the seal.
 
-A live owner may win this race again and again. So after one lost race the claimant also creates a seal some numbers
-ahead, which stops the owner there; the first gap is sealed all the same.
+A live owner may win this race repeatedly. So after one lost race the claimant also creates a seal some numbers ahead,
+which stops the owner there; the first gap is sealed as well.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ T = TypeVar("T")
 class ChainObjects:
     def __init__(self, engine: LogEngine, container: int, runtime: Runtime) -> None:
         self.container = container
-        self.trouble = ""  # what the engine last said, if its last answer was an error
+        self.trouble = ""  # the engine's last error, if its last call failed
         self._engine, self._runtime = engine, runtime
         self._warning = SeldomWarning(
-            log, "the store of a log failed %d times, last of container %d: %s", runtime.monotonic
+            log, "the store of a log failed %d times, most recently for container %d: %s", runtime.monotonic
         )
 
-    async def store(self, place: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
-        """Store an object there. None: there it is, and durable; else what somebody else has stored there first. The
-        outcome of a try may stay unknown: then the same bytes are stored again under the same name."""
-        name, size_bytes = name_of(self.container, place), sum(map(len, parts))
+    async def store(self, position: ChainPosition, parts: Sequence[bytes]) -> memoryview | None:
+        """Store an object there. Return None once it is durable, or the object that another server stored there first.
+        If the outcome of an attempt is unknown, the same bytes are stored again under the same name."""
+        name, size_bytes = name_of(self.container, position), sum(map(len, parts))
         return await self._until_done(lambda: outcomes.stored(self._engine, name, parts), size_bytes)
 
-    async def read(self, place: ChainPosition, position: int = 0, length: int | None = None) -> memoryview | None:
-        """The object there, or a part of it; None if there is none."""
-        name = name_of(self.container, place)
-        return await self._until_done(lambda: self._engine.get(name, position, length), length or 0)
+    async def read(self, position: ChainPosition, start: int = 0, length: int | None = None) -> memoryview | None:
+        """Return the object there, or a part of it; None if it doesn't exist."""
+        name = name_of(self.container, position)
+        return await self._until_done(lambda: self._engine.get(name, start, length), length or 0)
 
-    async def delete(self, places: Sequence[ChainPosition]) -> None:
-        await self._engine.delete([name_of(self.container, place) for place in places])
+    async def delete(self, positions: Sequence[ChainPosition]) -> None:
+        await self._engine.delete([name_of(self.container, position) for position in positions])
 
     async def _until_done(self, attempt: Callable[[], Awaitable[T]], size_bytes: int) -> T:
         limit_s = CHAIN_TRY_S + size_bytes / CHAIN_TRY_BYTES_PER_S
@@ -80,9 +80,9 @@ class Link(NamedTuple):
 
 
 class ChainWalk:
-    """One claimant's. epoch: its own; nonce: its own, in the seal. still_claimed: raises FencedError if another has
-    claimed the container since. `links` is to be read to its end once; `begun` has the first sequence of each epoch
-    that was entered."""
+    """One claimant's walk. epoch: its claim's; nonce: in its seal. still_claimed: raises FencedError if another server
+    has claimed the container since. Read `links` to its end once; `begun` has the first sequence of each epoch
+    entered."""
 
     def __init__(
         self, objects: ChainObjects, epoch: int, nonce: bytes, still_claimed: Callable[[], Awaitable[None]]
@@ -90,87 +90,91 @@ class ChainWalk:
         self.lost_races = 0
         self.begun: list[tuple[int, int]] = []
         self._objects, self._epoch, self._nonce, self._still_claimed = objects, epoch, nonce, still_claimed
-        self._ahead: deque[asyncio.Task[memoryview | None]] = deque()  # from the walk's place on
+        self._ahead: deque[asyncio.Task[memoryview | None]] = deque()  # from the walk's position on
         self._has_braked = False
 
-    async def links(self, place: ChainPosition, sequence: int) -> AsyncIterator[Link]:
-        """All frames from that place on, the first of which follows `sequence`, until the chain is sealed for this
-        claimant. FencedError: the container is another's. CorruptLogError: an object is damaged, or missing though it
-        was acknowledged."""
+    async def links(self, position: ChainPosition, sequence: int) -> AsyncIterator[Link]:
+        """Yield all frames from that position on, the first of which follows `sequence`, until the chain is sealed for
+        this claimant. FencedError: another server has the container. CorruptLogError: an object is damaged, or missing
+        though it was acknowledged."""
         container = self._objects.container
         try:
             while True:
-                data = await self._next(place)
+                data = await self._next(position)
                 if data is None:
-                    await self._check_gap(place)
-                    data = await self._seal(place, sequence)
+                    await self._check_gap(position)
+                    data = await self._seal(position, sequence)
                     if data is None:
                         self.begun.append((self._epoch, sequence + 1))
                         return
-                header = Header.decode(data, container, place)
-                if header is None:  # the one in memory may be
+                header = Header.decode(data, container, position)
+                if header is None:  # possibly only in memory
                     await self._forget()
-                    data = await self._objects.read(place) or memoryview(b"")
-                    header = Header.decode(data, container, place)
+                    data = await self._objects.read(position) or memoryview(b"")
+                    header = Header.decode(data, container, position)
                 if header is None:
-                    raise self._damaged(place, "has a damaged header")
+                    raise self._damaged(position, "has a damaged header")
                 if header.kind == FRAME:
                     if header.sequence != sequence + 1:
-                        raise self._damaged(place, f"is frame {header.sequence:,}, and {sequence + 1:,} should follow")
+                        raise self._damaged(position, f"is frame {header.sequence:,}, not {sequence + 1:,}")
                     yield Link(header, data)
-                    place, sequence = place.next, header.sequence
+                    position, sequence = position.next, header.sequence
                     continue
                 await self._forget()
                 if header.next_epoch > self._epoch:
                     raise FencedError(container, header.next_epoch)
-                if header.next_epoch <= place.epoch:
-                    raise self._damaged(place, f"leads from epoch {place.epoch} back to {header.next_epoch}")
+                if header.next_epoch <= position.epoch:
+                    raise self._damaged(position, f"leads from epoch {position.epoch} back to {header.next_epoch}")
                 if header.next_epoch == self._epoch:
                     if header.nonce != self._nonce:
                         raise FencedError(container, self._epoch)
-                    self.begun.append((self._epoch, sequence + 1))  # stored by a try that got no answer
+                    self.begun.append((self._epoch, sequence + 1))  # stored by an attempt without an answer
                     return
-                place = ChainPosition(header.next_epoch, 1)
+                position = ChainPosition(header.next_epoch, 1)
                 self.begun.append((header.next_epoch, sequence + 1))
         finally:
             await self._forget()
 
-    async def _next(self, place: ChainPosition) -> memoryview | None:
-        for number in range(place.number + len(self._ahead), place.number + CHAIN_READ_AHEAD):
-            self._ahead.append(asyncio.create_task(self._objects.read(ChainPosition(place.epoch, number))))
+    async def _next(self, position: ChainPosition) -> memoryview | None:
+        for number in range(position.number + len(self._ahead), position.number + CHAIN_READ_AHEAD):
+            self._ahead.append(asyncio.create_task(self._objects.read(ChainPosition(position.epoch, number))))
         return await self._ahead.popleft()
 
     async def _forget(self) -> None:
-        """What was read ahead: behind a gap it means nothing, and behind a seal there is another epoch."""
+        """Discard objects read ahead: after a gap they are invalid, and after a seal another epoch follows."""
         tasks, self._ahead = list(self._ahead), deque()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _check_gap(self, place: ChainPosition) -> None:
-        """CorruptLogError if the object that isn't there is known to have been there: a later one says so. To a
-        claimant that others have overtaken, objects are missing because they were deleted."""
-        for number, task in enumerate(self._ahead, place.number + 1):
+    async def _check_gap(self, position: ChainPosition) -> None:
+        """Raise CorruptLogError if a later object shows that the missing object was durable. To a claimant that was
+        overtaken, objects are missing because they were deleted."""
+        for number, task in enumerate(self._ahead, position.number + 1):
             data = await task
-            header = Header.decode(data, self._objects.container, ChainPosition(place.epoch, number)) if data else None
-            if header is not None and header.kind == FRAME and header.durable >= place.number:
+            header = (
+                Header.decode(data, self._objects.container, ChainPosition(position.epoch, number)) if data else None
+            )
+            if header is not None and header.kind == FRAME and header.durable >= position.number:
                 await self._still_claimed()
-                if await self._objects.read(place) is not None:  # stored since the first look
+                if await self._objects.read(position) is not None:  # stored since the first read
                     break
-                raise self._damaged(place, f"is missing, and was durable when number {number:,} was written")
+                raise self._damaged(position, f"is missing, though it was durable when number {number:,} was written")
         await self._forget()
 
-    async def _seal(self, place: ChainPosition, sequence: int) -> memoryview | None:
-        """None: the chain ends here, with this claimant's seal; else what is there."""
+    async def _seal(self, position: ChainPosition, sequence: int) -> memoryview | None:
+        """Return None if the chain ends here, with this claimant's seal; else the object found there."""
         container = self._objects.container
         if self.lost_races and not self._has_braked:
             self._has_braked = True
-            ahead = ChainPosition(place.epoch, place.number + CHAIN_BRAKE)
+            ahead = ChainPosition(position.epoch, position.number + CHAIN_BRAKE)
             await self._objects.store(ahead, [encode_seal(container, ahead, sequence, self._epoch, self._nonce)])
-        there = await self._objects.store(place, [encode_seal(container, place, sequence, self._epoch, self._nonce)])
-        self.lost_races += there is not None
-        return there
+        existing = await self._objects.store(
+            position, [encode_seal(container, position, sequence, self._epoch, self._nonce)]
+        )
+        self.lost_races += existing is not None
+        return existing
 
-    def _damaged(self, place: ChainPosition, what: str) -> CorruptLogError:
-        return CorruptLogError(name_of(self._objects.container, place), 0, what)
+    def _damaged(self, position: ChainPosition, problem: str) -> CorruptLogError:
+        return CorruptLogError(name_of(self._objects.container, position), 0, problem)

@@ -1,4 +1,4 @@
-"""A segment container: the one owner of its segments' state, over one log.
+"""A segment container: the sole owner of its segments' state, over one log.
 
-Owns the order of requests, frames and checkpoints, and the cache. Never sees a connection.
+Owns the order of requests, frames and checkpoints, and the cache. Knows nothing of connections.
 """

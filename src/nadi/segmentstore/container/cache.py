@@ -1,7 +1,7 @@
-"""Recently written and read blocks in memory, by where they are stored; any of them may be dropped at any time.
+"""Caches recently written and read blocks by location; any block may be dropped at any time.
 
-What is in the log is read once more for certain, when it is moved to tier 2. So it isn't pushed out by what somebody
-reads of history, unless it takes most of the room: many small reads of the log would cost more than that saves.
+Bytes in the log are certain to be read once more, when they move to tier 2. So historical reads don't evict them,
+unless they take most of the cache: re-reading the log in many small reads would cost more than that saves.
 """
 
 from __future__ import annotations
@@ -16,95 +16,93 @@ from nadi.segmentstore.tier1.blob_files import BlobWrite
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.wire.fields import Buffer
 
-_ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
-_OF_LOG = 3 / 4  # of the room
+_ENTRY_BYTES = 320  # dictionary entry, key and objects: a tail of small appends has a block for each
+_OF_LOG = 3 / 4  # fraction of the cache
 
-Place: TypeAlias = tuple[int | str, int, int]  # in the log it begins with the container's number
+BlockLocation: TypeAlias = tuple[int | str, int, int]  # in the log it starts with the container's number
 
 
-def place_in_log(container: int, extent: Extent) -> Place:
-    """Where an extent is that is in the log, or beside it."""
+def location_in_log(container: int, extent: Extent) -> BlockLocation:
+    """Return the location of an extent in the log or in a separate file."""
     assert extent.frame is not None
     return f"{container}/{extent.run}" if extent.run else container, extent.frame.sequence, extent.position
 
 
 class BlockCache:
-    """Blocks by place, at most `max_bytes` in all, overhead included. Those least recently used are dropped first, of
-    what isn't in the log before what is. hits, misses: of reads, as readers count them; evictions: blocks dropped for
-    room."""
+    """Blocks by location, at most `max_bytes` in all, overhead included. The least recently used are evicted first,
+    those outside the log before those in it. hits, misses: counted by the readers; evictions: evicted blocks."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
-        self._of_log = _Shelf()
+        self._logged = _Shelf()
         self._others = _Shelf()
         self.max_bytes = max_bytes
         self.hits = self.misses = self.evictions = 0
 
     @property
     def size_bytes(self) -> int:
-        return self._of_log.size_bytes + self._others.size_bytes
+        return self._logged.size_bytes + self._others.size_bytes
 
     def __len__(self) -> int:
-        return len(self._of_log.blocks) + len(self._others.blocks)
+        return len(self._logged.blocks) + len(self._others.blocks)
 
-    def get(self, place: Place) -> Buffer | None:
-        blocks = self._shelf(place).blocks
-        block = blocks.get(place)
+    def get(self, location: BlockLocation) -> Buffer | None:
+        blocks = self._shelf(location).blocks
+        block = blocks.get(location)
         if block is not None:
-            blocks.move_to_end(place)
+            blocks.move_to_end(location)
         return block
 
-    def peek(self, place: Place) -> Buffer | None:
-        """Like `get`, for whoever reads the block for the last time: it doesn't count as used."""
-        return self._shelf(place).blocks.get(place)
+    def peek(self, location: BlockLocation) -> Buffer | None:
+        """Return the block for the last time: unlike `get`, this doesn't count as a use."""
+        return self._shelf(location).blocks.get(location)
 
-    def put(self, place: Place, block: Buffer) -> None:
-        shelf = self._shelf(place)
-        shelf.drop(place)
-        shelf.blocks[place] = block
+    def put(self, location: BlockLocation, block: Buffer) -> None:
+        shelf = self._shelf(location)
+        shelf.drop(location)
+        shelf.blocks[location] = block
         shelf.size_bytes += len(block) + _ENTRY_BYTES
         self._make_room()
 
     def put_frame(
         self, container: int, sequence: int, extents: list[Extent], parts: list[bytes], checksums: bytes
     ) -> None:
-        """`put` the parts of a frame that was just written, which has one for each extent; extents get their checksums,
-        too."""
-        blocks, size_bytes, at = self._of_log.blocks, self._of_log.size_bytes, 0
+        """`put` the parts of a frame just written, one per extent; set the extents' checksums, too."""
+        blocks, size_bytes, at = self._logged.blocks, self._logged.size_bytes, 0
         for extent, part in zip(extents, parts, strict=True):
             extent.checksums = checksums[at : at + CHECKSUM_BYTES]
             at += CHECKSUM_BYTES
-            blocks[container, sequence, extent.position] = part  # as `place_in_log` says
+            blocks[container, sequence, extent.position] = part  # as in `location_in_log`
             size_bytes += len(part) + _ENTRY_BYTES
-        self._of_log.size_bytes = size_bytes
+        self._logged.size_bytes = size_bytes
         self._make_room()
 
-    def put_beside(self, container: int, written: Sequence[tuple[Extent, BlobWrite, bytes]]) -> None:
+    def put_blobs(self, container: int, written: Sequence[tuple[Extent, BlobWrite, bytes]]) -> None:
         for extent, piece, block in written:
             extent.checksums = piece.checksum
-            self.put(place_in_log(container, extent), block)
+            self.put(location_in_log(container, extent), block)
 
     def drop(self, container: int, extents: Sequence[Extent]) -> None:
         for extent in extents:
-            place = place_in_log(container, extent)
-            self._shelf(place).drop(place)
+            location = location_in_log(container, extent)
+            self._shelf(location).drop(location)
 
-    def _shelf(self, place: Place) -> _Shelf:
-        return self._others if isinstance(place[0], str) else self._of_log
+    def _shelf(self, location: BlockLocation) -> _Shelf:
+        return self._others if isinstance(location[0], str) else self._logged
 
     def _make_room(self) -> None:
         while self.size_bytes > self.max_bytes:
             self.evictions += 1
-            of_log = not self._others.blocks or self._of_log.size_bytes > self.max_bytes * _OF_LOG
-            (self._of_log if of_log else self._others).drop_oldest()
+            of_log = not self._others.blocks or self._logged.size_bytes > self.max_bytes * _OF_LOG
+            (self._logged if of_log else self._others).drop_oldest()
 
 
 class _Shelf:
     def __init__(self) -> None:
-        self.blocks: OrderedDict[Place, Buffer] = OrderedDict()
+        self.blocks: OrderedDict[BlockLocation, Buffer] = OrderedDict()
         self.size_bytes = 0
 
-    def drop(self, place: Place) -> None:
-        block = self.blocks.pop(place, None)
+    def drop(self, location: BlockLocation) -> None:
+        block = self.blocks.pop(location, None)
         if block is not None:
             self.size_bytes -= len(block) + _ENTRY_BYTES
 

@@ -1,7 +1,7 @@
-"""A container's state is written after its log, in checkpoints; the log is released up to what a snapshot has.
+"""Writes a container's state after its log, in checkpoints, and releases the log up to the snapshot.
 
 A checkpoint is taken between two frames, when everything applied is durable, and a task writes it while frames
-continue. If a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no commit may run meanwhile.
+continue. If a snapshot in tier 2 is due, it is part of the checkpoint, because no commit may run meanwhile.
 """
 
 from __future__ import annotations
@@ -23,56 +23,56 @@ from nadi.segmentstore.recovery.storage import ContainerParts, OpenStorage
 from nadi.segmentstore.state.machine import StateCheckpoint
 
 log = logging.getLogger(__name__)
-_LOOK_S = 0.02
-_WEIGHT = 1 / 16  # of the latest frame in the average
-_REST_S = 30.0  # the quickest average of this time, or of the one before, counts as that of a disk at rest
-_IDLE_S = 0.5  # without a frame: nobody waits
+_POLL_S = 0.02
+_WEIGHT = 1 / 16  # weight of the latest frame in the average
+_PERIOD_S = 30.0  # the quickest average of this period, or the one before, counts as an idle disk's
+_IDLE_S = 0.5  # without a frame, no caller waits
 
 
 class BackgroundThrottle:
-    """How far work in the background gives way to frames: whoever waits for an acknowledgement shares the disk with it.
-    Each small frame says how long it took. If frames take longer than they do at rest, whoever works in the background
-    pauses after each piece of it, and for longer the more frames suffer; never longer than four times the work before
-    it. clock: the monotonic one. paused_s: how long each kind of work has paused."""
+    """Makes background work yield to frames, which share its disk. Each small frame reports its duration. If frames
+    take longer than on an idle disk, background work pauses after each piece, in proportion to the slowdown, for at
+    most four times the duration of that piece. clock: monotonic. paused_s: total pause by kind of work."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.paused_s: dict[str, float] = {}
         self._clock = clock
         self._average_s = 0.0
-        self._quickest = (0.0, 0.0)  # of the time before, and so far of this one
-        self._turns_at = self._last_at = -_REST_S
+        self._quickest = (0.0, 0.0)  # of the previous period, and so far of this one
+        self._turns_at = self._last_at = -_PERIOD_S
 
     def took(self, seconds: float, payload_bytes: int) -> None:
-        """A frame of that size was written. Large ones say more about themselves than about others."""
+        """Report a frame's duration. Large frames are ignored: they are slow by themselves."""
         if payload_bytes > LOG_QUICK_FRAME_BYTES:
             return
         now = self._clock()
-        if now - self._last_at > _REST_S:  # what was known is old
-            self._average_s, self._quickest, self._turns_at = seconds, (seconds, seconds), now + _REST_S
+        if now - self._last_at > _PERIOD_S:  # earlier figures are outdated
+            self._average_s, self._quickest, self._turns_at = seconds, (seconds, seconds), now + _PERIOD_S
         self._last_at = now
         self._average_s += (seconds - self._average_s) * _WEIGHT
         if now >= self._turns_at:
-            self._quickest, self._turns_at = (self._quickest[1], self._average_s), now + _REST_S
+            self._quickest, self._turns_at = (self._quickest[1], self._average_s), now + _PERIOD_S
         elif self._average_s < self._quickest[1]:
             self._quickest = self._quickest[0], self._average_s
 
-    def pause(self, what: str, work_s: float) -> float:
-        """How many seconds to pause after so much work in the background; they are counted for it."""
+    def pause(self, kind: str, work_s: float) -> float:
+        """Return, and count, the seconds to pause after background work of that duration."""
         if self._clock() - self._last_at > _IDLE_S:
             return 0.0
         slow = self._average_s / max(min(self._quickest), 1e-6)
         if slow < COURTESY_SLOW_TIMES:
             return 0.0
         pause = min(work_s * min(slow - 1, COURTESY_MOST_TIMES), COURTESY_LONGEST_S)
-        self.paused(what, pause)
+        self.paused(kind, pause)
         return pause
 
-    def paused(self, what: str, seconds: float) -> None:
-        self.paused_s[what] = self.paused_s.get(what, 0.0) + seconds
+    def paused(self, kind: str, seconds: float) -> None:
+        self.paused_s[kind] = self.paused_s.get(kind, 0.0) + seconds
 
 
 class Checkpoints:
-    """Those of one container. wake: called when there is something to do. recover_from: if it must recover, and why."""
+    """The checkpoints of one container. wake: called when there is work. recover_from: called if the container must
+    recover."""
 
     _opened: OpenStorage
 
@@ -85,19 +85,19 @@ class Checkpoints:
         counts: StoreCounters,
         runtime: Runtime,
     ) -> None:
-        self.sequence = 0  # of the last frame that the state reflects as it is written
-        self.logged_bytes = 0  # since the process began; the container counts them
-        self.waits_for_room = False  # checkpoints fail for lack of room, and are retried
+        self.sequence = 0  # the last frame in the written state
+        self.logged_bytes = 0  # since the process started; counted by the container
+        self.waits_for_room = False  # checkpoints fail on a full disk, and are retried
         self.stopping = False
         self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
         self._throttle, self._counts = throttle, counts
-        self.current_at = runtime.monotonic()  # when one was made, or there was nothing to write, last
-        self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
+        self.current_at = runtime.monotonic()  # time of the last checkpoint, or of nothing to write
+        self._task: asyncio.Task[Any] | None = None  # a checkpoint, or other work that excludes commits
         self._started_at = 0.0
         self._truncation_due = False
 
     def follow(self, opened: OpenStorage) -> None:
-        """Start on the container's parts, once they are open."""
+        """Start on the container's storage, once it is open."""
         self._opened, self.sequence = opened, opened.metadata.state().sequence
         loop, snapshots = asyncio.get_running_loop(), self._parts.snapshots
 
@@ -108,10 +108,10 @@ class Checkpoints:
         snapshots.on_fenced = self._recover_from
         snapshots.on_stored = self._truncate_soon
         snapshots.counts, self.current_at = self._counts, self._runtime.monotonic()
-        # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
+        # Staggered: otherwise all containers' checkpoint syncs would delay the log at once.
         self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
 
-    def go_on(self) -> None:
+    def start_if_due(self) -> None:
         if self._truncation_due:
             self.truncate_log()
         due = self._runtime.monotonic() - self._started_at >= limits.CHECKPOINT_INTERVAL_S
@@ -119,22 +119,22 @@ class Checkpoints:
             self.start()
 
     async def bring_up_to_date(self) -> None:
-        """Have the state as it is now in a checkpoint and a snapshot; return when it is, or after some seconds."""
+        """Store the current state in a checkpoint and a snapshot; return once it is stored, or after some seconds."""
         snapshots, clock = self._parts.snapshots, self._runtime.monotonic
         sequence, ends = self._opened.state.sequence, clock() + limits.SNAPSHOT_STOP_S
         while snapshots.sequence < sequence and clock() < ends and not self.stopping:
             if self._task is None or self._task.done():
                 snapshots.hasten()
-                self._started_at = -math.inf  # between this frame and the next
+                self._started_at = -math.inf  # start between this frame and the next
                 self._wake()
-            await self._runtime.sleep(_LOOK_S)
+            await self._runtime.sleep(_POLL_S)
 
     def start(self) -> None:
         """Start writing the state, between two frames, unless a checkpoint is already running."""
         if self._task is not None and not self._task.done():
             return
         self._started_at = self._runtime.monotonic()
-        self._parts.take_room()  # if a full disk had no room for it before
+        self._parts.take_room()  # if a full disk had no space for it before
         state = self._opened.state
         if state.sequence == self.sequence:
             self.current_at = self._started_at
@@ -155,13 +155,13 @@ class Checkpoints:
             self._counts.checkpoint_errors += 1
             if self._parts.is_no_room(error):
                 if not self.waits_for_room:
-                    what = "container %d: no room for its state: it stays in the log: %s"
-                    log.warning(what, self._parts.number, error)
+                    message = "container %d: no space for its state, which stays in the log: free space on its disk: %s"
+                    log.warning(message, self._parts.number, error)
                 self.waits_for_room = True
                 state.not_written(checkpoint)
                 return
-            # marks were cleared but nothing was written: only a recovery can find out again what to write
-            is_damaged = isinstance(error, DamagedStateError)  # then it must not be recovered from as it is
+            # marks were cleared but nothing was written: only a recovery can mark the records again
+            is_damaged = isinstance(error, DamagedStateError)  # then recovery must not reuse it
             self._recover_from(error if is_damaged else UnavailableError(f"the state could not be written: {error}"))
             return
         self.waits_for_room = False
@@ -179,16 +179,16 @@ class Checkpoints:
             try:
                 await self._runtime.in_thread(metadata.commit, *checkpoint.to_commit(), self._resting())
             except lmdb.MapFullError:
-                metadata.grow()  # in the loop, where all reads happen, so that nobody reads meanwhile
-                log.info("container %d: its state has twice the room now", self._parts.number)
-            except lmdb.Error as error:  # nothing was written: once more, with the room kept aside
+                metadata.grow()  # in the loop, where all reads happen, so no read runs meanwhile
+                log.info("container %d: doubled the space for its state", self._parts.number)
+            except lmdb.Error as error:  # nothing was written: retry with the reserve
                 if not self._parts.is_no_room(error) or not self._parts.release_room():
                     raise
             else:
                 return
 
     def _resting(self) -> Callable[[], None]:
-        """What a commit calls now and then: it lets the loop get on with frames, unless the end is waited for."""
+        """Return a function that a commit calls now and then: it yields to frames, except during a stop."""
         left = limits.CHECKPOINT_RESTS
 
         def rest() -> None:
@@ -202,7 +202,7 @@ class Checkpoints:
 
     def _snapshot_is_due(self) -> bool:
         if self.stopping:
-            return False  # the last one is made when all else has ended
+            return False  # `finish` takes the last one
         metadata, is_full = self._opened.metadata, self._opened.log.is_full
         return self._parts.snapshots.due(metadata, self.sequence, self.logged_bytes, hurry=is_full)
 
@@ -224,10 +224,10 @@ class Checkpoints:
         self._wake()
 
     def truncate_log(self) -> None:
-        """Release the log up to what is needed: bytes not in tier 2, and changes not in the snapshot, for the state
-        ends with the process. Damaged bytes stay, so that they can be restored, but don't hold up others: else the log
-        would grow until it is full, and writers would wait forever. Between frames only: a frame in flight may say that
-        bytes are in tier 2, and may yet be lost."""
+        """Release the log's frames that aren't needed: their bytes are in tier 2, and their changes in the snapshot, as
+        the state ends with the process. Damaged bytes stay, so that they can be restored, without blocking others: else
+        the log would fill up and writers wait forever. Call between frames only: a frame in flight may say that bytes
+        are in tier 2, and still be lost."""
         self._truncation_due = False
         _, durable_log, state, runs = self._opened
         oldest, damaged = state.log_needed()
@@ -235,5 +235,5 @@ class Checkpoints:
         if oldest is not None:
             before = min(before, oldest)
         durable_log.truncate(before, keep=damaged)
-        if runs is not None:  # a start may still replay what mentions the others
+        if runs is not None:  # a start may replay frames that refer to the others
             runs.release(state.runs.take_unused(before))

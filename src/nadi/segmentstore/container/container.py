@@ -1,13 +1,13 @@
-"""A segment container: the one owner of its segments' state, over one log.
+"""A segment container: the sole owner of its segments' state, over one log.
 
-The loop takes the requests that wait, checks each against the state as it will be, applies it, writes one frame, and
-once that is durable answers all of them in order. Only one frame is in flight, so a crash can tear only the last. On a
-full disk, requests that take room are refused before they change anything (`FrameBuilder`). If the log fails,
-everything not yet durable is forgotten: the waiting requests get an error, and the container recovers from disk as
-after a crash. Once another server has its parts, it ends instead: nothing is written any more, nor opened again.
+The loop takes the waiting requests, checks each against the state as it will be, applies it, writes one frame, and once
+that is durable answers all of them in order. Only one frame is in flight, so a crash can tear only the last one. On a
+full disk, requests that need space are refused before they change anything (`FrameBuilder`). If the log fails, all
+changes not yet durable are forgotten: the waiting requests get an error, and the container recovers from disk as after
+a crash. Once another server has its storage, it ends instead, and never writes or reopens anything.
 
-Known damage is found at a container's start, by readers, or by the storage writer. The list is for people; what is read
-is checked each time, whether its damage is known or not.
+Damage is detected at a container's start, by readers, or by the storage writer. The list is for operators; bytes are
+verified on each read, whether their damage is known or not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes [offset, end_offset) of a segment can't be read as they were stored."""
+    """Unreadable bytes [offset, end_offset) of a segment."""
 
     segment: str
     offset: int
@@ -65,8 +65,8 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places; those of a segment that touch for the same reason are one. `unlisted` counts those
-    the list had no room for. logs: log new ones; else whoever asks for the list reports them."""
+    """A container's damaged places; adjacent ones of a segment with the same reason are merged. `unlisted` counts those
+    beyond the list's limit. logs: log new ones; otherwise the reader of the list reports them."""
 
     def __init__(self, container: int, *, logs: bool = True) -> None:
         self._container = container
@@ -90,8 +90,8 @@ class KnownDamage:
             return
         for damage in touching:
             begin, end = min(begin, damage.offset), max(end, damage.end_offset)
-        rest = [damage for damage in known if damage not in touching]
-        self._by_segment[error.segment] = [*rest, Damage(error.segment, begin, end, error.reason)]
+        separate = [damage for damage in known if damage not in touching]
+        self._by_segment[error.segment] = [*separate, Damage(error.segment, begin, end, error.reason)]
         self._count += 1 - len(touching)
         if not touching and self._logs:
             fields = {"container": self._container, "segment": error.segment}
@@ -99,51 +99,51 @@ class KnownDamage:
 
 
 REOPEN_DELAY_S = 1.0
-_FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request is taken whole
-_REQUEST_BYTES = 1024  # in a frame, beside the data: used to ask for the next frame's room
+_FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request isn't split
+_REQUEST_BYTES = 1024  # per request in a frame, without data: for estimating the next frame's size
 
 
-def told(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
-    """Log why the container of that number fails, or ends if it is lost to another server; return what requests are
-    told that were under way, and may be stored."""
+def report_failure(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
+    """Log why the container fails, or ends if it is lost to another server; return the error for requests in flight,
+    whose changes may be stored."""
     if is_lost and isinstance(error, FencedError):
-        log.warning("container %d ends here: %s", number, str(error))  # a record would keep its frames,
-        error.with_traceback(None)  # and sessions keep what they are told, with the error before it
+        log.warning("container %d ends here: %s", number, str(error))  # a log record would keep its frames,
+        error.with_traceback(None)  # and sessions keep this error and its cause
         return UnavailableError(f"{error}: connect again")
     if is_lost:
-        return UnavailableError("another server has the data folder, or gets the container: connect again")
+        return UnavailableError("another server owns the data folder, or acquires the container: connect again")
     if isinstance(error, DamagedStateError):
         log.warning("container %d: %s", number, error)
-        return UnavailableError(f"the container's state was found damaged ({error.what}): try again")
+        return UnavailableError(f"the container's state is damaged ({error.what}): try again")
     if isinstance(error, StorageFullError):
         log.warning("container %d: %s", number, error)
     else:
-        log.error("container %d failed and will recover from its log", number, exc_info=error)
+        log.error("container %d failed, and will recover from its log", number, exc_info=error)
     if isinstance(error, UnavailableError):
         return error
     return UnavailableError(f"the container could not write its log ({error}): try again")
 
 
 def still_closed(error: Exception, number: int, before: UnavailableError | None) -> UnavailableError:
-    """Log why the container can't be opened again, unless that is what it was before; return what requests are told."""
-    said = f"container {number} can't be opened again yet: {error}"
-    if str(before) != said:
+    """Log why the container can't be reopened, unless the reason is unchanged; return the error for requests."""
+    message = f"container {number} can't be reopened yet: {error}"
+    if str(before) != message:
         is_known = isinstance(error, OSError | lmdb.Error | NadiError)
-        log.log(logging.WARNING if is_known else logging.ERROR, "%s", said, exc_info=None if is_known else error)
-    return StorageFullError(said) if isinstance(error, StorageFullError) else UnavailableError(said)
+        log.log(logging.WARNING if is_known else logging.ERROR, "%s", message, exc_info=None if is_known else error)
+    return StorageFullError(message) if isinstance(error, StorageFullError) else UnavailableError(message)
 
 
-def tell_of_room(number: int, *, full: bool) -> None:
+def log_capacity(number: int, *, full: bool) -> None:
     if full:
-        log.warning("container %d: no room for its log: writers wait until there is room on its disk", number)
+        log.warning("container %d: no space for its log: writers wait; free space on its disk", number)
     else:
-        log.info("container %d: there is room for its log again", number)
+        log.info("container %d: there is space for its log again", number)
 
 
 def unsure(answers: Answers) -> Answers:
-    """The same, of requests that changed nothing: what they were told of the state may not be true any more, if another
-    server has the container. That something is there already, or isn't, is told of the state too."""
-    refused = UnavailableError("another server may have this container by now: try again")
+    """Turn answers of requests that changed nothing into errors: another server may own the container, so results read
+    from the state, including "exists" or "not found" errors, may be outdated."""
+    refused = UnavailableError("another server may own this container by now: try again")
     return [
         (request, None, error if isinstance(error, UnavailableError) else again(refused))
         for request, _, error in answers
@@ -151,18 +151,18 @@ def unsure(answers: Answers) -> Answers:
 
 
 class ContainerPhase(Enum):
-    """Where a container is in its life. A failed one is RUNNING: it recovers by itself."""
+    """The life cycle of a container. A failed one is RUNNING: it recovers on its own."""
 
     RUNNING = auto()
-    GIVEN_UP = auto()  # another store will have it: requests are refused, and the frame in flight is finished
-    STOPPING = auto()  # likewise, and then a last checkpoint is written
-    LOST = auto()  # its parts are another server's: nothing is written any more; it waits for `stop`
-    ENDED = auto()  # lost, and told to stop
+    GIVEN_UP = auto()  # another store will own it: requests are refused, the frame in flight is finished
+    STOPPING = auto()  # the same, then a last checkpoint is written
+    LOST = auto()  # another server owns its storage: nothing is written; it waits for `stop`
+    ENDED = auto()  # lost, and stopping
 
 
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result. parts: its log and
-    its state. counts: of its store."""
+    its state. counts: the store's counters."""
 
     log: DurableLog
     metadata: ContainerMetadata
@@ -181,25 +181,25 @@ class Container:
         self.counts = counts or StoreCounters()
         self.monotonic = runtime.monotonic
         self._runtime = runtime
-        self._told_full = False
-        self.log_max_bytes = LOG_MAX_BYTES  # past it, tier 2 takes no data, and nothing is appended
+        self._logged_full = False
+        self.log_max_bytes = LOG_MAX_BYTES  # above it, tier 2 accepts no data, and appends are refused
         self.queue = RequestQueue()
         self._wake = asyncio.Event()
         self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: Answers = []
         self.phase = ContainerPhase.RUNNING
-        self._owner: str | None = None  # the address of the store that gets it, "" if it isn't known
+        self._owner: str | None = None  # address of the store that acquires it, "" if unknown
         self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.throttle, self.counts, runtime)
-        self.on_taken: Callable[[], None] = lambda: None  # the parts are another server's now
-        self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
+        self.on_taken: Callable[[], None] = lambda: None  # another server owns the storage now
+        self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before requests are accepted
 
     @property
     def is_lost(self) -> bool:
-        """Whether its parts are another server's, or may be."""
+        """Whether another server owns its storage, or may own it."""
         return self.phase in (ContainerPhase.LOST, ContainerPhase.ENDED)
 
     @property
@@ -207,14 +207,14 @@ class Container:
         return self.phase in (ContainerPhase.STOPPING, ContainerPhase.ENDED)
 
     async def start(self) -> None:
-        """Recover from disk and start taking requests. What fails leaves nothing open."""
-        with about(container=self.number):  # and so whatever its tasks will log
+        """Recover from disk and start accepting requests. On an error nothing stays open."""
+        with about(container=self.number):  # its tasks inherit this for their logs
             await self._open()
             self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
         try:
             await self.call(self._drop_transients)
         except UnavailableError as error:
-            log.warning("container %d: transient segments of a former server stay for now: %s", self.number, error)
+            log.warning("container %d: transient segments of an earlier server stay for now: %s", self.number, error)
         except BaseException:
             await self.stop()
             raise
@@ -223,12 +223,12 @@ class Container:
             raise self.refusal()
 
     def _drop_transients(self, frame: FrameBuilder) -> None:
-        """Transient segments go with their connections, and a former server's are gone."""
-        gone = list(self.state.transients)
-        frame.emit_all([Delete(segment) for segment in gone], *map(self.state.must, gone), of_kept=ALL)
+        """Delete transient segments: they end with their connections, and an earlier server's have ended."""
+        transients = list(self.state.transients)
+        frame.emit_all([Delete(segment) for segment in transients], *map(self.state.must, transients), of_kept=ALL)
 
     async def stop(self) -> None:
-        """Answer what is in flight, write a last checkpoint, close the files. Cancelled, it goes on all the same."""
+        """Answer requests in flight, write a last checkpoint, close the files. Continues even if cancelled."""
         self.phase = ContainerPhase.ENDED if self.is_lost else ContainerPhase.STOPPING
         self.checkpoints.stopping = True
         self._wake.set()
@@ -236,22 +236,23 @@ class Container:
             await asyncio.shield(self._task)
 
     def give_up(self, owner: str) -> None:
-        """Refuse what waits and whatever comes: the store at that address will have the container. Then `stop` it,
-        which waits for the frame in flight; its appends are acknowledged as usual."""
+        """Refuse waiting and new requests: the store at `owner` will have the container. `stop` it afterwards, which
+        waits for the frame in flight; its appends are acknowledged as usual."""
         self._owner = owner
         if self.phase is ContainerPhase.RUNNING:
             self.phase = ContainerPhase.GIVEN_UP
         self._refuse_waiting()
 
     def lose(self, owner: str) -> None:
-        """End it for good: it is that other store's, or may be. What waits and whatever comes is refused as by
-        `give_up`; appends in flight get an error, and may be stored. Then `stop` it, which writes nothing."""
+        """End the container for good: the store at `owner` has it, or may have it. Waiting and new requests are refused
+        as by `give_up`; appends in flight get an error, though they may be stored. `stop` it afterwards, which writes
+        nothing."""
         self._owner = owner
         self._set_lost()
         self.checkpoints.stopping = True
         if self._task is not None:
             if self._is_appending:
-                self._task.cancel()  # it may take forever where the log can't be reached
+                self._task.cancel()  # an append may take forever if the log is unreachable
             self._refuse_waiting()
 
     def _end(self) -> None:
@@ -275,13 +276,13 @@ class Container:
         log.info("container %d: recovered to frame %d in %.2f s", self.number, self.state.sequence, took_s)
 
     def _recover_from(self, error: Exception) -> None:
-        """As after a crash, between two frames; or end, if it is fenced."""
+        """Recover as after a crash, between two frames; or end, if the error is FencedError."""
         if self._failure is None:
             self._pending_failure = error
             self._wake.set()
 
     def submit(self, request: QueuedRequest, *, own: bool = False) -> None:
-        """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`. own: the store's own."""
+        """Queue the request for its turn. Callers must respect `queue.is_full`. own: the store's own request."""
         if self.phase is not ContainerPhase.RUNNING or self._failure is not None:
             request.failed(self.refusal())
             return
@@ -289,7 +290,7 @@ class Container:
         self._wake.set()
 
     def refusal(self, segment: str = "") -> UnavailableError:
-        """Why it takes no requests now, on that segment if one is named."""
+        """Return the error for requests that are refused now. segment: named in the error."""
         if self._owner is not None:
             return NotOwnerError(segment, self._owner)
         if self._failure is not None:
@@ -302,32 +303,32 @@ class Container:
         return await future
 
     def make_room(self) -> None:
-        """Let records of idle segments leave memory; for callers that hold none."""
+        """Evict records of idle segments from memory; the caller must hold none."""
         if self._failure is None:
             self.state.make_room()
 
     @property
     def failure(self) -> Exception | None:
-        """Why it takes no requests now; it recovers by itself, unless it was given up."""
+        """The error with which requests are refused now; the container recovers on its own, unless it was released."""
         return self.refusal() if self._owner is not None else self._failure
 
     @property
     def damaged(self) -> list[Damage]:
-        """The known damage to its data, without what has been truncated or deleted since."""
-        found = self.damage.all()
+        """The known damage to its data, except bytes truncated or deleted since."""
+        damages = self.damage.all()
         if self._failure is not None:
-            return found
-        records = [(damage, self.state.find(damage.segment)) for damage in found]
+            return damages
+        records = [(damage, self.state.find(damage.segment)) for damage in damages]
         return [damage for damage, record in records if record is not None and damage.end_offset > record.start_offset]
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether its disk has no room for more of the log; requests that take none are still served."""
+        """Whether its disk has no space for more of the log; requests that need none are still served."""
         return self.log.is_full
 
     @property
     def logged_bytes(self) -> int:
-        """What its log holds, and what is beside it, of which the only copy is there."""
+        """The size of the log and its separate files, of data stored only there."""
         return self.log.size_bytes + self.state.runs.size_bytes
 
     @property
@@ -358,7 +359,7 @@ class Container:
                     await self._write_frame()
                 self.state.make_room()
                 if not self.is_lost:
-                    self.checkpoints.go_on()
+                    self.checkpoints.start_if_due()
             except asyncio.CancelledError:
                 if not self.is_lost:
                     raise
@@ -370,11 +371,11 @@ class Container:
         await self._close()
 
     async def _wait_for_work(self) -> None:
-        if self._timer is None:  # one for many waits
-            self._timer = asyncio.get_running_loop().call_later(limits.CHECKPOINT_INTERVAL_S, self._look_again)
-        await self._wake.wait()  # wait_for would make a task, each time
+        if self._timer is None:  # one timer for many waits
+            self._timer = asyncio.get_running_loop().call_later(limits.CHECKPOINT_INTERVAL_S, self._wake_up)
+        await self._wake.wait()  # wait_for would create a task each time
 
-    def _look_again(self) -> None:
+    def _wake_up(self) -> None:
         self._timer = None
         self._wake.set()
 
@@ -383,9 +384,9 @@ class Container:
         if not self.log.is_settled(most):
             await self.counts.waiting_for_log(self.log.settle(most), self.monotonic)
         is_full = self.log.is_full
-        if is_full != self._told_full:
-            self._told_full = is_full
-            tell_of_room(self.number, full=is_full)
+        if is_full != self._logged_full:
+            self._logged_full = is_full
+            log_capacity(self.number, full=is_full)
         sequence = self.state.sequence + 1
         stages = Stages(self.monotonic)
         ref = FrameRef(sequence, None, stages.taken)
@@ -395,10 +396,10 @@ class Container:
         frame.log_is_full = self.logged_bytes > self.log_max_bytes
         self.queue.prepare(frame, answers)
         if not frame.empty:
-            beside = frame.place_beside(self.runs) if self.runs is not None else []
-            if beside and self.runs is not None:
-                # first: what the frame mentions is there
-                await stages.beside(self.runs.write([piece for _, piece, _ in beside]))
+            blob_writes = frame.place_blobs(self.runs) if self.runs is not None else []
+            if blob_writes and self.runs is not None:
+                # written first, as the frame refers to it
+                await stages.time_blobs(self.runs.write([piece for _, piece, _ in blob_writes]))
             parts, extents = frame.finish()
             stages.built = self.monotonic()
             if self.is_lost:
@@ -410,11 +411,11 @@ class Container:
             self.throttle.took(stages.durable - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
-            self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
+            self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in blob_writes)
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
             self.cache.put_frame(self.number, sequence, extents, parts[1:], checksums)
-            self.cache.put_beside(self.number, beside)
+            self.cache.put_blobs(self.number, blob_writes)
             self.state.durable(frame.touched.values())
             self.counts.framed(frame.events, frame.appended_bytes, parts)
             self.load.count(frame.appended, ref.at)
@@ -432,47 +433,47 @@ class Container:
             record.waiters.wake()
             if record.deleted:
                 self.load.forget(record.name)
-        self.queue.tell_of_room()
+        self.queue.notify_capacity()
 
     def _fail(self, error: Exception) -> None:
         is_fenced = isinstance(error, FencedError) or (isinstance(error, ClosedError) and not self.parts.is_owned())
         self._is_appending = False
         self.counts.recoveries += not (is_fenced or self.is_lost)
-        self._failure = failure = told(error, self.number, is_lost=is_fenced or self.is_lost)
+        self._failure = failure = report_failure(error, self.number, is_lost=is_fenced or self.is_lost)
         in_flight, self._in_flight = [request for request, _, _ in self._in_flight], []
         for request in in_flight:
-            request.failed(again(failure))  # also of a container that was given up: it may be stored
+            request.failed(again(failure))  # also after `give_up`: it may be stored
         for record in self.state.record_cache.all():
-            record.deleted = True  # whoever still holds it looks it up again
+            record.deleted = True  # its holders look it up again
         if is_fenced:
             self._end()
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Answer all queued requests with the reason; wake whoever waits for something to happen here."""
+        """Answer all queued requests with the reason; wake all waiters."""
         waiting = self.queue.take_all()
         for request in waiting:
             request.failed(self.refusal())
         for record in self.state.record_cache.all():
             record.waiters.wake()
-        self.queue.tell_of_room()
+        self.queue.notify_capacity()
         self._wake.set()
 
     async def _reopen(self) -> None:
-        if self.is_lost or not self.parts.is_owned():  # opening it again would stop the other server
+        if self.is_lost or not self.parts.is_owned():  # reopening would stop the other server
             self._end()
             self._wake.clear()
             await self._wake.wait()  # for `stop`
             return
         await asyncio.sleep(REOPEN_DELAY_S)
-        if self._owner is not None:  # likewise
+        if self._owner is not None:  # for the same reason
             return
         try:
             await self._release()
             await self._open()
         except FencedError as error:
             self._fail(error)
-        except Exception as error:  # a full or failing disk, a damaged file, no threads left: it may be repaired
+        except Exception as error:  # a full or failing disk, a damaged file, no threads: may be repaired
             self._failure = still_closed(error, self.number, self._failure)
             self._wake.set()
         else:
@@ -497,31 +498,31 @@ class Container:
 
 
 async def note_missing(container: Container, chunks: ChunkStore) -> None:
-    """Note in `container.damage` what the state names and isn't there, by names and sizes, and set it aside. Nothing
-    else uses the container meanwhile."""
+    """Note in `container.damage`, and set aside, extents whose chunk or file is missing or too short. Nothing else uses
+    the container meanwhile."""
     state = container.state
     in_memory = {record.id: record for record in state.record_cache.all()}
     folder = f"container-{container.number}/"
 
     def missing_on_disk() -> tuple[dict[str, int], dict[int, set[int]]]:
-        """The sizes of all chunks, and the offsets of extents without a chunk, of segments not in memory."""
+        """Return the sizes of all chunks and, for segments not in memory, the offsets of extents without a chunk."""
         sizes = chunks.sizes(folder)
-        found: dict[int, set[int]] = {}
+        missing: dict[int, set[int]] = {}
         for segment, offset, length, chunk in state.metadata.chunks():
             if sizes.get(chunk, -1) < length and segment not in in_memory and segment not in state.record_cache.deleted:
-                found.setdefault(segment, set()).add(offset)
-        return sizes, found
+                missing.setdefault(segment, set()).add(offset)
+        return sizes, missing
 
     sizes: dict[str, int] | None = None
-    found: dict[int, set[int]] = {}
-    if chunks.is_here:  # a listing elsewhere takes long, and whoever reads a chunk learns whether it is there
+    missing: dict[int, set[int]] = {}
+    if chunks.is_here:  # listing an external store takes long, and reading a chunk shows whether it exists
         try:
-            sizes, found = await chunks.runtime.in_thread(missing_on_disk)
+            sizes, missing = await chunks.runtime.in_thread(missing_on_disk)
         except UnavailableError as error:
-            log.warning("container %d: %s; readers are told if a chunk is missing", container.number, error)
+            log.warning("container %d: %s; reads fail if a chunk is missing", container.number, error)
     for record in in_memory.values():
         _set_aside(container, record, (extent for extent in record.extents if _is_missing(container, extent, sizes)))
-    for segment, offsets in found.items():
+    for segment, offsets in missing.items():
         record_of = state.by_id(segment)
         if record_of is not None:
             _set_aside(container, record_of, (extent for extent in record_of.extents if extent.offset in offsets))
@@ -545,5 +546,5 @@ def _set_aside(container: Container, record: SegmentRecord, extents: Iterable[Ex
         if extent.frame is not None:
             assert extent.frame.address is not None
             file = f"{run_name(extent.run)} beside" if extent.run else f"{extent.frame.address.file} of"
-            reason = f"file {file} the log is missing, too short, or damaged there"
+            reason = f"file {file} the log is missing, too short, or damaged at these bytes"
         container.damage.note(DamagedDataError(record.name, extent.offset, extent.end, reason))

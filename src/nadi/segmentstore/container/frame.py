@@ -1,8 +1,8 @@
-"""One frame of the log while it is being put together: operations, and the data they append.
+"""Builds one frame of the log: operations, and the data they append.
 
-Appends to one segment are gathered in a run: one operation, one extent and one block of data for all of them. Any other
-operation on that segment ends its run. A large run goes beside the log (`tier1.runs`): then it has two extents, for
-what is less than a block of it stays in the frame.
+Appends to one segment are combined in a run: one operation, one extent and one block of data. Any other operation on
+that segment ends its run. A large run is written to a separate file (`tier1.blob_files`): then it has two extents, as a
+remainder smaller than a block of the file stays in the frame.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from nadi.segmentstore.tier1.blob_files import BlobWrite, RunFiles
 from nadi.segmentstore.tier1.log import NOTHING
 from nadi.wire.fields import Buffer
 
-_RUN_BYTES = 128  # the most that an append's operation takes, and one writer's number in it
+_RUN_BYTES = 128  # limit on the size of an append's operation, and of each writer's number in it
 _WRITER_BYTES = 32
 
 
 class _AppendRun(msgspec.Struct, eq=False, gc=False):
-    """piece: of a file beside the log; then `block` are the parts end to end."""
+    """A run of appends. piece: its part of a separate file; then `block` is the concatenation of `parts`."""
 
     record: SegmentRecord
-    offset: int  # kept apart from the extent, which a merge may move
+    offset: int  # separate from the extent, which a merge may move
     parts: list[Buffer]
     size: int = 0
     events: int = 0
@@ -41,10 +41,9 @@ class _AppendRun(msgspec.Struct, eq=False, gc=False):
 
 
 class FrameBuilder:
-    """Collects what one frame carries; `emit` brings an operation into the state at once. room_bytes: how large the
-    frame may become, given how much of the room kept aside it may take. What would make it larger is refused with a
-    StorageFullError before anything is changed, so a full disk never costs a state. sure_bytes: up to that size there
-    is no need to ask."""
+    """Collects the contents of one frame; `emit` applies an operation to the state at once. room_bytes: returns the
+    largest size of the frame, for a given use of the reserve. Operations beyond that are refused with StorageFullError
+    before anything changes, so a full disk never costs a state. sure_bytes: a size that is certain to fit."""
 
     def __init__(
         self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int], sure_bytes: int = 0
@@ -53,22 +52,22 @@ class FrameBuilder:
         self.now_ms = now_ms
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
-        self._payload_bytes = 0  # at most
+        self._payload_bytes = 0  # an upper bound
         self._room_bytes = room_bytes
         self._room = sure_bytes
         self.state = state
-        self.log_is_full = False  # past its bound, as tier 2 takes no data: nothing may be appended
+        self.log_is_full = False  # above its limit, as tier 2 accepts no data: appends are refused
         self._operations: list[AnyOperation | _AppendRun] = []
-        self.appended: list[tuple[str, int, int]] = []  # once finished, of each run: the segment, events and bytes
-        self.events = self.appended_bytes = 0  # of them all, then
-        self.arrivals: list[Arrival] = []  # of the blocks of appends in it
+        self.appended: list[tuple[str, int, int]] = []  # after `finish`: segment, events and bytes of each run
+        self.events = self.appended_bytes = 0  # totals after `finish`
+        self.arrivals: list[Arrival] = []  # of the blocks of appends in the frame
         self._open: dict[int, _AppendRun] = {}
 
     def append(
         self, record: SegmentRecord, parts: list[Buffer], size: int, events: int, writer: bytes | None, last: int
     ) -> int:
-        """Add bytes to the segment's run; return the segment's length after them. `parts` are taken over. There may be
-        a call for each event."""
+        """Add bytes to the segment's run; return the segment's new length. Takes ownership of `parts`. May be called
+        for each event."""
         payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
         if run is None:
@@ -113,12 +112,11 @@ class FrameBuilder:
         return run
 
     def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
-        """Add another operation and apply it; runs of the segments it affects end here."""
+        """Add another operation and apply it; this ends the runs of the affected segments."""
         self.emit_all([operation], *records, of_kept=of_kept)
 
     def emit_all(self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_kept: float = NOTHING) -> None:
-        """Add operations and apply them, all or none. of_kept: how much of the room kept aside for a full disk they may
-        use."""
+        """Add operations and apply them, all or none. of_kept: fraction of the reserve they may use on a full disk."""
         payload_bytes = self._payload_bytes + sum(map(most_bytes, operations))
         if payload_bytes > self._room and payload_bytes > self._room_bytes(of_kept):
             raise _no_room()
@@ -139,9 +137,9 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
-    def place_beside(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
-        """Place large runs in files beside the log, once all is in the frame. Return their extents, what is to be
-        written to the files before the frame is `finish`ed, and the runs' bytes."""
+    def place_blobs(self, runs: RunFiles) -> list[tuple[Extent, BlobWrite, bytes]]:
+        """Place large runs in separate files, once the frame is complete. Return their extents, the parts to be written
+        to the files before the frame is `finish`ed, and the runs' bytes."""
         if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:
             return []
         placed = []
@@ -153,7 +151,7 @@ class FrameBuilder:
             if not is_large and not runs.are_open:
                 continue
             run.block, run.parts = _joined(run.parts), []
-            # of what was merged into another segment since, or isn't the last any more, the extent can't be split
+            # the extent can't be split if it was merged into another segment since, or isn't the last any more
             if not is_large or record.extents[-1:] != [extent] or record.kind == SegmentKind.TRANSIENT:
                 runs.carry(record.id, run.offset, run.block)
                 continue
@@ -164,19 +162,19 @@ class FrameBuilder:
         return placed
 
     def _split(self, run: _AppendRun, extent: Extent, piece: BlobWrite) -> None:
-        """The run's extent ends where the file's blocks do; another is for the rest, in the frame."""
+        """End the run's extent at the file's last block, and add another for the remainder in the frame."""
         record, run.extent = run.record, None
         extent.length, extent.position, extent.run = piece.length, piece.position, piece.file.number
         self.state.runs.hold(extent.run, extent.length)
-        rest = run.size - piece.length
-        if rest:
-            run.extent = Extent(extent.end, rest, self.ref, 0, continues=True)
+        remainder = run.size - piece.length
+        if remainder:
+            run.extent = Extent(extent.end, remainder, self.ref, 0, continues=True)
             record.extents.append(run.extent)
             self.ref.segments.append(record.id)
             record.changed_extents[extent.end] = run.extent
 
     def finish(self) -> tuple[list[bytes], list[Extent]]:
-        """Return the frame's payload (the head and the parts after it), and the extent that each part makes."""
+        """Return the frame's payload (the head and the parts after it), and the extent of each part."""
         data: list[bytes] = []
         operations: list[AnyOperation] = []
         extents: list[Extent] = []
@@ -187,16 +185,16 @@ class FrameBuilder:
                 operations.append(item)
                 continue
             record, size, extent, piece = item.record, item.size, item.extent, item.piece
-            said = record.id, item.offset, size, position, item.events, item.writers, now_ms
+            append_fields = record.id, item.offset, size, position, item.events, item.writers, now_ms
             appended.append((record.name, item.events, size))
             self.ref.live_bytes += size
             self.events += item.events
             self.appended_bytes += size
             if piece is None:
-                operations.append(Append(*said))
+                operations.append(Append(*append_fields))
             else:
-                beside = piece.file.number, piece.position, piece.length, piece.checksum
-                operations.append(AppendBeside(*said, *beside))
+                blob_fields = piece.file.number, piece.position, piece.length, piece.checksum
+                operations.append(AppendBeside(*append_fields, *blob_fields))
             if extent is not None:
                 block = item.block if item.block is not None else _joined(item.parts)
                 item.parts = []
@@ -217,4 +215,4 @@ def _joined(parts: list[Buffer]) -> bytes:
 
 
 def _no_room() -> StorageFullError:
-    return StorageFullError("no room for the log: free space on its disk; it goes on by itself once there is room")
+    return StorageFullError("no space for the log: free space on its disk; writing then resumes on its own")

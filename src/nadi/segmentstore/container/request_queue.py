@@ -1,7 +1,7 @@
-"""The requests to a container that wait for their turn, and those who wait for room to add more.
+"""Queues a container's requests, and the callers that wait for space to add more.
 
-It can be held: then what callers ask for waits, and only the store's own requests, such as those that move bytes to
-tier 2, get their turn.
+The queue can be frozen: then callers' requests wait, and only the store's own requests, such as those that move bytes
+to tier 2, get their turn.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from nadi.segmentstore.container.frame import FrameBuilder
 
 
 class QueuedRequest(Protocol):
-    """Something that waits for its turn: `prepare` when the frame is built, then `done` or `failed`."""
+    """A request in the queue: `prepare` is called when the frame is built, then `done` or `failed`."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory while it waits, about."""
+        """The approximate memory it takes while it waits."""
 
     @property
     def count(self) -> int:
-        """How many it stands for."""
+        """The number of requests it stands for."""
 
     def prepare(self, frame: FrameBuilder) -> Any:
         """Check against the state and add to the frame; return the result, or raise a NadiError."""
@@ -38,7 +38,7 @@ class QueuedRequest(Protocol):
 
 @dataclass(slots=True, eq=False)
 class QueuedCall:
-    """A request made of a function; its result or error goes to a future."""
+    """A queued function; its result or error goes to a future."""
 
     function: Callable[[FrameBuilder], Any]
     size_bytes: int
@@ -58,7 +58,7 @@ class QueuedCall:
 
 
 def again(error: UnavailableError) -> UnavailableError:
-    """A copy for another request: one object raised many times gathers the frames of all, and what they hold."""
+    """Copy an error for another request: one object raised many times accumulates the frames of all raises."""
     fresh = type(error)(*error.args)
     fresh.__cause__ = error.__cause__
     return fresh
@@ -68,7 +68,8 @@ Answers = list[tuple[QueuedRequest, Any, Exception | None]]  # each request with
 
 
 class RequestQueue:
-    """In order of arrival. size_bytes, count: of all in it; adding is never refused, so senders must respect `is_full`.
+    """Requests in order of arrival. size_bytes, count: totals; adding is never refused, so senders must respect
+    `is_full`.
 
     >>> queue = RequestQueue()
     >>> len(queue), queue.size_bytes, queue.is_full
@@ -79,11 +80,11 @@ class RequestQueue:
         self.size_bytes = self.count = 0
         self.is_held = False
         self._requests: deque[QueuedRequest] = deque()
-        self._own: deque[QueuedRequest] = deque()  # of the store, added while it is held
+        self._own: deque[QueuedRequest] = deque()  # the store's own, added while the queue is frozen
         self._waiting: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
-        """How many may have their turn."""
+        """Return the number of requests that may have their turn."""
         return len(self._own) + (0 if self.is_held else len(self._requests))
 
     @property
@@ -91,7 +92,7 @@ class RequestQueue:
         return self.size_bytes > QUEUE_MAX_BYTES
 
     def add(self, request: QueuedRequest, *, own: bool = False) -> None:
-        """own: it is the store's, and isn't held."""
+        """Add a request. own: it is the store's own, and never frozen."""
         self.size_bytes += request.size_bytes
         self.count += request.count
         (self._own if own and self.is_held else self._requests).append(request)
@@ -103,8 +104,8 @@ class RequestQueue:
         return request
 
     def prepare(self, frame: FrameBuilder, answers: Answers) -> None:
-        """Take requests into the frame, in order, as many as it has room for. Each is in `answers`, with its result or
-        error, also if this raises: what was being applied may be half applied then."""
+        """Add requests to the frame, in order, up to its limits. Each is in `answers`, with its result or error, even
+        if this raises: then an operation may be half applied."""
         requests = 0
         while len(self) and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
             request = self.take()
@@ -115,7 +116,7 @@ class RequestQueue:
                 answers.append((request, None, None))
                 raise
             except NadiError as error:
-                # without its traceback: whoever keeps the error would keep all that was appended with it
+                # without its traceback, which would keep all appended data alive
                 answers.append((request, None, error.with_traceback(None)))
             except Exception:
                 answers.append((request, None, None))
@@ -123,18 +124,18 @@ class RequestQueue:
             frame.size_bytes += 64 * request.count
 
     def take_all(self) -> deque[QueuedRequest]:
-        taken, self._own, self._requests = self._own + self._requests, deque(), deque()
+        requests, self._own, self._requests = self._own + self._requests, deque(), deque()
         self.size_bytes = self.count = 0
-        return taken
+        return requests
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         while self.is_full:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
 
-    def tell_of_room(self) -> None:
-        """Some were taken: let those who wait look again."""
+    def notify_capacity(self) -> None:
+        """Wake the callers that wait for space, if there is some."""
         if self._waiting and not self.is_full:
             waiting, self._waiting = self._waiting, []
             for future in waiting:

@@ -1,7 +1,8 @@
-"""Table segments: keys with versions, conditional updates, ordered iteration, deltas; all in the container's turn.
+"""Executes table segment requests: keys with versions, conditional updates, ordered iteration, deltas; all in the
+container's turn.
 
 A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes, as in
-Pravega's hash tables. So a position is also where a delta read resumes.
+Pravega's hash tables. A delta read also resumes at a position.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nadi.wire.errors import KeyNotFoundError, TableLengthError
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
 ENTRY_OVERHEAD_BYTES = 17
-_SMALL_BYTES = 64 * limits.KIB  # more may not use the room kept aside
+_SMALL_BYTES = 64 * limits.KIB  # larger updates may not use the reserve
 
 
 def check_key(record: SegmentRecord, key: bytes) -> None:
@@ -30,17 +31,19 @@ def check_key(record: SegmentRecord, key: bytes) -> None:
         raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
 
 
-def _check_condition(found: int | None, expected: int) -> None:
-    """found: the key's version, None if it is absent."""
+def _check_condition(version: int | None, expected: int) -> None:
+    """Check a condition. version: the key's current version, None if it is absent."""
     if expected == NO_VERSION:
         return
     if expected == NOT_EXISTS:
-        if found is not None:
-            raise ConditionFailedError(f"the key exists already, at version {found}")
-    elif found is None:
-        raise KeyNotFoundError(f"the key is absent; version {expected} was expected")
-    elif found != expected:
-        raise ConditionFailedError(f"the key is at version {found}; {expected} was expected")
+        if version is not None:
+            raise ConditionFailedError(
+                f"the key exists already, at version {version}: read it, then update that version"
+            )
+    elif version is None:
+        raise KeyNotFoundError(f"the key doesn't exist, but version {expected} was expected: read it again")
+    elif version != expected:
+        raise ConditionFailedError(f"the key is at version {version}, but {expected} was expected: read it again")
 
 
 def _check_open(record: SegmentRecord, length: int) -> None:
@@ -53,9 +56,9 @@ def _check_open(record: SegmentRecord, length: int) -> None:
 def update(
     frame: FrameBuilder, record: SegmentRecord, entries: Sequence[WireTableEntry], length: int, of_kept: float = NOTHING
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the state before. Return the versions. of_kept: how much
-    of the room kept aside for a full disk they may use. Small values that replace others whose versions they name, as a
-    reader group's state does, may always use half of it."""
+    """Put all entries or none; conditions are checked against the previous state. Return the versions. of_kept:
+    fraction of the reserve that may be used on a full disk. Small values that replace named versions, such as a reader
+    group's state, may always use half of it."""
     _check_open(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)
     if size > limits.TABLE_BATCH_MAX_BYTES:
@@ -65,9 +68,9 @@ def update(
         if len(entry.value) > limits.TABLE_VALUE_MAX_BYTES:
             raise InvalidArgumentError(f"a table value has at most {limits.TABLE_VALUE_MAX_BYTES:,} bytes")
     conditional = [entry for entry in entries if entry.version != NO_VERSION]
-    found = frame.state.table_versions(record, [entry.key for entry in conditional])
+    current = frame.state.table_versions(record, [entry.key for entry in conditional])
     for entry in conditional:
-        _check_condition(found.get(entry.key), entry.version)
+        _check_condition(current.get(entry.key), entry.version)
     position = record.table_length
     versions: list[int] = []
     rows: list[tuple[bytes, int, bytes | None]] = []
@@ -87,13 +90,13 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableK
     _check_open(record, length)
     for key in keys:
         check_key(record, key.key)
-    found = frame.state.table_versions(record, [key.key for key in keys])
+    current = frame.state.table_versions(record, [key.key for key in keys])
     for key in keys:
-        _check_condition(found.get(key.key), key.version)
+        _check_condition(current.get(key.key), key.version)
     position = record.table_length
     rows: list[tuple[bytes, int, bytes | None]] = []
     for key in keys:
-        if key.key in found:
+        if key.key in current:
             rows.append((key.key, position, None))
             position += ENTRY_OVERHEAD_BYTES + len(key.key)
     if rows:
@@ -103,15 +106,15 @@ def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[WireTableK
 def read(
     keys: Sequence[WireTableKey], size: int, state: StateMachine, record: SegmentRecord
 ) -> tuple[list[WireTableEntry], int]:
-    """Return an entry for each key asked for, in order, and the size of the reply with them; absent ones have version
-    NOT_EXISTS and no value. size: of the reply before them, in bytes."""
+    """Return an entry for each requested key, in order, and the size of the reply with them, in bytes; absent keys have
+    version NOT_EXISTS and no value. size: of the reply without them."""
     entries = []
     for key in keys:
         if not key.key:
-            raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
-        found = state.table_entry(record, key.key)
+            raise InvalidArgumentError("a table key has at least one byte")  # a reply couldn't name it either
+        entry = state.table_entry(record, key.key)
         entries.append(
-            WireTableEntry(key.key, found[0], found[1]) if found else WireTableEntry(key.key, NOT_EXISTS, b"")
+            WireTableEntry(key.key, entry[0], entry[1]) if entry else WireTableEntry(key.key, NOT_EXISTS, b"")
         )
         size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
         if size > limits.MAX_FRAME_SENT_BYTES:
@@ -122,22 +125,22 @@ def read(
 
 
 def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[WireTableEntry]:
-    """All entries from key `start` on in key order; those in memory override those on disk."""
+    """Yield all entries from key `start` on in key order; those in memory override those on disk."""
     overlay = record.overlay
     fresh = iter(sorted(key for key, (_, value) in overlay.items() if key >= start and value is not None))
     pending = next(fresh, None)
     for key, version, value in state.metadata.entries_from(record.id, start):
         if key < start:
-            continue  # only where long keys share their head with `start`
+            continue  # only if long keys share their head with `start`
         while pending is not None and pending < key:
-            found = overlay[pending]
-            yield WireTableEntry(pending, found[0], found[1] or b"")
+            entry = overlay[pending]
+            yield WireTableEntry(pending, entry[0], entry[1] or b"")
             pending = next(fresh, None)
         if key not in overlay:
             yield WireTableEntry(key, version, value)
     while pending is not None:
-        found = overlay[pending]
-        yield WireTableEntry(pending, found[0], found[1] or b"")
+        entry = overlay[pending]
+        yield WireTableEntry(pending, entry[0], entry[1] or b"")
         pending = next(fresh, None)
 
 
@@ -161,7 +164,7 @@ def page(
 def delta(
     state: StateMachine, record: SegmentRecord, position: int, count: int
 ) -> tuple[list[WireTableEntry], bool, int]:
-    """Return entries at or after `position` in log order, whether that is all, and where to resume."""
+    """Return entries at or after `position` in log order, whether these are all, and the position to resume at."""
     limit = min(max(1, count), limits.TABLE_PAGE_MAX_ENTRIES)
     entries: list[WireTableEntry] = []
     size = 0
@@ -169,9 +172,9 @@ def delta(
     def rows() -> Iterator[WireTableEntry]:
         for at, key in state.metadata.positions_from(record.id, position):
             if key not in record.overlay:
-                found = state.metadata.entry(record.id, key)
-                if found is not None and found[0] == at:
-                    yield WireTableEntry(key, at, found[1])
+                stored_entry = state.metadata.entry(record.id, key)
+                if stored_entry is not None and stored_entry[0] == at:
+                    yield WireTableEntry(key, at, stored_entry[1])
         for key, (at, value) in record.overlay.items():
             if at >= position and value is not None:
                 yield WireTableEntry(key, at, value)

@@ -1,1 +1,1 @@
-"""The bytes of a segment from wherever they are stored, checked, and where events start in them."""
+"""Reads a segment's verified bytes from wherever they are stored, and finds where events start in them."""

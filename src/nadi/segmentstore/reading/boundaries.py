@@ -1,12 +1,12 @@
-"""Where events begin, and how long they are: found in the stored bytes, for the server keeps no index of events.
+"""Finds the boundaries and sizes of events in the stored bytes, as the server has no index of events.
 
-Extents begin at boundaries, since an append holds complete events; except those that continue an event too large for
-one append, which are marked (`Extent.continues`). From one boundary all later ones follow by hopping over headers.
-Where the bytes aren't events, the next extent's start counts as a boundary. Where they are damaged, a walk resumes
-where readers do; a list of sizes ends there, as at the segment's end, and whoever asked reads on.
+Extents start at boundaries, since an append contains complete events; except those that continue an event too large for
+one append, which are marked (`Extent.continues`). From one boundary all later ones are found by following the headers.
+If the bytes aren't events, the next extent's start counts as a boundary. At damaged bytes, a walk resumes where readers
+do; a list of sizes ends there, as at the segment's end, and the caller continues.
 
-Either may be long, for an append may hold a million events, and anyone who may read can ask for one. So only a few run
-at a time, first come first served; each advances a little per turn of the loop, and an answer is bounded.
+Either may take long, since an append may contain a million events, and any reader can request one. So only a few run at
+a time, first come first served; each advances a little per turn of the loop, and a response is bounded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from nadi.wire import commands as wire
 from nadi.wire.event_sizes import Numbers, packed_sizes
 from nadi.wire.fields import Buffer
 
-Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an offset; none at the segment's end
+Read = Callable[[int, int], Awaitable[Buffer]]  # (offset, approximate length) -> bytes, empty at the segment's end
 
 
 async def event_begins(extent: Extent, chunks: ChunkStore) -> list[int]:
-    """The positions in an extent where events may begin, as far as known; for a small chunk its start is enough."""
+    """Return the positions in an extent where events may begin, as far as known; for a small chunk only its start."""
     begins = [] if extent.continues else [0]
     if extent.chunk and (extent.continues or extent.length > BLOCK_BYTES):
         described = await chunks.describe(extent.chunk, extent.length)
@@ -42,8 +42,8 @@ async def event_begins(extent: Extent, chunks: ChunkStore) -> list[int]:
 
 
 def edges_around(record: SegmentRecord, target: int) -> tuple[int, int]:
-    """The last boundary at or before an offset that lies in the segment, and the first after it, as extents show them.
-    Both are the latter if the offset lies in an event of more extents than any event has."""
+    """Return the last boundary at or before an offset in the segment, and the first one after it, as known from
+    extents. Both are the latter if the offset is in an event of more extents than any event has."""
     extents, holding = record.extents, record.extent_index(target)
     first, last = holding, holding + 1
     while first and extents[first].continues and holding - first < limits.LOCATE_EXTENTS:
@@ -53,34 +53,34 @@ def edges_around(record: SegmentRecord, target: int) -> tuple[int, int]:
     end = record.length if last == len(extents) or extents[last].continues else extents[last].offset
     if first and extents[first].continues:
         return end, end
-    return max(extents[first].offset, record.start_offset), end  # wherever it was truncated
+    return max(extents[first].offset, record.start_offset), end  # its start after truncation
 
 
 class Walks:
-    """The walks of one store; each caller holds a place of `places`."""
+    """The walks of one store; each caller takes one of `places`."""
 
     def __init__(self, scheduler: FairScheduler) -> None:
         self._scheduler = scheduler
         self.places = asyncio.Semaphore(limits.WALKS_AT_ONCE)
 
     async def boundary_from(self, target: int, begin: int, end: int, read: Read) -> int:
-        """Return the first event boundary at or after `target`; `end` where the bytes from `begin` to there aren't
-        events. begin, end: the nearest known boundaries, one at or before `target`, one at or after it. Events are
-        followed across damage as readers are, so both ends of the damage reported to readers are boundaries.
-        DamagedDataError: `target` lies in a damaged stretch."""
-        at, found = begin, None
+        """Return the first event boundary at or after `target`; `end` if the bytes from `begin` to there aren't events.
+        begin, end: the nearest known boundaries, at or before `target`, and at or after it. The walk crosses damage as
+        readers do, so both ends of the damage reported to readers are boundaries. DamagedDataError: `target` is in
+        damaged bytes."""
+        at, boundary = begin, None
         block, block_at = memoryview(b""), begin
         while at < end:
-            if found is None and at >= target:
-                found = at
+            if boundary is None and at >= target:
+                boundary = at
             if at + HEADER_BYTES > end:
                 return end
             if at + HEADER_BYTES > block_at + len(block):
                 try:
                     block, block_at = await _with_header(at, min(limits.LOCATE_BLOCK_BYTES, end - at), read), at
                 except DamagedDataError as error:
-                    if found is not None:
-                        return found
+                    if boundary is not None:
+                        return boundary
                     if error.end_offset > target:
                         raise
                     at = error.end_offset
@@ -91,14 +91,14 @@ class Walks:
                 ends = at + await self._ends(block[at - block_at :])
             except ProtocolError:
                 return end
-            if found is None and (later := ends[ends >= target]).size:
-                found = int(later[0])
+            if boundary is None and (later := ends[ends >= target]).size:
+                boundary = int(later[0])
             at = int(ends[-1])
-        return end if found is None or at > end else found
+        return end if boundary is None or at > end else boundary
 
     async def _ends(self, block: memoryview) -> Numbers:
-        """Where the events at the start of the block end, or the first one if that isn't whole, in a turn of the loop
-        and as far as one allows; ProtocolError if they aren't events."""
+        """Return the ends of events at the start of the block, at least of the first one, even if incomplete, as far as
+        one turn of the loop allows; ProtocolError if they aren't events."""
         ends: list[Numbers] = []
 
         def work() -> int:
@@ -111,12 +111,12 @@ class Walks:
 
 
 async def _with_header(at: int, most: int, read: Read) -> memoryview:
-    """Up to `most` bytes from `at` on, at least a header, unless the segment or what is asked for ends before."""
+    """Read up to `most` bytes at `at`, at least a header, unless the segment or the range ends earlier."""
     block = more = memoryview(await read(at, most))
     while len(block) < min(HEADER_BYTES, most) and more:
         more = memoryview(await read(at + len(block), most - len(block)))
         block = memoryview(bytes(block) + bytes(more))
-    return block[:most]  # a read gives more where few were wanted
+    return block[:most]  # a small read may return more bytes
 
 
 class SizesOfEvents:
@@ -125,14 +125,15 @@ class SizesOfEvents:
         self._places = asyncio.Semaphore(limits.EVENT_SIZES_AT_ONCE)
 
     async def answer(self, command: wire.ListEventSizes, read: Read) -> wire.EventSizesListed:
-        """Raises what `read` does, but for damage; InvalidArgumentError where nothing of the kind can be asked."""
+        """Return the sizes of events. Raises as `read`, except for damage; InvalidArgumentError if the range is
+        invalid."""
         if command.most <= 0 or command.checked < command.start:
-            raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
+            raise InvalidArgumentError("event sizes: most must be positive, and checked at least start")
         async with self._places:
             search = _BoundarySearch(self._scheduler, read, command)
             try:
                 await search.walk()
-            except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
+            except (DamagedDataError, ProtocolError):  # readers report this error
                 search.checked = search.reached
             sizes = np.concatenate(search.found) if search.found else np.empty(0, np.int64)
             return wire.EventSizesListed(
@@ -141,7 +142,7 @@ class SizesOfEvents:
 
 
 class _BoundarySearch:
-    """One answer: `found`, which end at `reached`, and the bytes looked at, up to `checked`."""
+    """One response: `found` sizes, which end at `reached`; the bytes are examined up to `checked`."""
 
     def __init__(self, scheduler: FairScheduler, read: Read, command: wire.ListEventSizes) -> None:
         self._scheduler, self._read, self._end = scheduler, read, command.end
@@ -152,12 +153,12 @@ class _BoundarySearch:
     async def walk(self) -> None:
         limit = min(self._end, self.checked + limits.EVENT_SIZES_SCANNED_BYTES)
         event_end = self.reached
-        if self.checked > self.reached:  # the first event was begun
+        if self.checked > self.reached:  # the first event is partly examined
             header = await _with_header(self.reached, HEADER_BYTES, self._read)
             event_end = self._event_end(header, 0) if len(header) == HEADER_BYTES else 0
             if not self.checked <= event_end <= self._end:
-                what = f"no event at {self.reached:,} has bytes up to {self.checked:,} and beyond"
-                raise InvalidArgumentError(what)
+                problem = f"no event at {self.reached:,} has bytes up to {self.checked:,} and beyond"
+                raise InvalidArgumentError(problem)
         while self._left and self.checked < limit:
             if self.checked > self.reached:
                 block = memoryview(await self._read(self.checked, limit - self.checked))[: limit - self.checked]
@@ -166,7 +167,7 @@ class _BoundarySearch:
             begin = self.checked
             if not len(block) or (len(block) < HEADER_BYTES and begin == self.reached):
                 self.checked = self.reached
-                return  # the segment's end, or a limit within a header
+                return  # the segment's end, or the limit, is within a header
             self.checked = begin + len(block)
             if event_end > self.reached:
                 if event_end > self.checked:
@@ -175,14 +176,14 @@ class _BoundarySearch:
             event_end = await self._events(block[self.reached - begin :])
             if event_end > self._end:
                 break
-            if event_end == self.reached:  # a part of a header, to be read again with the rest; or enough of them
+            if event_end == self.reached:  # a partial header, to be read again; or enough events
                 self.checked = self.reached
         if event_end > self._end:
             self.checked = self.reached
 
     async def _events(self, block: memoryview) -> int:
-        """Add the whole events of a block that begins at `reached`; return where the one ends that follows them, or
-        `reached` if that isn't known."""
+        """Add the complete events of a block that starts at `reached`; return the end of the next event, or `reached`
+        if unknown."""
         at = 0
         while self._left and at + HEADER_BYTES <= len(block):
             size = await self._some(block[at:])
@@ -197,7 +198,7 @@ class _BoundarySearch:
         return self.reached
 
     async def _some(self, data: memoryview) -> int:
-        """Add the whole events at the start of the data, in a turn of the loop; return how many bytes they take."""
+        """Add the complete events at the start of the data, in a turn of the loop; return their total size."""
         sizes: list[int] = []
 
         def work() -> int:

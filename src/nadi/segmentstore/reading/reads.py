@@ -1,8 +1,8 @@
-"""Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
+"""Reads a segment's bytes from memory, from the log, or from chunks with read-ahead.
 
-A read returns what lies contiguously in memory, or one piece fetched from where it is stored; a small read gets all
-that it asked for, as official readers of index streams take a record from one reply. Concurrent reads of one block
-share its fetch, and connections take turns. Everything fetched is checked before anybody gets it.
+A read returns the contiguous bytes in memory, or one piece fetched from where it is stored; a small read returns all
+the requested bytes, as official readers of index streams take a record from one reply. Concurrent reads of one block
+share its fetch, and connections take turns. Everything fetched is verified before it is returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cachetools import FIFOCache
 from nadi import errors
 from nadi.access.fair_shares import Places, Ticket
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES, READ_WHOLE_BYTES
-from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
+from nadi.segmentstore.container.cache import BlockCache, BlockLocation, location_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.counters import StoreCounters
 from nadi.segmentstore.fair_scheduler import FairScheduler
@@ -29,21 +29,22 @@ from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
 
-CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
+CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: complete checksum blocks
 READ_AHEAD_BLOCKS = 3
-_EXTENTS_A_TURN = 500  # put together from the cache, for a reply or else: about 1 us each
+_EXTENTS_A_TURN = 500  # joined from the cache per turn: about 1 us each
 _DAMAGED_PLACES = 10_000  # remembered
 
 
 log = logging.getLogger(__name__)
 
 
-TOGETHER_BYTES, TOGETHER_EXTENTS = 4 * MIB, 4_096  # for whoever needs all of them
-AHEAD_BYTES, AHEAD_EXTENTS = MIB // 4, 64  # for a reader, who waits for the first of them
+TOGETHER_BYTES, TOGETHER_EXTENTS = 4 * MIB, 4_096  # for callers that need all bytes
+AHEAD_BYTES, AHEAD_EXTENTS = MIB // 4, 64  # for a reader, which waits for the first bytes
 
 
 class Fetched(NamedTuple):
-    """What an extent has from `begin` on, `size` bytes; `damaged` says which blocks of the extent are bad, and why."""
+    """The fetched bytes of an extent: `size` bytes from `begin`. damaged: the damaged blocks of the extent, with
+    reasons."""
 
     data: Buffer
     begin: int
@@ -52,7 +53,7 @@ class Fetched(NamedTuple):
     block_bytes: int
 
     def readable_to(self, within: int) -> int:
-        """Where the intact bytes end that start at that position of the extent."""
+        """Return the end of the intact bytes that start at that position of the extent."""
         if not self.damaged:
             return self.begin + self.size
         first = within // self.block_bytes
@@ -61,12 +62,12 @@ class Fetched(NamedTuple):
 
 
 def is_cut_short(record: SegmentRecord, offset: int, data: Buffer, length: int) -> bool:
-    """Whether a small read at `offset` has found less than there is."""
+    """Return whether a small read at `offset` returned less than available."""
     return 0 < len(data) < length <= READ_WHOLE_BYTES and offset + len(data) < record.durable_length
 
 
 async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetched]:
-    """Extents of the log, or one beside it, each checked. UnavailableError: the log can't be read."""
+    """Fetch extents of the log, or one in a separate file, each verified. UnavailableError: the log can't be read."""
     parts, first = [], extents[0]
     for extent in extents:
         assert extent.frame is not None
@@ -78,26 +79,26 @@ async def of_log(container: Container, extents: Sequence[Extent]) -> list[Fetche
             read = [await container.runs.read_at(first.run, first.position, first.length, first.checksums)]
         else:
             read = await container.log.read_parts(parts)
-    except (errors.NotFoundError, errors.CorruptLogError) as error:  # of a run
+    except (errors.NotFoundError, errors.CorruptLogError) as error:  # from a separate file
         read = [error]
     except OSError as error:
         raise errors.UnavailableError(f"the log can't be read: {error}") from error
     return [_fetched(extent.length, part) for extent, part in zip(extents, read, strict=True)]
 
 
-def _fetched(length: int, found: PartRead) -> Fetched:
-    if isinstance(found, errors.CorruptLogError):
-        return Fetched(b"", 0, length, {0: f"{found.what}, at byte {found.offset:,} of {found.file}"}, length)
-    if isinstance(found, errors.NotFoundError):
-        return Fetched(b"", 0, length, {0: str(found)}, length)
-    return Fetched(found, 0, length, {}, length)
+def _fetched(length: int, part: PartRead) -> Fetched:
+    if isinstance(part, errors.CorruptLogError):
+        return Fetched(b"", 0, length, {0: f"{part.what}, at byte {part.offset:,} of {part.file}"}, length)
+    if isinstance(part, errors.NotFoundError):
+        return Fetched(b"", 0, length, {0: str(part)}, length)
+    return Fetched(part, 0, length, {}, length)
 
 
 def following(
     extents: Sequence[Extent], first: int, is_at_hand: Callable[[Extent], bool], most_bytes: int, most: int
 ) -> list[Extent]:
-    """The extent number `first`, and those after it that can be fetched from the log with it: up to a chunk, or a file
-    beside the log, and without those at hand. `most` of them at most, with `most_bytes`, unless the first has more."""
+    """Return the extent `first` and those after it that can be fetched from the log with it: up to a chunk or a
+    separate file, except those at hand. At most `most` extents with `most_bytes`, unless the first has more."""
     chosen, size = [extents[first]], extents[first].length
     for number in range(first + 1, min(first + most, len(extents))):
         extent = extents[number]
@@ -110,7 +111,7 @@ def following(
 
 
 class SegmentReader:
-    """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
+    """The reads of one segment store. walks: finds event boundaries in the bytes read. sizes: finds event sizes."""
 
     def __init__(
         self, chunks: ChunkStore, cache: BlockCache, scheduler: FairScheduler, counts: StoreCounters | None = None
@@ -120,42 +121,41 @@ class SegmentReader:
         self.sizes = SizesOfEvents(scheduler)
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, _Fetch] = {}
+        self._fetches: dict[BlockLocation, _Fetch] = {}
         self._of_chunks = self._of_logs = Places(FETCHES_AT_ONCE)
-        if not chunks.is_here:  # what a slow store is asked for doesn't hold up what is in the log
+        if not chunks.is_here:  # fetches from a slow store don't delay those from the log
             self._of_logs = Places(FETCHES_AT_ONCE // 2)
-        self._is_away = False  # tier 2, as far as the last fetch knows
-        self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
+        self._is_away = False  # whether tier 2 failed the last fetch
+        self._damaged: FIFOCache[BlockLocation, None] = FIFOCache(_DAMAGED_PLACES)  # no read-ahead for these
 
-    async def place_of_chunks(self) -> tuple[str, str]:
+    async def location_of_chunks(self) -> tuple[str, str]:
         return self._chunks.url, await self._chunks.mark()
 
     async def read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer]:
-        """Return up to `length` bytes at `offset`; empty only at the segment's end, where waiting is up to the caller.
-        A small read gets all of them. Raises SegmentNotFoundError, TruncatedError, and DamagedDataError where the
-        stored bytes are not those that were appended; bytes before that are returned, and the error's end is where an
-        event begins."""
+        """Return up to `length` bytes at `offset`; empty only at the segment's end, where the caller may wait. A small
+        read returns all of them. Raises SegmentNotFoundError, TruncatedError, and DamagedDataError at damaged bytes;
+        bytes before them are returned, and the error's end is an event boundary."""
         try:
             record, data = await self._read(container, name, offset, length, owner)
             while is_cut_short(record, offset, data, length):
                 try:
                     missing = length - len(data)
                     record, more = await self._read(container, name, offset + len(data), missing, owner)
-                except errors.NadiError:  # of what follows: whoever asks for that is told
+                except errors.NadiError:  # the next read reports it
                     break
                 if not more:
                     break
                 data = b"".join((data, memoryview(more)[:missing]))
             return record, data
         except errors.UnavailableError as error:
-            if isinstance(container.failure, errors.NotOwnerError):  # and its log closed under the read
+            if isinstance(container.failure, errors.NotOwnerError):  # its log was closed during the read
                 raise container.refusal(name) from error
             raise
         except errors.DamagedDataError as error:
-            go_on_at = await self._next_event(container, name, error.end_offset)
-            raise errors.DamagedDataError(name, error.offset, go_on_at, error.reason) from error
+            resume_at = await self._next_event(container, name, error.end_offset)
+            raise errors.DamagedDataError(name, error.offset, resume_at, error.reason) from error
 
     async def _read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable
@@ -170,22 +170,22 @@ class SegmentReader:
             state = container.state
             state.record_cache.hold(record)
             try:
-                found = await self._load(container, record, offset, _bounded(length), owner)
+                loaded = await self._load(container, record, offset, _bounded(length), owner)
             finally:
                 state.record_cache.release(record)
-            if found is not None:
-                return record, found
+            if loaded is not None:
+                return record, loaded
 
     def at_hand(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer | None]:
-        """`read` as far as it goes without waiting: None for what must be fetched, and at a tail that may grow."""
+        """`read` without waiting: None for bytes that must be fetched, and at a tail that may grow."""
         if container.failure is not None:
             if isinstance(container.failure, errors.NotOwnerError):
                 raise container.refusal(name)
-            raise errors.UnavailableError(f"the container recovers: {container.failure}") from container.failure
+            raise errors.UnavailableError(f"the container is recovering: {container.failure}") from container.failure
         if not container.parts.may_answer():
-            raise errors.UnavailableError("another server may have this container by now: try again")
+            raise errors.UnavailableError("another server may own this container by now: try again")
         record = container.state.find(name)
         if record is None or not record.exists or record.deleted:
             raise errors.SegmentNotFoundError(name)
@@ -200,7 +200,7 @@ class SegmentReader:
     def _in_memory(
         self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
     ) -> Buffer | None:
-        """What follows `offset` in the cache, or None; blocks of chunks that come next are fetched meanwhile."""
+        """Return cached bytes from `offset` on, or None; start fetching the next blocks of chunks."""
         parts: list[Buffer] = []
         end = min(offset + length, record.durable_length)
         index = record.extent_index(offset)
@@ -223,7 +223,7 @@ class SegmentReader:
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
         if extent.frame is not None:
-            block = self._cache.get(place_in_log(container.number, extent))
+            block = self._cache.get(location_in_log(container.number, extent))
             return None if block is None else memoryview(block)[within : within + count]
         number, skip = divmod(within, CHUNK_BLOCK_BYTES)
         block = self._cache.get((extent.chunk, number, 0))
@@ -232,16 +232,16 @@ class SegmentReader:
         return memoryview(block)[skip : skip + count]
 
     def _read_ahead(self, record: SegmentRecord, index: int, offset: int, owner: Hashable) -> None:
-        """Fetch the blocks that a reader in order will ask for next, across chunks."""
+        """Fetch the blocks that a sequential reader needs next, across chunks."""
         ahead = READ_AHEAD_BLOCKS
         number = (offset - record.extents[index].offset) // CHUNK_BLOCK_BYTES + 1
         while ahead and index < len(record.extents) and record.extents[index].chunk:
             extent = record.extents[index]
             while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
                 if len(self._fetches) >= READ_AHEAD_FETCHES:
-                    return  # what somebody asked for comes first
-                place = extent.chunk, number, 0
-                if place not in self._damaged and self._cache.get(place) is None:
+                    return  # requested blocks come first
+                location = extent.chunk, number, 0
+                if location not in self._damaged and self._cache.get(location) is None:
                     self._start_block(extent, number, owner)
                 number += 1
                 ahead -= 1
@@ -250,15 +250,15 @@ class SegmentReader:
     async def _load(
         self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
     ) -> Buffer | None:
-        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile. Raises
-        DamagedDataError."""
+        """Load one extent's bytes from where they are stored; return None if it was moved or truncated meanwhile.
+        Raises DamagedDataError."""
         extent = record.extents[record.extent_index(offset)]
         within = offset - extent.offset
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             begin = 0
-            place = place_in_log(container.number, extent)
-            task = self._start(place, lambda: self._of_log(container, record, extent), self._of_logs, owner)
+            location = location_in_log(container.number, extent)
+            task = self._start(location, lambda: self._of_log(container, record, extent), self._of_logs, owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
             task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
@@ -273,11 +273,12 @@ class SegmentReader:
         raise error
 
     async def event_begins(self, extent: Extent) -> list[int]:
-        """The offsets in an extent where events may begin, as far as known."""
+        """Return the offsets in an extent where events may begin, as far as known."""
         return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
 
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
-        """The first place at or after the offset where both an append and an event begin; else the segment's end."""
+        """Return the first offset at or after `offset` where both an append and an event begin; else the segment's
+        end."""
         record, _ = self.at_hand(container, name, offset, 0)
         end = record.durable_length
         if offset >= end:
@@ -295,19 +296,23 @@ class SegmentReader:
         return self._start((extent.chunk, number, 0), fetch, self._of_chunks, owner)
 
     def _start(
-        self, place: Place, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places, owner: Hashable
+        self,
+        location: BlockLocation,
+        fetch: Callable[[], Coroutine[None, None, Fetched]],
+        places: Places,
+        owner: Hashable,
     ) -> asyncio.Task[Fetched]:
-        """Have it fetched into the cache, in one of the owner's turns, unless a fetch is already in flight."""
-        found = self._fetches.get(place)
-        if found is None:
+        """Fetch a block into the cache, in one of the owner's turns, unless a fetch is already in flight."""
+        pending = self._fetches.get(location)
+        if pending is None:
             ticket: Ticket = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._in_turn(ticket, fetch, places))
-            task.add_done_callback(lambda done: self._fetched(place, done))
-            found = self._fetches[place] = _Fetch(task, ticket, set())
-        if not found.ticket.done() and owner not in found.owners:  # whose turn may come first
-            found.owners.add(owner)
-            places.queue(owner, found.ticket)
-        return found.task
+            task.add_done_callback(lambda done: self._fetched(location, done))
+            pending = self._fetches[location] = _Fetch(task, ticket, set())
+        if not pending.ticket.done() and owner not in pending.owners:  # its turn may come first
+            pending.owners.add(owner)
+            places.queue(owner, pending.ticket)
+        return pending.task
 
     @staticmethod
     async def _in_turn(ticket: Ticket, fetch: Callable[[], Coroutine[None, None, Fetched]], places: Places) -> Fetched:
@@ -318,33 +323,34 @@ class SegmentReader:
             if ticket.done() and not ticket.cancelled():
                 places.leave()
 
-    def _fetched(self, place: Place, task: asyncio.Task[Fetched]) -> None:
-        self._fetches.pop(place, None)
+    def _fetched(self, location: BlockLocation, task: asyncio.Task[Fetched]) -> None:
+        self._fetches.pop(location, None)
         if task.cancelled() or task.exception() is not None:
             return
         if task.result().damaged:
-            self._damaged[place] = None
+            self._damaged[location] = None
         else:
-            self._damaged.pop(place, None)
-            self._cache.put(place, task.result().data)
+            self._damaged.pop(location, None)
+            self._cache.put(location, task.result().data)
 
     async def _of_log(self, container: Container, record: SegmentRecord, extent: Extent) -> Fetched:
-        """An extent of the log, or beside it; what follows it in the log goes to the cache, for a reader in order."""
-        wanted = [extent]
+        """Fetch an extent of the log or a separate file; also cache the next extents of the log, for a sequential
+        reader."""
+        extents = [extent]
         if not extent.run and _is_there(record, extent):
             index = record.extent_index(extent.offset)
-            wanted = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
-        found = await of_log(container, wanted)
-        for one, fetched in zip(wanted[1:], found[1:], strict=True):
+            extents = following(record.extents, index, self._has(container), AHEAD_BYTES, AHEAD_EXTENTS)
+        results = await of_log(container, extents)
+        for following_extent, fetched in zip(extents[1:], results[1:], strict=True):
             if not fetched.damaged:
-                self._cache.put(place_in_log(container.number, one), fetched.data)
-        return found[0]
+                self._cache.put(location_in_log(container.number, following_extent), fetched.data)
+        return results[0]
 
     def _has(self, container: Container) -> Callable[[Extent], bool]:
-        return lambda extent: self._cache.peek(place_in_log(container.number, extent)) is not None
+        return lambda extent: self._cache.peek(location_in_log(container.number, extent)) is not None
 
     async def _fetch_chunk(self, extent: Extent, begin: int, size: int) -> Fetched:
-        """Part of a chunk, from a whole block on, checked. ChunksUnavailableError: tier 2 doesn't give it now."""
+        """Fetch and verify part of a chunk, from a block's start on. ChunksUnavailableError: tier 2 is unavailable."""
         name, first = extent.chunk, begin // BLOCK_BYTES
         try:
             data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
@@ -354,20 +360,20 @@ class SegmentReader:
         except DiskReadError as error:
             if size <= BLOCK_BYTES:
                 return Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
-            # one bad place fails the whole read: block by block, the others are recovered
+            # one unreadable block fails the entire read: block by block, the others are recovered
             pieces = [
                 await self._fetch_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
                 for at in range(begin, begin + size, BLOCK_BYTES)
             ]
             damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
-            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return Fetched(whole, begin, size, damaged, BLOCK_BYTES)
+            joined = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return Fetched(joined, begin, size, damaged, BLOCK_BYTES)
         except errors.UnavailableError as error:
             if not self._is_away:
-                log.warning("tier 2 gives readers nothing, and they try again: %s", error)
+                log.warning("tier 2 is unavailable, and reads are retried: %s", error)
             self._is_away = True
             raise errors.ChunksUnavailableError(
-                "what isn't in the log any more can't be read now, for tier 2 doesn't answer: try again"
+                "bytes no longer in the log can't be read now, as tier 2 doesn't answer: try again"
             ) from None
         self._is_away = False
         reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
@@ -376,7 +382,7 @@ class SegmentReader:
     async def _damage(
         self, record: SegmentRecord, extent: Extent, within: int, fetched: Fetched
     ) -> errors.DamagedDataError:
-        """The error for a damaged place in an extent: from there to the next append that may be intact."""
+        """Return the error for damage in an extent: from `within` to the next append that may be intact."""
         last = within // fetched.block_bytes
         reason = fetched.damaged[last]
         while last + 1 in fetched.damaged:
@@ -385,12 +391,12 @@ class SegmentReader:
         if extent.chunk and (last + 1) * fetched.block_bytes < end:
             description = await self._chunks.describe(extent.chunk, extent.length)
             if description is not None:
-                end = min(end, description.go_on_at(last + 1))
+                end = min(end, description.resume_at(last + 1))
         return errors.DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
-        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored. False:
-        all data is correct, but the chunk's description, which follows it, is damaged or missing."""
+        """Read an extent where it is stored, bypassing the cache; raise DamagedDataError if it is damaged. Return False
+        if all data is intact, but the chunk's description is damaged or missing."""
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
             return not extent.chunk or await self._chunks.description(extent.chunk, extent.length) is not None
@@ -400,18 +406,18 @@ class SegmentReader:
     async def read_exactly(
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
     ) -> list[Buffer]:
-        """Return all bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if
-        they are there, unless `past_cache`. Raises DamagedDataError; NotFoundError if they no longer belong to the
+        """Return all bytes of some of the segment's extents in parts, each verified; those of the log from the cache,
+        if present, unless `past_cache`. Raises DamagedDataError; NotFoundError if they no longer belong to the
         segment."""
         parts: list[Buffer] = []
-        together: dict[int, Fetched] = {}  # of the log, by offset
+        together: dict[int, Fetched] = {}  # fetched from the log, by offset
         is_at_hand = self._has(container) if not past_cache else lambda extent: False
         for number, extent in enumerate(extents):
             if number % _EXTENTS_A_TURN == 0:
                 await asyncio.sleep(0)
             block = None
             if extent.frame is not None and not past_cache:
-                block = self._cache.peek(place_in_log(container.number, extent))
+                block = self._cache.peek(location_in_log(container.number, extent))
             if block is not None:
                 parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
                 continue
@@ -420,16 +426,16 @@ class SegmentReader:
             elif extent.frame is None:
                 fetched = await self._fetch_chunk(extent, 0, extent.length)
             else:
-                wanted = [extent]
+                group = [extent]
                 if not extent.run:
-                    wanted = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
-                found = await of_log(container, wanted)
-                together.update(zip((one.offset for one in wanted[1:]), found[1:], strict=True))
-                fetched = found[0]
+                    group = following(extents, number, is_at_hand, TOGETHER_BYTES, TOGETHER_EXTENTS)
+                results = await of_log(container, group)
+                together.update(zip((each.offset for each in group[1:]), results[1:], strict=True))
+                fetched = results[0]
             if fetched.damaged:
                 error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
                 if not _is_there(record, extent):
-                    raise errors.NotFoundError(f"what {record.name} had there was moved or truncated")
+                    raise errors.NotFoundError(f"the bytes of {record.name} were moved or truncated")
                 container.damage.note(error)
                 raise error
             parts.append(fetched.data)
@@ -437,7 +443,7 @@ class SegmentReader:
 
 
 class _Fetch(NamedTuple):
-    """A fetch that is in flight, or waits for a turn of one of its owners."""
+    """A fetch in flight, or waiting for a turn of one of its owners."""
 
     task: asyncio.Task[Fetched]
     ticket: Ticket

@@ -1,1 +1,1 @@
-"""A container's state kept in tier 2, and rebuilt from there and the log."""
+"""Stores a container's state in tier 2, and rebuilds it from there and the log."""

@@ -1,11 +1,11 @@
-"""Snapshots of a container's state in tier 2: a state is restored from one of them and the log after it.
+"""Stores snapshots of a container's state in tier 2: a state is restored from one of them and the log after it.
 
-    snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
-    snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
+    snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB in each part, compressed
+    snapshots/container-N/delta-<id>           changes of checkpoints since then, by key, with the last value
 
-Each object is stored twice, the second time with `-copy` at the end of its name, under names that nothing else gets.
-The container's record has the manifest, set last: which base, which deltas, and the frame that they reach to. Its
-checksums are those of the objects as stored.
+Each object is stored twice, the second time with the suffix `-copy`, under unique names. The container's record has the
+manifest, set last: the base, the deltas, and the frame that they reflect. Its checksums are those of the objects as
+stored.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.records import SnapshotManifest, SnapshotPart
 
 _BLOCK = struct.Struct("<I")
-_BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
-_LEVEL = 1  # of zlib: 200 MB/s, to an eighth of the size
+_BLOCK_CHANGES = 2_000  # encoded together: blocks the loop for less than a millisecond
+_LEVEL = 1  # zlib's level: 200 MB/s, to an eighth of the size
 
 
 class SnapshotError(NadiError):
-    """A snapshot can't be used; `name` is the damaged object's, if there is one."""
+    """A snapshot can't be used. name: the damaged object's, if known."""
 
-    def __init__(self, what: str, name: str = "") -> None:
-        super().__init__(what)
+    def __init__(self, problem: str, name: str = "") -> None:
+        super().__init__(problem)
         self.name = name
 
 
@@ -90,21 +90,21 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
 
 
 async def put(chunks: ChunkStore, name: str, data: bytes) -> SnapshotPart:
-    """Store a piece of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
+    """Store a part of a snapshot, twice, under a new name. If that fails, both are deleted, as far as possible.
     UnavailableError, StorageFullError: it isn't stored."""
     part = SnapshotPart(name, len(data), crc32c(data))
     try:
         for each in part.names:
             await chunks.put(each, [data])
     except NadiError:
-        await delete_all(chunks, part.names)  # the next try makes its own
+        await delete_all(chunks, part.names)  # the next attempt creates new ones
         raise
     return part
 
 
 async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path) -> tuple[SnapshotPart, ...]:
-    """Store a state's file as a base under new names, and return its parts. If that fails, none of them is left, as far
-    as they can be deleted. UnavailableError, StorageFullError: it isn't stored."""
+    """Store a state's file as a base under new names, and return its parts. If that fails, all are deleted, as far as
+    possible. UnavailableError, StorageFullError: it isn't stored."""
     in_thread = chunks.runtime.in_thread
     name = base_name(container, sequence, chunks.runtime.unique())
     parts: list[SnapshotPart] = []
@@ -126,15 +126,15 @@ async def put_base(chunks: ChunkStore, container: int, sequence: int, file: Path
 
 
 async def delete_all(chunks: ChunkStore, names: Iterable[str]) -> None:
-    """Delete objects that nothing names; one that stays is garbage for whoever finds it next."""
+    """Delete unreferenced objects; one that can't be deleted stays as garbage."""
     for name in names:
         with contextlib.suppress(NadiError):
             await chunks.delete(name)
 
 
 async def read_part(chunks: ChunkStore, part: SnapshotPart, damaged: list[str]) -> bytes:
-    """Return a piece as stored, from its copy if it is damaged, which is noted. SnapshotError: it is missing, or not
-    what was stored, and so is its copy. UnavailableError: tier 2 can't be read."""
+    """Return a part as stored, from its copy if it is damaged, which is added to `damaged`. SnapshotError: both are
+    missing or damaged. UnavailableError: tier 2 can't be read."""
     wrong: list[str] = []
     for name in part.names:
         try:
@@ -148,7 +148,7 @@ async def read_part(chunks: ChunkStore, part: SnapshotPart, damaged: list[str]) 
 
 
 async def read_object(chunks: ChunkStore, name: str, part: SnapshotPart) -> bytes:
-    """Return one of the two objects of a piece. Raises: as `read_part`."""
+    """Return one of the two objects of a part. Raises as `read_part`."""
     try:
         data = bytes(await chunks.read(name, 0, part.size_bytes))
     except NotFoundError as error:
@@ -163,10 +163,9 @@ async def read_object(chunks: ChunkStore, name: str, part: SnapshotPart) -> byte
 async def restored(
     chunks: ChunkStore, container: int, snapshot: SnapshotManifest | None, folder: Path
 ) -> tuple[ContainerMetadata, list[str]]:
-    """Restore the state of a snapshot, without one an empty state, in a folder whose former content is deleted. Return
-    it, and what is wrong with objects of the snapshot whose copies were used instead. SnapshotError: an object is
-    missing or damaged, and so is its copy. StorageFullError, UnavailableError, OSError: the folder can't be written, or
-    tier 2 can't be read."""
+    """Restore the state of a snapshot, or an empty state, in a folder whose old contents are deleted. Return it, and
+    the problems of objects whose copies were used instead. SnapshotError: an object and its copy are missing or
+    damaged. StorageFullError, UnavailableError, OSError: the folder can't be written, or tier 2 can't be read."""
     in_thread, damaged = chunks.runtime.in_thread, list[str]()
     await in_thread(shutil.rmtree, folder, True)
     await in_thread(folder.mkdir, 0o700, True)
@@ -178,7 +177,7 @@ async def restored(
         async for stored in _read(chunks, for_deltas, damaged):
             await in_thread(metadata.apply, unpack_changes(stored))
         if snapshot is not None and metadata.state().sequence != snapshot.sequence:
-            raise SnapshotError(f"the snapshot of container {container} isn't one of frame {snapshot.sequence:,}")
+            raise SnapshotError(f"the snapshot of container {container} doesn't reflect frame {snapshot.sequence:,}")
     except BaseException:
         metadata.close()
         raise

@@ -1,11 +1,11 @@
-"""Keeps a container's snapshots in tier 2 close to its state, so that the log need not be kept for long.
+"""Keeps a container's snapshots in tier 2 close to its state, so that the log can be released soon.
 
-The container calls `take` while no commit of its state runs; what is to be sent is set aside there, and sent by a task
-while everything continues. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
+The container calls `take` while no commit of its state runs; the data to send is copied there, and sent by a task while
+everything continues. While tier 2 refuses data, the log grows, and attempts are repeated with growing pauses.
 
-A snapshot releases the log only while it is known to be intact. One that was just stored is, and one from which the
-state was restored; the scrub reads it every week (`verify`). If any of its objects is damaged, which are stored twice,
-the log is kept, and a new full one is made at once.
+A snapshot releases the log only while it is known to be intact: after it was just stored, or after the state was
+restored from it; the scrub verifies it every week (`verify`). If any of its objects, which are stored twice, is
+damaged, the log is retained, and a new full snapshot is stored at once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from nadi.segmentstore.tier2.records import ContainerRecords, DamagedRecordError
 log = logging.getLogger(__name__)
 
 _COPY_FILE = "snapshot.tmp"  # a copy of the state while it is sent
-_SMALL_BYTES = 64 * limits.KIB  # of deltas, for which no new base is made
+_SMALL_BYTES = 64 * limits.KIB  # deltas up to this size never need a new base
 
 
 class SnapshotPace(NamedTuple):
-    """How often one is made: after `interval_s`, or once the log has grown by `log_bytes`, at a checkpoint. A full one
-    instead of a delta: after so many deltas, or once they have more than `deltas_part` of its size."""
+    """When to take snapshots: at a checkpoint, after `interval_s`, or once the log has grown by `log_bytes`. A full one
+    replaces deltas after that many `deltas`, or once they exceed the fraction `deltas_part` of its size."""
 
     interval_s: float = limits.SNAPSHOT_INTERVAL_S
     log_bytes: int = limits.SNAPSHOT_LOG_BYTES
@@ -53,9 +53,9 @@ PACE = SnapshotPace()
 
 
 class RecordOwner(Protocol):
-    """Whoever has a container, whose record names the snapshot that counts: see `parts.ContainerParts`. After a
-    FencedError nothing here is called. sweeps: whether what the newest snapshot doesn't name is deleted: not where a
-    later owner's may be among it."""
+    """The owner of a container, whose record names the valid snapshot: see `storage.ContainerParts`. After a
+    FencedError nothing here is called. sweeps: whether unreferenced objects are deleted: not if a later owner's may be
+    among them."""
 
     sweeps: bool
 
@@ -67,8 +67,7 @@ class RecordOwner(Protocol):
 
 
 class Snapshotter:
-    """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`. pace: `PACE` by
-    default."""
+    """The snapshots of one container. folder: has its state. chunks: stores their objects. pace: `PACE` by default."""
 
     def __init__(
         self,
@@ -79,11 +78,11 @@ class Snapshotter:
         runtime: Runtime = REAL,
         pace: SnapshotPace | None = None,
     ) -> None:
-        self.counts = StoreCounters()  # of its store, once it is open
-        self.current_at = runtime.monotonic()  # when one was stored, or there was nothing to store, last
-        self.error: str = ""  # why the last try to store, or to read, one failed
-        self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
-        self.renewed: str = ""  # and what was wrong with the last that was replaced for it
+        self.counts = StoreCounters()  # of its store, once open
+        self.current_at = runtime.monotonic()  # time of the last snapshot, or of nothing to store
+        self.error: str = ""  # error of the last attempt to store or read one
+        self.damage: str = ""  # damage of the newest one, until it is replaced,
+        self.renewed: str = ""  # and damage of the last one replaced for it
         self.on_stored: Callable[[], None] = lambda: None
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.on_fenced: Callable[[FencedError], None] = lambda error: None
@@ -94,12 +93,12 @@ class Snapshotter:
         self._runtime = runtime
         self._owner = owner
         self._pace = pace if pace is not None else PACE
-        self._fenced_by: FencedError | None = None  # another server's snapshots: nothing of them is changed any more
+        self._fenced_by: FencedError | None = None  # another server owns the snapshots: change nothing
         self._manifest: SnapshotManifest | None = None
-        self._is_known = False  # to be whole
-        self._whole_due = True  # a base, because what changed since the last snapshot is not known
-        self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
-        self._unsent: Changes = {}  # since the newest snapshot, unless a base is due
+        self._is_known = False  # to be intact
+        self._base_due = True  # a base, because the changes since the last snapshot are unknown
+        self._copied_sequence = 0  # up to here all changes are in a snapshot, being sent, or in `_unsent`
+        self._unsent: Changes = {}  # changes since the newest snapshot, unless a base is due
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=limits.SNAPSHOT_RETRY_MAX_S)
@@ -108,25 +107,25 @@ class Snapshotter:
 
     @property
     def sequence(self) -> int:
-        """The frame up to which tier 2 has an intact snapshot, and the log may be released; 0: it has none."""
+        """The frame up to which tier 2 has an intact snapshot, and the log may be released; 0 if it has none."""
         return self._manifest.sequence if self._manifest is not None and self._is_known else 0
 
     async def open(self, manifest: SnapshotManifest | None, damaged: Sequence[str] = ()) -> None:
-        """Continue from the snapshot from which the state was restored, if there was one. damaged: what is wrong with
-        objects of it, whose copies were used."""
+        """Continue from the snapshot from which the state was restored, if any. damaged: problems of its objects whose
+        copies were used."""
         await self.ended()
         self._copy.unlink(missing_ok=True)
         self._manifest, self._is_known = manifest, True
-        self._taken_sequence = manifest.sequence if manifest is not None else 0
-        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, manifest is None
+        self._copied_sequence = manifest.sequence if manifest is not None else 0
+        self._unsent, self._unsent_bytes, self._base_due = {}, 0, manifest is None
         self._next_at = self._runtime.monotonic() + (self._pace.interval_s if manifest is not None else 0.0)
         if damaged or self.damage:
-            self._give_up("; ".join(damaged) or self.damage)
+            self._discard("; ".join(damaged) or self.damage)
 
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
-        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each object's size. A damaged
-        snapshot is given up, and so is one whose record is damaged. FencedError: it is another server's; `on_fenced`
-        was called. UnavailableError: tier 2 can't be read."""
+        """Read the stored snapshot; return its damage, or "". `pause` gets each object's size. A damaged snapshot, or
+        one with a damaged record, is discarded. FencedError: another server owns it; `on_fenced` was called.
+        UnavailableError: tier 2 can't be read."""
         if self._manifest is None or self.damage:
             return self.damage
         manifest = self._manifest
@@ -140,39 +139,40 @@ class Snapshotter:
                 await records.still_claimed(self._container, epoch)
             except DamagedRecordError as error:
                 raise SnapshotError(str(error), error.name) from error
-            is_sending = self._sending is not None and not self._sending.done()  # which may be setting them just now
-            if (what := await records.unequal(self._container)) and not is_sending:
-                raise SnapshotError(what, name_of(self._container))
+            is_sending = self._sending is not None and not self._sending.done()  # it may be setting them now
+            if (problem := await records.unequal(self._container)) and not is_sending:
+                raise SnapshotError(problem, name_of(self._container))
         except FencedError as error:
             self._fenced(error)
             raise
         except SnapshotError as error:
             newest = self._manifest
             if newest is manifest or error.name in {name_of(self._container), *newest.names}:
-                self._give_up(str(error))
-            # else it was replaced meanwhile, by what was stored just now
+                self._discard(str(error))
+            # else a new snapshot has just replaced it
         return self.damage
 
     def _fenced(self, error: FencedError) -> None:
         self._fenced_by = error
         self.on_fenced(error)
 
-    def _give_up(self, what: str) -> None:
+    def _discard(self, problem: str) -> None:
         log.error(
-            "container %d: the snapshot of its state is damaged; a new one is made, and the log kept until then: %s",
+            "container %d: the snapshot of its state is damaged; the log is retained until a new one is stored: %s",
             self._container,
-            what,
+            problem,
         )
-        self.damage = what
+        self.damage = problem
         self._is_known = False
         self._forget_unsent()
         self._next_at = self._runtime.monotonic()
 
     def due(self, metadata: ContainerMetadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
-        """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
+        """Return whether `take` has anything to do. log_bytes: written to the log so far. hurry: the log must
+        shrink."""
         if self._fenced_by is not None or (self._sending is not None and not self._sending.done()):
             return False
-        if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
+        if sequence == self._copied_sequence and not self._base_due and not self._unsent:
             self.current_at = self._runtime.monotonic()
             return False
         now = self._runtime.monotonic()
@@ -180,29 +180,29 @@ class Snapshotter:
         return now >= self._next_at or (self._backoff.is_fresh and has_grown)
 
     def hasten(self) -> None:
-        """Make the next snapshot, of all that has changed, come with the next checkpoint."""
+        """Take the next snapshot, of all changes, at the next checkpoint."""
         self._next_at = self._runtime.monotonic()
 
     async def take(self, metadata: ContainerMetadata, sequence: int, log_bytes: int) -> None:
-        """Set aside what the next snapshot adds to the last, and have it sent."""
+        """Copy the changes since the last snapshot, and start sending them."""
         self._next_at = self._runtime.monotonic() + self._pace.interval_s
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
-        self._taken_sequence = sequence
+        self._copied_sequence = sequence
         if (
             changes is None
             or self._unsent_bytes + size_bytes > limits.STATE_CHANGES_MAX_BYTES
             or self._deltas_are_enough()
         ):
             self._forget_unsent()
-        if self._whole_due or changes is None:
+        if self._base_due or changes is None:
             try:
                 await self._runtime.in_thread(metadata.copy, self._copy)
             except (NadiError, OSError, lmdb.Error) as error:
                 self._copy.unlink(missing_ok=True)
                 self._failed(error)
                 return
-            send = partial(self._send_whole, sequence)
+            send = partial(self._send_base, sequence)
         else:
             merge(self._unsent, changes)
             self._unsent_bytes += size_bytes
@@ -210,8 +210,8 @@ class Snapshotter:
         self._sending = asyncio.create_task(self._store(send), name=f"snapshot-{self._container}")
 
     def _forget_unsent(self) -> None:
-        """What changed since the newest snapshot is not kept: the next one is a base."""
-        self._unsent, self._unsent_bytes, self._whole_due = {}, 0, True
+        """Drop the changes since the newest snapshot: the next one is a base."""
+        self._unsent, self._unsent_bytes, self._base_due = {}, 0, True
 
     def _deltas_are_enough(self) -> bool:
         manifest = self._manifest
@@ -231,7 +231,7 @@ class Snapshotter:
             except (NadiError, OSError) as error:
                 if not self._owner.is_no_room(error) or not self._owner.release_room():
                     raise
-                manifest = await send()  # with the room kept aside: only a snapshot makes room in the log
+                manifest = await send()  # with the reserve: only a snapshot frees the log
             former, self._manifest = self._manifest, manifest
         except FencedError as error:
             self._fenced(error)
@@ -246,24 +246,24 @@ class Snapshotter:
         self._backoff.reset()
         self.error = ""
         if self._is_known and self.damage:
-            log.warning("container %d: a new snapshot has taken the damaged one's place", self._container)
+            log.warning("container %d: a new snapshot has replaced the damaged one", self._container)
             self.renewed, self.damage = self.damage, ""
         self.on_stored()
         try:
             await self._delete_former(former, manifest)
-        except NadiError as error:  # they are garbage: the next whole one finds them
-            log.info("container %d: a former snapshot stays for now: %s", self._container, error)
+        except NadiError as error:  # they are garbage: the next base deletes them
+            log.info("container %d: the old snapshot can't be deleted yet: %s", self._container, error)
 
-    async def _send_whole(self, sequence: int) -> SnapshotManifest:
-        rest = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
+    async def _send_base(self, sequence: int) -> SnapshotManifest:
+        pause = partial(self._runtime.rest, limits.CHECKPOINT_REST_S)
         try:
-            await self._runtime.in_thread(verify, self._copy, self._container, rest)
-        except DamagedStateError as error:  # a snapshot of it would replace a good one
+            await self._runtime.in_thread(verify, self._copy, self._container, pause)
+        except DamagedStateError as error:  # it would replace an intact snapshot
             self.on_damage(error)
             raise
         base = await snapshots.put_base(self._chunks, self._container, sequence, self._copy)
         manifest = await self._let_count(SnapshotManifest(self._container, sequence, base, ()))
-        self._whole_due, self._is_known = False, True
+        self._base_due, self._is_known = False, True
         return manifest
 
     async def _send_delta(self, sequence: int) -> SnapshotManifest:
@@ -275,8 +275,8 @@ class Snapshotter:
         return await self._let_count(replace(former, sequence=sequence, deltas=deltas))
 
     async def _let_count(self, manifest: SnapshotManifest) -> SnapshotManifest:
-        """Have the record name it. If that fails, what only this one names is deleted, where it surely doesn't count;
-        elsewhere nobody names it."""
+        """Publish the snapshot in the record. If that fails, delete its own objects if they are certainly unreferenced;
+        otherwise they stay as garbage."""
         stored, epoch = await self._owner.claim_record()
         start = self._owner.start_after(manifest.sequence)
         try:
@@ -291,7 +291,7 @@ class Snapshotter:
         return manifest
 
     async def _delete_former(self, former: SnapshotManifest | None, manifest: SnapshotManifest) -> None:
-        """Delete what nobody needs any more, now that this one counts; raise NadiError if some of it stays."""
+        """Delete objects that the new snapshot doesn't need; raise NadiError if some can't be deleted."""
         names = sorted(former.names) if former is not None else []
         if self._owner.sweeps and (former is None or former.base != manifest.base):
             await self._chunks.check_ours()
@@ -302,20 +302,20 @@ class Snapshotter:
 
     def _failed(self, error: Exception) -> None:
         self.counts.snapshot_errors += 1
-        if self.error != (said := str(error)):
-            what = "container %d: its snapshot could not be stored, and the log is kept: %s"
-            log.warning(what, self._container, said)
-        self.error = said
+        if self.error != (reason := str(error)):
+            message = "container %d: its snapshot could not be stored, so the log is retained: %s"
+            log.warning(message, self._container, reason)
+        self.error = reason
         self._next_at = self._runtime.monotonic() + self._backoff.take()
 
     async def finish(self, metadata: ContainerMetadata, sequence: int, log_bytes: int) -> None:
-        """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
+        """Before a clean stop, store a snapshot of the final state, unless that takes long."""
         try:
             async with asyncio.timeout(limits.SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
-                is_due = self._whole_due or sequence != self._taken_sequence
-                is_whole = self._whole_due or self._deltas_are_enough()
+                is_due = self._base_due or sequence != self._copied_sequence
+                is_whole = self._base_due or self._deltas_are_enough()
                 state, most_bytes = self._folder / "state" / STATE_FILE, limits.SNAPSHOT_STOP_BYTES
                 may_go = is_due and not self.error and self._fenced_by is None
                 if may_go and (not is_whole or state.stat().st_size <= most_bytes):
@@ -323,7 +323,7 @@ class Snapshotter:
                     if self._sending is not None:
                         await asyncio.wait([self._sending])
         except TimeoutError:
-            log.info("container %d: the next start makes a snapshot; for this one tier 2 was too slow", self._container)
+            log.info("container %d: tier 2 was too slow for a snapshot: the next start stores one", self._container)
         await self.ended(cancel=True)
 
     async def ended(self, *, cancel: bool = False) -> None:

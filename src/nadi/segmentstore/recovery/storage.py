@@ -1,7 +1,7 @@
-"""A container's log and state, as a server opens them: in a data folder (`LocalParts`), or in a cluster.
+"""Opens a container's log and state for a server: in a data folder (`LocalParts`), or in a cluster.
 
-The state is a cache. It is restored from the record's snapshot at each opening, and what the log has said since is
-applied to it; the next opening uses nothing of it. So whatever was acknowledged is in the log until a snapshot has it.
+The state is a cache: each opening restores it from the record's snapshot, and applies the log's operations since; it
+doesn't use the state of an earlier opening. So all acknowledged changes are in the log until a snapshot has them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Goes = Callable[[AnyOperation], bool]
 
 
 class OpenStorage(NamedTuple):
-    """A container's parts, open; `state` is what log and stored state say together. runs: where large runs of bytes go
-    beside the log; None: they go there too."""
+    """A container's open storage. state: the state after replaying the log. runs: the separate files for large runs;
+    None: they go to the log too."""
 
     metadata: ContainerMetadata
     log: DurableLog
@@ -48,7 +48,7 @@ class OpenStorage(NamedTuple):
     runs: RunFiles | None = None
 
     async def close(self) -> None:
-        """Close the parts; nothing is written, and the state is deleted."""
+        """Close everything without writing; delete the state."""
         if self.runs is not None:
             await self.runs.close()
         await self.log.close()
@@ -57,10 +57,10 @@ class OpenStorage(NamedTuple):
 
 
 class ContainerParts:
-    """The parts of one container. Everything is called from one event loop. A kind of parts defines how the record is
-    claimed, and which log it names. folder: for the state. looks_for_chunks: whether the chunks that the state names
-    are looked up when it is opened. sweeps: see `RecordOwner`. may_answer: whether what is known here may be told:
-    nobody else can have the container by now."""
+    """The storage of one container. All calls come from one event loop. Subclasses define how the record is claimed,
+    and which log it names. folder: for the state. looks_for_chunks: whether an opening looks up the chunks that the
+    state names. sweeps: see `RecordOwner`. may_answer: whether the state here is certainly current: no other server can
+    own the container."""
 
     looks_for_chunks = sweeps = True
 
@@ -73,19 +73,19 @@ class ContainerParts:
         may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         self.number, self.may_answer = number, may_answer
-        self._damaged_record = ""  # what is wrong with one of two records: the log is kept until both are renewed
+        self._damaged_record = ""  # damage of one of two records: the log is retained until both are rewritten
         self.snapshots = Snapshotter(number, folder, chunks, self, runtime)
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
 
     def is_owned(self) -> bool:
-        """Whether they are still this server's; if not, they must not be opened again."""
+        """Return whether this server still owns it; if not, it must not be reopened."""
         return True
 
     async def open(self) -> OpenStorage:
-        """Become the only owner, and recover. DamagedStateError: the snapshot is damaged, and so is its copy.
-        CorruptLogError: the log doesn't match it. StorageFullError: there is no room, not even with what is kept aside.
-        FencedError: they are another server's; they must not be opened again. UnavailableError, OSError, lmdb.Error: a
-        disk or a store fails; it may be repaired."""
+        """Become the only owner, and recover. DamagedStateError: the snapshot and its copy are damaged.
+        CorruptLogError: the log doesn't match it. StorageFullError: the disk is full, even with the reserve.
+        FencedError: another server owns it; don't reopen it. UnavailableError, OSError, lmdb.Error: a disk or a store
+        fails; it may be repaired."""
         record = await self._claimed()
         log = await self._open_log(record)
         metadata: ContainerMetadata | None = None
@@ -104,7 +104,7 @@ class ContainerParts:
             raise
 
     async def _claimed(self) -> ContainerRecord:
-        """The container's record, which nobody else changes from now on."""
+        """Return the container's record, which no other server changes from now on."""
         raise NotImplementedError
 
     async def _open_log(self, record: ContainerRecord) -> DurableLog:
@@ -114,35 +114,35 @@ class ContainerParts:
         return opened
 
     async def claim_record(self) -> tuple[ContainerRecords, int]:
-        """Return the records, and the epoch in which the container's is claimed. UnavailableError: it isn't known."""
+        """Return the records, and the epoch of the container's claim. UnavailableError: unknown."""
         raise NotImplementedError
 
     def start_after(self, sequence: int) -> ChainStart:
-        """Where the log begins for one who has a snapshot up to that frame. A folder's says so itself."""
+        """Return the log's start for an owner with a snapshot of that frame. A folder's log knows its own."""
         return ChainStart()
 
     def released(self, start: ChainStart) -> None:
-        """The record says durably that the log begins there."""
+        """Handle a record that durably names the log's start."""
 
     def is_no_room(self, error: Exception) -> bool:
         return is_no_room(error)
 
     def take_room(self) -> None:
-        """Reserve the space kept aside, if there is room and it isn't reserved yet."""
+        """Reserve space, if there is some and it isn't reserved yet."""
 
     def release_room(self) -> bool:
         return False
 
 
 async def is_stored(chunks: ChunkStore, container: int) -> bool:
-    """Whether anything of the container is in tier 2."""
+    """Return whether tier 2 has any data of the container."""
     return any([await chunks.listed(folder) for folder in (f"container-{container}", folder_of(container))])
 
 
 async def recovered(metadata: ContainerMetadata, log: DurableLog, runtime: Runtime) -> StateMachine:
-    """Replay the log over the state. Damaged data in the log is set aside. What was in the log counts as having come
-    now. Frames are applied in a thread, many at a time. CorruptLogError: the log doesn't match the state.
-    DamagedStateError: the state is damaged. FencedError, UnavailableError, OSError: as `DurableLog.replay`."""
+    """Replay the log over the state. Damaged data in the log is set aside. Data in the log counts as new now. Frames
+    are applied in a thread, in batches. CorruptLogError: the log doesn't match the state. DamagedStateError: the state
+    is damaged. FencedError, UnavailableError, OSError: as `DurableLog.replay`."""
     now = runtime.monotonic()
     state = await runtime.in_thread(StateMachine, metadata, now)
     batch: list[Frame] = []
@@ -174,7 +174,7 @@ def _apply(state: StateMachine, frames: Iterable[Frame], now: float) -> None:
 def apply_frame(
     state: StateMachine, frame: FrameRef, payload: bytes, check: Frame | FrameCheck, goes: Goes = lambda operation: True
 ) -> None:
-    """Apply the operations that go of a frame that was read, at least its head; set aside what is damaged."""
+    """Apply a frame's operations that `goes` accepts; set damaged data aside."""
     operations, data_at = decode_frame(payload)
     part = 0
     for operation in operations:
@@ -191,8 +191,8 @@ def apply_frame(
 
 
 class LocalParts(ContainerParts):
-    """The parts of one container in its folder, which is created if it's missing. chunks: tier 2, for snapshots of the
-    state. is_owned: whether the data folder is still this server's."""
+    """The storage of one container in its folder, which is created if it's missing. chunks: tier 2, for snapshots of
+    the state. is_owned: returns whether this server still has the data folder."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class LocalParts(ContainerParts):
     ) -> None:
         super().__init__(number, folder, chunks, runtime)
         self._is_owned = is_owned
-        self._epoch = 0  # of its record
+        self._epoch = 0  # of its record's claim
         self._has_snapshot = False
 
     def is_owned(self) -> bool:
@@ -220,18 +220,19 @@ class LocalParts(ContainerParts):
             try:
                 opened = await super().open()
             except BaseException:
-                self.take_room()  # for the next try: nothing else was left over
+                self.take_room()  # for the next attempt: nothing else was left over
                 raise
         self.take_room()
         return opened
 
     async def _claimed(self) -> ContainerRecord:
-        """The lock of the folder says who the owner is; a store elsewhere was claimed when the server started."""
+        """Read the record: the folder's lock determines the owner; an external store was claimed at the server's
+        start."""
         try:
             records = await self._chunks.records()
             record = (await records.read(self.number)).record
         except DamagedRecordError as error:
-            raise DamagedStateError(error.name, str(error), "so its snapshot can't be told") from error
+            raise DamagedStateError(error.name, str(error), "so its snapshot is unknown") from error
         check_stays(record)
         self._damaged_record = await records.unequal(self.number)
         self._epoch, self._has_snapshot = record.epoch, record.snapshot is not None
@@ -240,10 +241,10 @@ class LocalParts(ContainerParts):
     async def _open_log(self, record: ContainerRecord) -> FileLog:
         folder, name = self._folder / "log", self._folder.name
         in_thread = self._runtime.in_thread
-        if what := await in_thread(is_lost, record, folder):
-            raise DamagedStateError(name_of(self.number), what, "so its snapshot can't be told")
+        if problem := await in_thread(is_lost, record, folder):
+            raise DamagedStateError(name_of(self.number), problem, "so its snapshot is unknown")
         if record.start.epoch and record.snapshot is not None and not await in_thread(has_frames, folder):
-            # a migration has filled the container: the log begins after the snapshot, and shows so before it is used
+            # a migration has filled the container: start the log after the snapshot, durably, before it is used
             records, sequence = await self._chunks.records(), record.snapshot.sequence
             await FileLog.begin(folder, encode_head([]), sequence, record.start.epoch, name=name)
             await records.set_snapshot(self.number, self._epoch, record.snapshot, ChainStart())
@@ -252,8 +253,8 @@ class LocalParts(ContainerParts):
     async def _opened(self, opened: OpenStorage) -> OpenStorage:
         log, state = opened.log, opened.state
         if not self._has_snapshot and not log.last_sequence and await is_stored(self._chunks, self.number):
-            what = "its record and its log are gone, and tier 2 has data of it"
-            raise DamagedStateError(str(self._folder), what)
+            problem = "its record and its log are missing, but tier 2 has data of it"
+            raise DamagedStateError(str(self._folder), problem)
         runs = RunFiles(self._folder / "log", log.epoch, self._folder.name, self._runtime)
         unused = [number for number in await self._runtime.in_thread(runs.numbers) if number not in state.runs.bytes_of]
         state.runs.unused |= dict.fromkeys(unused, state.sequence)
@@ -273,6 +274,6 @@ class LocalParts(ContainerParts):
 
 
 def is_lost(record: ContainerRecord, log: Path) -> str:
-    """Say why the record in tier 2 can't be that of a container with the log in that folder; "" if it can. Blocking."""
+    """Describe why the record in tier 2 doesn't match the log in that folder; return "" if it does. Blocking."""
     first = first_in_use(log) if record.snapshot is None else 0
-    return f"it is missing, and the log begins with frame {first:,}" if first > 1 else ""
+    return f"it is missing, though the log starts with frame {first:,}" if first > 1 else ""

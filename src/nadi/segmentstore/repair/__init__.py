@@ -1,4 +1,4 @@
-"""A folder that no server runs in: what is damaged, what can be recovered, and its recovery.
+"""Inspects and repairs a folder that no server runs in.
 
-Changes nothing without being asked, never deletes anything.
+Changes nothing without a request, and never deletes anything.
 """

@@ -1,6 +1,6 @@
-"""The report on a stopped data folder, written for people: `nadi check`, and what `nadi repair` starts from.
+"""Reports on a stopped data folder, for operators: `nadi check`, and the start of `nadi repair`.
 
-Each container is recovered as a server would do it, in a folder elsewhere (`stopped`), and then every byte of its
+Each container is recovered as a server would do it, in a temporary folder (`offline_store`), and then every byte of its
 segments is read. Nothing in the data folder is changed.
 """
 
@@ -32,28 +32,28 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.opening import looked_at
 from nadi.segmentstore.tier2.records import ContainerRecord, DamagedRecordError
 
-_NAMED = 100  # segments named one by one in a report
+_NAMED = 100  # limit on lost segments listed in a report
 
 
 @dataclass(slots=True)
 class InspectionReport:
-    """What an inspection has shown of one part, line by line. sound: what there is. healed: damage that a start, or
-    `nadi repair`, repairs without loss. renewed: damage that a server repairs while it runs. lost: what can't be read,
-    or would be given up."""
+    """The findings on one part, line by line. sound: intact data. healed: damage that a start, or `nadi repair`,
+    repairs without loss. renewed: damage that a server repairs while it runs. lost: data that can't be read, or would
+    be discarded."""
 
     name: str
     sound: list[str] = field(default_factory=list)
     healed: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    gives_up: bool = False  # a repair gives up what is `lost`: it isn't reported later
-    unnamed: int = 0  # chunks that belong to what is given up
-    is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
+    gives_up: bool = False  # a repair discards the `lost` data, which isn't reported later
+    unnamed: int = 0  # chunks of discarded data
+    is_refused: bool = False  # no server can start with it, even after a repair
     segments: int = 0
 
-    def refuse(self, what: str) -> None:
-        """No server starts with it, because of `what`, and a repair changes nothing about that."""
-        self.lost.append(what)
+    def refuse(self, problem: str) -> None:
+        """Report a problem that no repair can fix, and with which no server starts."""
+        self.lost.append(problem)
         self.is_refused = True
 
     @property
@@ -66,19 +66,19 @@ class InspectionReport:
 
 
 async def inspect_folder(folder: Path) -> list[InspectionReport]:
-    """Look at a data folder that no server has open. UnavailableError, OSError: it can't be read."""
+    """Inspect a data folder that no server has open. UnavailableError, OSError: it can't be read."""
     report = _inspect_layout(folder)
-    found = find(folder).store
+    store = find(folder).store
     containers: dict[int, InspectionReport] = {}
     are_some_there = bool(container_folders(folder))
     with looked_at(folder, REAL) as chunks:
         for number, container in known_containers(folder).items():
-            if found is not None and number >= found.containers:
+            if store is not None and number >= store.containers:
                 continue
             if are_some_there and not container.is_dir():  # as when a disk isn't mounted
                 containers[number] = missing = InspectionReport(container.name)
                 await _inspect_snapshot(missing, number, chunks)
-                missing.refuse("its folder is missing, with its log: restore it; tier 2 has chunks or snapshots")
+                missing.refuse("its folder is missing, with its log, though tier 2 has chunks or snapshots: restore it")
             else:
                 containers[number] = await inspect_container(container, number, chunks)
     return [report, *containers.values()]
@@ -86,28 +86,28 @@ async def inspect_folder(folder: Path) -> list[InspectionReport]:
 
 def _inspect_layout(folder: Path) -> InspectionReport:
     report = InspectionReport("data folder")
-    found = find(folder)
+    location = find(folder)
     known, stored = set(known_containers(folder)), stored_containers(folder)
-    if found.store is None:
-        report.refuse(f"`{STORE}` is {found.wrong}, and nothing else says how many containers there are")
+    if location.store is None:
+        report.refuse(f"`{STORE}` is {location.wrong}, and the number of containers is unknown: restore the file")
         return report
-    if found.disagree:
-        report.refuse(f"`{STORE}` and `{TIER2}/cluster.json` disagree: one of them is from another folder")
-    if found.heals:
-        report.healed.append(found.heals)
-    if found.store.moved_to:
-        report.refuse(f"its data was moved to {found.store.moved_to}")
-    count = found.store.containers
-    for what in misplaced(folder, count):
-        report.refuse(what)
+    if location.disagree:
+        report.refuse(f"`{STORE}` and `{TIER2}/cluster.json` disagree: one of them is from another folder: remove it")
+    if location.heals:
+        report.healed.append(location.heals)
+    if location.store.moved_to:
+        report.refuse(f"its data was moved to {location.store.moved_to}")
+    count = location.store.containers
+    for problem in misplaced(folder, count):
+        report.refuse(problem)
     for number in sorted(set(range(count)) - known):
-        report.refuse(f"container-{number} is missing with everything in it: restore it from a copy")
+        report.refuse(f"container-{number} and all its data is missing: restore it from a copy")
     if others := {number for number in stored if number >= count}:
-        said = f"`{STORE}` says {count} containers, so no server reads it"
-        report.lost.append(f"tier 2 has data of {named(others)}, from another folder or given up: {said}")
-    report.sound.append(f"format {found.store.format}, {count} containers")
-    if found.store.is_elsewhere:
-        report.sound.append(f"chunks in {found.store.url}")
+        reason = f"`{STORE}` says {count} containers, so no server reads it"
+        report.lost.append(f"tier 2 has data of {named(others)}, from another folder or discarded: {reason}")
+    report.sound.append(f"format {location.store.format}, {count} containers")
+    if location.store.is_elsewhere:
+        report.sound.append(f"chunks in {location.store.url}")
     return report
 
 
@@ -117,8 +117,8 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
     if report.is_refused:
         return report
     log_folder = folder / "log"
-    if what := is_lost(record, log_folder):
-        report.refuse(f"its record in tier 2 is lost: {what}; restore it, or its copy")
+    if problem := is_lost(record, log_folder):
+        report.refuse(f"its record in tier 2 is lost: {problem}; restore it, or its copy")
         return report
     is_filled = bool(record.start.epoch) and not has_frames(log_folder)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
@@ -127,10 +127,10 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
         await stopped.open(metadata, is_passed=is_filled)
         try:
             if is_filled:
-                report.sound.append("filled by a migration, and not opened since")
+                report.sound.append("filled by a migration, not opened since")
             elif not stopped.state.sequence and stopped.log.damage is None:
                 if await is_stored(chunks, number):
-                    report.refuse("its record and its log are gone, and tier 2 has data of it: restore them")
+                    report.refuse("its record and its log are missing, but tier 2 has data of it: restore them")
                 else:
                     report.sound.append("never used")
                 return report
@@ -141,29 +141,29 @@ async def inspect_container(folder: Path, number: int, chunks: ChunkStore) -> In
                 try:
                     skipped = await skip_frames(metadata, folder, number, chunks)
                 except DamagedStateError as error:
-                    report.refuse(f"what can't be read can't be skipped: {error.what}, and {error.why_not}")
+                    report.refuse(f"the damaged frames can't be skipped: {error.what}, and {error.why_not}")
                     return report
                 await stopped.open(metadata, is_passed=True)
-                _tell_skipped(report, stopped, skipped)
+                _report_skipped(report, stopped, skipped)
             await _inspect_data(report, stopped)
         except DamagedStateError as error:
-            report.refuse(f"{error.what}: {error.why_not}; restore the one that belongs here")
+            report.refuse(f"{error.what}: {error.why_not}; restore the matching one")
         finally:
             await stopped.shut()
     return report
 
 
 async def _inspect_snapshot(report: InspectionReport, number: int, chunks: ChunkStore) -> ContainerRecord:
-    """Read both copies of everything; the report is refused if both of one are damaged."""
+    """Read both copies of everything; the report is refused if both copies of an object are damaged."""
     damaged: list[str] = []
     records = await chunks.records()
     try:
         record = (await records.read(number)).record
     except DamagedRecordError as error:
-        report.refuse(f"its snapshot can't be told: {error}, and so is its copy; restore one of them")
+        report.refuse(f"its snapshot is unknown: {error}, and so is its copy; restore one of them")
         return ContainerRecord()
-    if what := await records.unequal(number):
-        damaged.append(what)
+    if problem := await records.unequal(number):
+        damaged.append(problem)
     for part in record.snapshot.parts if record.snapshot is not None else ():
         wrong: list[str] = []
         for name in part.names:
@@ -175,23 +175,23 @@ async def _inspect_snapshot(report: InspectionReport, number: int, chunks: Chunk
         if len(wrong) == len(part.names):
             report.refuse(f"its snapshot can't be used: {', and '.join(wrong)}; restore one of them")
     if damaged and not report.is_refused:
-        report.renewed.append(
-            f"of what is stored twice, one is damaged: {'; '.join(damaged)}: a server makes a new snapshot"
-        )
+        report.renewed.append(f"one of two copies is damaged: {'; '.join(damaged)}: a server stores a new snapshot")
     if record.snapshot is not None and not report.is_refused:
         report.sound.append(f"snapshot of the state: up to frame {record.snapshot.sequence:,}")
     return record
 
 
-def _tell_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
+def _report_skipped(report: InspectionReport, stopped: StoppedContainer, skipped: Skipped) -> None:
     report.gives_up, report.unnamed = True, len(skipped.unnamed)
     if skipped.given_up.frames:
-        what = "past it, readers would not notice that this is missing:"
-        report.lost.append(f"the log is ended before frame {skipped.ends:,}: {what}")
+        reason = "beyond that, readers would not notice this missing data:"
+        report.lost.append(f"the log is cut before frame {skipped.ends:,}: {reason}")
         report.lost += [f"  {line}" for line in skipped.unsafe] + lost_lines(stopped, skipped.given_up)
     else:
         if skipped.frames:
-            report.lost.append(f"{skipped.in_words()} can't be read; the {skipped.kept:,} after that are kept")
+            report.lost.append(
+                f"{skipped.in_words()} can't be read; the {skipped.kept:,} frames after that are retained"
+            )
         report.lost += skipped.unsafe
     report.lost += skipped.lost
 
@@ -214,14 +214,14 @@ async def _inspect_data(report: InspectionReport, stopped: StoppedContainer) -> 
 
 
 def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
-    """What is given up with frames that can be read, by segment."""
-    lines = [f"given up with it: {lost.frames:,} acknowledged frames that can be read, up to {lost.last_sequence:,}"]
+    """Describe, by segment, the contents of discarded frames."""
+    lines = [f"discarded with it: {lost.frames:,} readable acknowledged frames, up to {lost.last_sequence:,}"]
     for segment, (begin, end) in lost.bytes_of.items():
         lines.append(f"  {in_words(stopped.name_of(segment))}: bytes {begin:,} to {end:,}")
     for segment, count in lost.entries_of.items():
         lines.append(f"  {in_words(stopped.name_of(segment))}: {count:,} changes of table entries")
-    lines += [f"  {in_words(name)}: all of it, as it was created there" for name in lost.created.values()]
-    lines += [f"  {in_words(stopped.name_of(segment))}: it was deleted, and exists again" for segment in lost.deleted]
+    lines += [f"  {in_words(name)}: the entire segment, which was created there" for name in lost.created.values()]
+    lines += [f"  {in_words(stopped.name_of(segment))}: its deletion" for segment in lost.deleted]
     if len(lines) > _NAMED:
         lines[_NAMED:] = [f"  and {len(lines) - _NAMED:,} more"]
     return lines

@@ -1,6 +1,6 @@
-"""A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
+"""Opens a container of a stopped folder read-only, recovering it as a server does.
 
-The state is restored elsewhere. The log is only read, and only up to damage that a start would refuse.
+The state is restored in another folder. The log is only read, up to damage with which a start would fail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
 class ReadableFrame(NamedTuple):
-    """A frame of which at least the head is intact."""
+    """A frame with an intact head."""
 
     path: Path
     header: FrameHeader
@@ -54,12 +54,12 @@ class ReadableFrame(NamedTuple):
 
 @dataclass(slots=True)
 class Lost:
-    """What frames hold that are given up though they can be read; `frames` counts them."""
+    """The contents of readable frames that are discarded. frames: their number."""
 
     frames: int = 0
     last_sequence: int = 0
-    bytes_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # by segment: from offset to offset
-    entries_of: dict[int, int] = field(default_factory=dict)  # by segment: changed entries of a table
+    bytes_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # by segment: range of offsets
+    entries_of: dict[int, int] = field(default_factory=dict)  # by segment: number of changed table entries
     created: dict[int, str] = field(default_factory=dict)
     deleted: list[int] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class Lost:
 
 
 class StoppedLog:
-    """What reads of a DurableLog, and blocks. is_passed: the state has all that there is: nothing is replayed."""
+    """Implements a DurableLog's reads, blocking. is_passed: the state is up to date: nothing is replayed."""
 
     def __init__(self, folder: Path, *, is_passed: bool = False) -> None:
         known = read_epoch(folder)
@@ -107,32 +107,32 @@ class StoppedLog:
         self.size_bytes = sum(file.size_bytes for file in headers.used)
 
     def replay(self, after_sequence: int) -> Iterator[Frame]:
-        """The frames that a start would replay, up to damage that refuses it."""
+        """Yield the frames that a start would replay, up to damage with which it would fail."""
         if self.damage is not None or self._is_passed:
             return
         try:
             yield from self._replay.frames(after_sequence)
         except CorruptLogError as error:
             self.damage = error
-            if self._folder.exists():  # what passed for a file that was only prepared may hold what is needed
+            if self._folder.exists():  # a file classified as prepared may have needed frames
                 self._use(read_headers(self._folder, self._log_id or None, refuses=False))
 
     def readable(self, after_sequence: int) -> list[ReadableFrame]:
-        """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
-        found: dict[int, ReadableFrame] = {}
+        """Return all later frames with readable heads, in any file, in order, except torn writes."""
+        newest: dict[int, ReadableFrame] = {}
         log_crc, numbered = crc32c(self._log_id), sorted(self._folder.glob("log-*.nadi"))
         for path in [path for path in numbered if log_file_number(path.name) is not None]:
             with path.open("rb", buffering=0) as stream:
                 for header in headers_of(stream.fileno(), log_crc, log_file_number(path.name) or 0):
                     content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
-                    check, former = header.check(content, log_crc), found.get(header.sequence)
+                    check, former = header.check(content, log_crc), newest.get(header.sequence)
                     is_newest = former is None or former.header.epoch < header.epoch
                     if check.head_is_whole and is_newest and header.sequence > after_sequence:
-                        found[header.sequence] = ReadableFrame(path, header, check)
+                        newest[header.sequence] = ReadableFrame(path, header, check)
         frames: list[ReadableFrame] = []
         epoch = 0
-        for _, frame in sorted(found.items()):
-            if frame.header.epoch >= epoch:  # else the late write of an owner that was fenced
+        for _, frame in sorted(newest.items()):
+            if frame.header.epoch >= epoch:  # else a late write of a fenced owner
                 epoch = frame.header.epoch
                 frames.append(frame)
         if frames and frames[-1].check.damaged_parts:
@@ -140,7 +140,7 @@ class StoppedLog:
         return frames
 
     def has_lost_its_end(self, frames: Sequence[ReadableFrame], after_sequence: int) -> bool:
-        """Whether more may be missing behind those, which are all; known once a replay after that frame has ended."""
+        """Return whether more frames may be missing after `frames`, which are all that exist; call after the replay."""
         if self.damage is None:
             return False
         if not frames or frames[-1].header.sequence < after_sequence:
@@ -152,7 +152,7 @@ class StoppedLog:
 
     @property
     def first_sequence(self) -> int:
-        """The number of the first frame that any file has; UNKNOWN: none is recognizable."""
+        """The number of the first frame in any file; UNKNOWN if none is recognizable."""
         return min((file.first_sequence for file in self._files.values()), default=UNKNOWN)
 
     def has(self, address: LogAddress, length: int) -> bool:
@@ -175,7 +175,7 @@ class StoppedLog:
 
 
 class StoppedContainer(Container):
-    """`open` it with its state, look, and `shut` it; it takes no requests."""
+    """A read-only container: `open` it with its state, inspect it, and `shut` it; it accepts no requests."""
 
     log: Any
     runs: Any
@@ -189,9 +189,9 @@ class StoppedContainer(Container):
         self.first_undescribed = ""  # the chunk's name
 
     async def open(self, metadata: ContainerMetadata, *, is_passed: bool = False) -> None:
-        """Recover from that state, which is changed as a start would do it, and the container's log. Damage that
-        refuses a start is in `log.damage` then. is_passed: see `StoppedLog`. DamagedStateError: the state is damaged
-        after all."""
+        """Recover from that state, which is updated as by a start, and the container's log. Damage with which a start
+        would fail is in `log.damage` afterwards. is_passed: see `StoppedLog`. DamagedStateError: the state is
+        damaged."""
         self.metadata = metadata
         self.log = StoppedLog(self.folder / "log", is_passed=is_passed)
         self.runs = self.log.runs
@@ -203,8 +203,8 @@ class StoppedContainer(Container):
             raise
 
     async def read_all(self) -> int:
-        """Read every byte of every segment; return how many bytes could be read. Afterwards `damage` has what is
-        damaged, and `undescribed` the number of chunks with intact data but no intact description."""
+        """Read every byte of every segment; return the number of bytes read. Sets `damage`, and `undescribed`, the
+        number of chunks with intact data but a missing or damaged description."""
         count = 0
         for segment in await asyncio.to_thread(self.segments):
             record = self.state.by_id(segment)
@@ -223,9 +223,9 @@ class StoppedContainer(Container):
         return count
 
     def segments(self) -> list[int]:
-        found = dict.fromkeys(self.metadata.segments())
-        found |= dict.fromkeys(record.id for record in self.state.record_cache.all())
-        return [segment for segment in found if segment not in self.state.record_cache.deleted]
+        segments = dict.fromkeys(self.metadata.segments())
+        segments |= dict.fromkeys(record.id for record in self.state.record_cache.all())
+        return [segment for segment in segments if segment not in self.state.record_cache.deleted]
 
     def name_of(self, segment: int) -> str:
         record = self.state.by_id(segment)

@@ -1,14 +1,14 @@
-"""Continuing after frames of a log that can't be read: what later ones say is kept, and what is missing is named.
+"""Skips unreadable frames of a log: applies later frames, and names the missing data.
 
-An append says where in its segment it goes. So if frames are missing, the next append to a segment shows what the
-segment lost: that becomes an extent of a chunk that doesn't exist, and readers get an error for just that range. The
-resulting state has all that the log still says.
+An append includes its offset in the segment. So if frames are missing, the next append to a segment shows which bytes
+are lost: they become an extent of a nonexistent chunk, and readers get an error for exactly that range. The resulting
+state has everything that the log still has.
 
-A frame may hold more than appends. If later frames show that a change is missing that readers wouldn't learn of, a
-table's entries or the creation of a segment, the log ends before the missing frames: then what the state says is
-consistent, and what later frames said is given up. What nothing shows is named as such.
+A frame may contain more than appends. If later frames show that a change is missing that readers wouldn't detect, to a
+table's entries or the creation of a segment, the log is cut before the missing frames: then the state is consistent,
+and later frames are discarded. Undetectable losses are described as such.
 
-`repair_container` lets a snapshot of that state take the place of such a log.
+`repair_container` replaces such a log by a snapshot of that state.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.records import SnapshotManifest
 
-LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
+LOST_CHUNK = "given-up-by-a-repair"  # a nonexistent chunk: readers of its bytes get an error
 
 
 @dataclass(slots=True)
 class Skipped:
-    """What was skipped. frames: from and to. lost: what is known to be missing; reading its bytes raises an error.
-    unsafe: what is missing without readers noticing. kept: how many later frames there are. ends: the first frame at
-    the end of the log that is given up or may be missing, 0 if none. given_up: what those that can be read hold.
-    unnamed: the names of chunks that the state doesn't mention."""
+    """The result of skipping. frames: skipped ranges. lost: known losses; reading their bytes raises an error. unsafe:
+    losses that readers wouldn't detect. kept: the number of later frames. ends: the first frame of the discarded or
+    missing end of the log, 0 if none. given_up: the contents of readable discarded frames. unnamed: the names of chunks
+    that the state doesn't refer to."""
 
     frames: list[tuple[int, int]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -69,11 +69,11 @@ class Skipped:
 
 
 async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str:
-    """Skip what can't be read of a container's log: a snapshot of the rest is stored, and the log begins anew after it.
-    Return where in tier 2 chunks are now that no state names, "" if there were none. It can be interrupted at any
-    point, and repeated. SnapshotError, DamagedRecordError: there is no snapshot to begin with. DamagedStateError: what
-    can be read of the log doesn't fit. StorageFullError: there is no room; what counts was not changed.
-    UnavailableError, OSError: the folder, or tier 2, can't be used."""
+    """Skip unreadable frames of a container's log: store a snapshot of the result, and restart the log after it. Return
+    the folder in tier 2 to which unreferenced chunks were moved, or "". It can be interrupted at any point, and
+    repeated. SnapshotError, DamagedRecordError: there is no snapshot to start from. DamagedStateError: the readable
+    frames contradict each other. StorageFullError: the disk is full; nothing in use was changed. UnavailableError,
+    OSError: the folder, or tier 2, can't be used."""
     with reserve.in_words(folder):
         records = await chunks.records()
         record = (await records.read(number)).record
@@ -85,12 +85,12 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
             await asyncio.to_thread(metadata.copy, file)
         finally:
             metadata.close()
-        # first: once the snapshot counts, a server deletes what it doesn't name
+        # first: once the snapshot is published, a server deletes unreferenced files
         if skipped.frames or skipped.ends:
-            await asyncio.to_thread(RunReader(folder / "log").keep_aside)
+            await asyncio.to_thread(RunReader(folder / "log").set_aside)
         former = f"container-{number}"
         aside = aside_name(former)
-        for name in skipped.unnamed:  # moved back under its former name, a chunk is what it was
+        for name in skipped.unnamed:  # renaming a chunk back restores it
             await chunks.rename(name, aside + name.removeprefix(former))
         base = await snapshots.put_base(chunks, number, sequence, file)
         file.unlink()
@@ -100,55 +100,54 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> str
 
 
 async def skip_frames(metadata: ContainerMetadata, folder: Path, container: int, chunks: ChunkStore) -> Skipped:
-    """Bring a state, which nobody else has open, to the last frame of the container's log that can be read.
-    DamagedStateError: what follows doesn't fit what there is. UnavailableError: tier 2 can't be read. OSError: a folder
-    can't be used."""
+    """Bring a state, not open elsewhere, to the last readable frame of the container's log. DamagedStateError: later
+    frames contradict it. UnavailableError: tier 2 can't be read. OSError: a folder can't be used."""
     log = StoppedLog(folder / "log")
     try:
-        rest = await asyncio.to_thread(_fold, metadata, log)
-        if rest.skipped.frames or rest.skipped.ends:
-            rest.state.planned.clear()  # so that they are set aside: a server would delete them
-        await asyncio.to_thread(_write, metadata, rest.state)
-        named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
+        fold = await asyncio.to_thread(_fold, metadata, log)
+        if fold.skipped.frames or fold.skipped.ends:
+            fold.state.planned.clear()  # so that they are moved aside: a server would delete them
+        await asyncio.to_thread(_write, metadata, fold.state)
+        named = {chunk for _, _, _, chunk in metadata.chunks()} | {*fold.state.garbage, *fold.state.planned}
     finally:
         await log.close()
-    skipped = rest.skipped
+    skipped = fold.skipped
     skipped.unnamed = [name for name in await chunks.listed(f"container-{container}") if name not in named]
     return skipped
 
 
 def _fold(metadata: ContainerMetadata, log: StoppedLog) -> _Rest:
-    """Apply all that can be read, or what precedes the first gap if that is to be the end."""
-    rest = _Rest(StateMachine(metadata, time.monotonic()))
-    former = rest.state.sequence
-    for _ in log.replay(former):  # it finds what is wrong
+    """Apply all readable frames, or only those before the first gap, if the log is cut there."""
+    fold = _Rest(StateMachine(metadata, time.monotonic()))
+    former = fold.state.sequence
+    for _ in log.replay(former):  # to find the damage
         pass
     frames = log.readable(0)
     later = [frame for frame in frames if frame.header.sequence > former]
     try:
         for frame in later:
-            rest.take(frame)
-        rest.finish()
+            fold.take(frame)
+        fold.finish()
     except DamagedStateError as error:
-        if not rest.skipped.frames:
+        if not fold.skipped.frames:
             raise
-        rest.skipped.unsafe.append(f"{error.what}, and {error.why_not}")
-    if rest.skipped.unsafe and log.first_sequence <= former + 1:  # else nothing would be left of the log
-        unsafe, gap = rest.skipped.unsafe, rest.skipped.frames[0][0]
-        rest = _Rest(StateMachine(metadata, time.monotonic()))
+        fold.skipped.unsafe.append(f"{error.what}, and {error.why_not}")
+    if fold.skipped.unsafe and log.first_sequence <= former + 1:  # else the log would be empty
+        unsafe, gap = fold.skipped.unsafe, fold.skipped.frames[0][0]
+        fold = _Rest(StateMachine(metadata, time.monotonic()))
         for frame in later:
             if frame.header.sequence < gap:
-                rest.take(frame)
+                fold.take(frame)
             else:
-                rest.give_up(frame)
-        rest.skipped.ends, rest.skipped.unsafe = gap, unsafe
+                fold.give_up(frame)
+        fold.skipped.ends, fold.skipped.unsafe = gap, unsafe
     elif log.has_lost_its_end(frames, former):
-        rest.skipped.ends = rest.state.sequence + 1
-        rest.skipped.lost.append(
-            f"from frame {rest.skipped.ends:,} on: the end of the log is gone, and nothing shows how many frames it "
-            "had; everything in them is lost"
+        fold.skipped.ends = fold.state.sequence + 1
+        fold.skipped.lost.append(
+            f"from frame {fold.skipped.ends:,} on: the end of the log is missing, with an unknown number of frames; "
+            "everything in them is lost"
         )
-    return rest
+    return fold
 
 
 def _write(metadata: ContainerMetadata, state: StateMachine) -> None:
@@ -163,14 +162,14 @@ def _write(metadata: ContainerMetadata, state: StateMachine) -> None:
 
 
 class _Rest:
-    """The fold over what is left of a log."""
+    """The fold over the readable frames of a log."""
 
     def __init__(self, state: StateMachine) -> None:
         self.state = state
         self.skipped = Skipped()
-        self._lengths: set[int] = set()  # segments whose length is certain, since the last gap
-        self._unknown: dict[int, int] = {}  # segments that were created in a gap: bytes appended to them later
-        self._tables: dict[int, int] = {}  # bytes of tables' changes that are missing
+        self._lengths: set[int] = set()  # segments with a certain length, since the last gap
+        self._unknown: dict[int, int] = {}  # segments created in a gap: bytes appended to them later
+        self._tables: dict[int, int] = {}  # missing bytes of tables' changes
 
     def take(self, readable: ReadableFrame) -> None:
         state, header = self.state, readable.header
@@ -184,17 +183,17 @@ class _Rest:
         apply_frame(state, frame, readable.head(), readable.check, self._goes)
 
     def give_up(self, readable: ReadableFrame) -> None:
-        """Count a frame as given up; no later one gets its number."""
+        """Count a frame as discarded; its number isn't reused."""
         self.skipped.given_up.take(readable)
         self._pass_over(readable.header.sequence)
 
     def _pass_over(self, sequence: int) -> None:
-        """What was created up to that frame has an id, which must not be given again."""
+        """Skip the segment ids that frames up to that one may have used."""
         self.state.next_segment += FRAME_MAX_REQUESTS * (sequence - self.state.sequence)
         self.state.sequence = sequence
 
     def _goes(self, operation: op.AnyOperation) -> bool:
-        """Make up for what is missing before the operation; return whether it can then be applied."""
+        """Substitute missing data before the operation; return whether it can then be applied."""
         if not self.skipped.frames:
             return True
         match operation:
@@ -214,7 +213,7 @@ class _Rest:
                 record = self.state.by_id(operation.segment)
                 if record is not None:
                     _make_fit(self.state, record, operation.offset, operation.offset + operation.length)
-                # else it would be garbage, and be deleted, for what is missing here
+                # else it would become garbage, and be deleted, because of the missing frames
                 return record is not None and record.extents_exactly(operation.offset, operation.length) is not None
             case op.Truncate():
                 record = self.state.by_id(operation.segment)
@@ -234,9 +233,9 @@ class _Rest:
             self._unknown[operation.segment] = self._unknown.get(operation.segment, 0) + operation.length
             return False
         if operation.offset < record.length:
-            what = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
+            problem = f"a later frame appends at {operation.offset:,} of {in_words(record.name)}"
             raise DamagedStateError(
-                str(self.state.metadata.folder), what, f"it has {record.length:,} bytes without those that are missing"
+                str(self.state.metadata.folder), problem, f"it has {record.length:,} bytes without the missing ones"
             )
         if operation.offset > record.length:
             _lose(self.state, record, operation.offset)
@@ -244,7 +243,7 @@ class _Rest:
         return True
 
     def _merge_goes(self, operation: op.Merge) -> bool:
-        """A merge doesn't say where to: if that isn't certain, what is merged counts as lost with what is before it."""
+        """Apply a merge only if its offset, which isn't in the log, is certain; else the merged data counts as lost."""
         target, source = self.state.by_id(operation.target), self.state.by_id(operation.source)
         self._unknown.pop(operation.source, None)
         if target is not None and source is not None and target.id in self._lengths:
@@ -276,7 +275,7 @@ class _Rest:
         self.state.apply(op.Delete(record.id), FrameRef(0, None, time.monotonic()))
 
     def finish(self) -> None:
-        """Name what is missing; the bytes of segments are found by whoever reads them."""
+        """Describe the missing data, except bytes of segments, for which reads raise errors."""
         skipped = self.skipped
         self.state.garbage.pop(LOST_CHUNK, None)
         for segment, size in self._tables.items():
@@ -287,18 +286,18 @@ class _Rest:
                 )
         for segment, size in self._unknown.items():
             skipped.unsafe.append(
-                f"segment number {segment}: all of it, as it was created there; {size:,} bytes were appended later"
+                f"segment number {segment}: entirely, as it was created there; {size:,} bytes were appended later"
             )
         if skipped.frames:
             skipped.lost.append(
-                f"{skipped.in_words()} of the log: nothing shows what else was there: bytes at the end of segments "
+                f"{skipped.in_words()} of the log: possible further losses are unknown: bytes at the end of segments "
                 "without later appends; creations, seals, truncations and deletions; entries of tables without later "
                 "changes; writers' numbers, so that a writer that repeats itself may store events twice"
             )
 
 
 def _lose(state: StateMachine, record: SegmentRecord, end: int) -> None:
-    """Make the segment continue at `end`: what lies between its length and there is lost."""
+    """Extend the segment to `end`: the bytes after its previous length are lost."""
     extent = _lost(record, record.length, end)
     record.extents.append(extent)
     record.changed_extents[extent.offset] = extent
@@ -307,18 +306,18 @@ def _lose(state: StateMachine, record: SegmentRecord, end: int) -> None:
 
 
 def _make_fit(state: StateMachine, record: SegmentRecord, offset: int, end: int) -> None:
-    """Split what is lost of the segment where a chunk that has some of it starts and ends."""
+    """Split the segment's lost extents at the edges of a chunk that has some of their bytes."""
     if record.length < end:
         _lose(state, record, end)
     for place in (offset, end):
         if record.extents and record.extents[0].offset < place < record.length:
             index = record.extent_index(place)
-            whole = record.extents[index]
-            if whole.chunk == LOST_CHUNK and whole.offset < place:
-                rest = _lost(record, place, whole.end)
-                whole.length = place - whole.offset
-                record.extents.insert(index + 1, rest)
-                record.changed_extents |= {whole.offset: whole, place: rest}
+            first = record.extents[index]
+            if first.chunk == LOST_CHUNK and first.offset < place:
+                second = _lost(record, place, first.end)
+                first.length = place - first.offset
+                record.extents.insert(index + 1, second)
+                record.changed_extents |= {first.offset: first, place: second}
                 state.mark(record)
 
 

@@ -1,4 +1,4 @@
-"""The ways in: connections over the wire, their appends and reads, turns, tokens; and the server's own calls.
+"""Serves connections over the wire: appends, reads, fair scheduling, tokens; and commands of the same process.
 
-Owns what is held for a peer and whose turn it is. Changes segments only through a container's queue.
+Owns each peer's buffers and the order of turns. Changes segments only through a container's queue.
 """

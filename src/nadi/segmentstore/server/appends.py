@@ -1,8 +1,8 @@
-"""Appends on a connection: each writer's session, and its appends that wait their turn.
+"""Handles appends on a connection: each writer's session, and its appends in containers' queues.
 
-What came in one go is one request to the container. Appends are checked against the state in the container's turn, when
-everything before them is settled, and are acknowledged in order. Once one of a session has failed, nothing later in the
-session is stored.
+Appends received together are one request to the container. They are checked against the state in the container's turn,
+when everything before them is settled, and acknowledged in order. Once an append of a session has failed, none of its
+later appends is stored.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nadi.wire.load_reports import positions_of
 
 
 class Appender(Protocol):
-    """Whoever appends, as its appends see it."""
+    """The source of appends, as seen by its appends."""
 
     def settled(self, count: int) -> None:
-        """So many of its appends in a container's queue are answered now."""
+        """Handle that `count` of its appends in a container's queue have been answered."""
 
     def send(self, command: wire.Command) -> None: ...
 
@@ -52,29 +52,37 @@ class WriterSession:
     """One writer on one segment on this connection."""
 
     __slots__ = (
-        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "request_id", "segment",
+        "acknowledged",
+        "checked_at",
+        "container",
+        "ends_at",
+        "error",
+        "is_used",
+        "parent",
+        "request_id",
+        "segment",
         "stored",
     )  # fmt: skip
 
     def __init__(self, segment: str, container: Container, ends_at: float, request_id: int) -> None:
         self.segment = segment
-        self.request_id = request_id  # of its SetupAppend
+        self.request_id = request_id  # id of its SetupAppend
         parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
         self.parent = parent if transient else None  # the segment it will be merged into
-        self.ends_at = ends_at  # of its token, on the monotonic clock
+        self.ends_at = ends_at  # expiry of its token, by the monotonic clock
         self.container = container
-        self.stored = NO_VERSION  # the writer's number once everything before is written
+        self.stored = NO_VERSION  # the writer's event number once everything before is written
         self.acknowledged = NO_VERSION
-        self.error: Exception | None = None  # what ended the session
-        self.is_used = False  # since the last look
-        self.looked_at = asyncio.get_running_loop().time()
+        self.error: Exception | None = None  # the error that ended the session
+        self.is_used = False  # since the last check
+        self.checked_at = asyncio.get_running_loop().time()
 
     def is_over(self) -> bool:
         now = asyncio.get_running_loop().time()
         if self.is_used:
-            self.is_used, self.looked_at = False, now
+            self.is_used, self.checked_at = False, now
             return False
-        idle_s, container = now - self.looked_at, self.container
+        idle_s, container = now - self.checked_at, self.container
         return idle_s > limits.APPEND_SESSION_IDLE_S or (
             idle_s > limits.APPEND_SESSION_GONE_S
             and (
@@ -89,12 +97,12 @@ class WriterConflictError(errors.NadiError):
 
 
 class ConditionError(errors.NadiError):
-    """A conditional append did not meet the offset, or the append before it, that it expected."""
+    """A conditional append's expected offset, or previous append, doesn't match."""
 
 
 @dataclass(slots=True, eq=False)
 class Setup:
-    """SetupAppend in the container's turn, when every earlier append of the writer is settled."""
+    """A SetupAppend in the container's turn, when every earlier append of the writer is settled."""
 
     peer: Appender
     session: WriterSession
@@ -120,7 +128,7 @@ class Setup:
 
 
 class WriterAppend(msgspec.Struct, eq=False, gc=False):
-    """One append, atomic with its writer's event number; `parts` are its `size_bytes`. is_expired: its session's token
+    """One append, atomic with its writer's event number. parts: its `size_bytes` bytes. is_expired: its session's token
     has expired."""
 
     session: WriterSession
@@ -136,12 +144,12 @@ class WriterAppend(msgspec.Struct, eq=False, gc=False):
 
 
 class Appends:
-    """What a peer appended in one go, in order: one request, for there may be an append for each event."""
+    """The appends of a peer that arrived together, in order: one request, as there may be an append for each event."""
 
     __slots__ = ("appends", "at", "peer")
 
     def __init__(self, peer: Appender, at: float) -> None:
-        """at: when they came, by the container's clock."""
+        """at: the time of arrival, by the container's clock."""
         self.peer, self.at = peer, at
         self.appends: list[WriterAppend] = []
 
@@ -154,7 +162,7 @@ class Appends:
         return sum([append.size_bytes for append in self.appends])
 
     def prepare(self, frame: FrameBuilder) -> list[int | errors.NadiError]:
-        """Of each append, the segment's length after it, or why it isn't stored."""
+        """Return, for each append, the segment's length after it, or the error."""
         outcomes: list[int | errors.NadiError] = []
         refused = 0
         for append in self.appends:
@@ -163,11 +171,11 @@ class Appends:
             except errors.DamagedStateError:
                 raise
             except errors.NadiError as error:
-                # without its traceback: whoever keeps the error would keep all that was appended with it
+                # without its traceback, which would keep all appended data alive
                 outcomes.append(error.with_traceback(None))
                 refused += 1
                 if not isinstance(error, ConditionError):
-                    append.session.error = error  # at once: nothing later of this writer may be stored without it
+                    append.session.error = error  # at once: no later append of this writer may be stored
         if refused:
             self.appends[0].session.container.counts.refused_appends += refused
         frame.arrivals.append(Arrival(self.at, len(outcomes) - refused, self))
@@ -202,67 +210,67 @@ class Appends:
             peer.send(wire.InvalidEventNumber(append.writer, append.request_id, "", append.last))
             peer.end()
         else:
-            # also where the container failed after `prepare`; not this very one, which gathers frames as it is raised
+            # also if the container failed after `prepare`; a copy, as an error accumulates frames when raised
             append.session.error = again(error) if type(error) is errors.UnavailableError else error
             offset = append.last if isinstance(error, errors.StreamSealedError) else -1
             peer.fail(error, append.request_id, append.session.segment, offset)
             if append.is_expired:
-                peer.end()  # it must end, for the Rust client takes no notice of the reply alone
+                peer.end()  # the Rust client ignores the reply alone
 
 
 def _store(append: WriterAppend, frame: FrameBuilder) -> int:
     """Check an append in its turn and add it to the frame; return the segment's length after it."""
     session, writer = append.session, append.writer
     if session.error is not None:
-        raise session.error.with_traceback(None)  # else it would hold on to every append that met it
+        raise session.error.with_traceback(None)  # else it would keep every refused append alive
     if append.is_expired:
-        raise errors.TokenExpiredError("the session's delegation token has expired")
+        raise errors.TokenExpiredError("the session's delegation token has expired: get a new one")
     if frame.log_is_full:
-        raise errors.StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
+        raise errors.StorageFullError("tier 2 accepts no data and the log is full: free space, or repair tier 2")
     state = frame.state
     record = find(state, session.segment, SegmentKind.STREAM)
     if record.sealed:
         raise errors.StreamSealedError(session.segment)
     if session.parent is not None and find(state, session.parent).sealed:
-        # reported now: the Rust client looks for it here, and would repeat a refused merge forever
+        # reported now: the Rust client expects it here, and would retry a refused merge forever
         raise errors.StreamSealedError(session.parent)
     stored = state.attribute(record, writer)
     if (NO_VERSION if stored is None else stored) != session.stored or append.last < session.stored:
         raise WriterConflictError(f"another connection writes with the id {writer.hex()}")
     if append.after not in (NO_VERSION, session.stored):
-        raise ConditionError(f"the append {append.after} before it was not stored")
+        raise ConditionError(f"the previous append {append.after} was not stored")
     if append.expected_offset is not None and append.expected_offset != record.length:
-        raise ConditionError(f"the segment has {record.length} bytes")
+        raise ConditionError(f"the segment has {record.length} bytes, not {append.expected_offset}")
     length = frame.append(record, append.parts, append.size_bytes, append.events, writer, append.last)
     session.stored = append.last
     return length
 
 
 class Writers:
-    """The writers of one connection: their sessions, and what they append, gathered for each container. `hand_over`
-    puts what came in one go into the containers' queues, before anything else of the connection is handled that may
-    depend on it. Nothing is awaited for an append. resume: called when more may be taken. `sessions` are by writer;
-    `waiting` counts appends in containers' queues."""
+    """The writers of one connection: their sessions, and their appends, collected by container. `hand_over` queues the
+    appends received together, before any other command of the connection that may depend on them. No append is awaited.
+    resume: called when more appends may be accepted. sessions: by writer. waiting: the number of appends in containers'
+    queues."""
 
     def __init__(
         self, replies: Replies, container_of: Callable[[str], Container], access: TokenCheck, resume: Callable[[], None]
     ) -> None:
         self._replies, self._resume = replies, resume
-        self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as a `Appender`
+        self.send, self.fail, self.end = replies.send, replies.fail, replies.close  # as an `Appender`
         self._container_of = container_of
         self._access = access
         self.sessions: OrderedDict[bytes, WriterSession] = OrderedDict()
         self._moved: FIFOCache[bytes, errors.NotOwnerError] = FIFOCache(
             limits.CONNECTION_SESSIONS
-        )  # by writer: the reply it gets
-        self.block: wire.AppendBlock | None = None  # the next command is its end
-        self._gathered: dict[Container, Appends] = {}
+        )  # by writer: the error it gets
+        self.block: wire.AppendBlock | None = None  # set while its AppendBlockEnd is expected
+        self._collected: dict[Container, Appends] = {}
         self._throttle: asyncio.Task[None] | None = None
         self.waiting = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no more is taken for now; `resume` is called when that changes."""
+        """Whether no appends are accepted for now; `resume` is called when that changes."""
         return self._throttle is not None or self.waiting >= limits.CONNECTION_APPENDS_WAITING
 
     def close(self) -> None:
@@ -283,15 +291,15 @@ class Writers:
             raise errors.ProtocolError(f"more than {limits.CONNECTION_SESSIONS:,} writers on one connection")
         self.waiting += 1
         if len(self.sessions) > limits.APPEND_SESSIONS_KEPT:
-            for _ in range(4):  # a new one needs two looks: so none that are over pile up
+            for _ in range(4):  # a new session needs two checks: so ended sessions don't accumulate
                 writer, former = self.sessions.popitem(last=False)
                 if not former.is_over():
                     self.sessions[writer] = former
         container.submit(Setup(self, session, command))
 
-    def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
-        """Send NotOwner to a container's writers, one for each step, unless an append got that answer already; after
-        this, nothing here keeps the container in memory."""
+    def notify_released(self, container: Container, owner: str) -> Iterator[None]:
+        """Send NotOwner to a container's writers, one per step, unless an append got that reply already; afterwards
+        nothing here keeps the container in memory."""
         yield
         for writer, session in list(self.sessions.items()):
             if session.container is container and self.sessions.get(writer) is session:
@@ -308,7 +316,7 @@ class Writers:
             self._resume()
 
     def send_all(self, commands: list[wire.DataAppended]) -> None:
-        self._replies.send_all(commands, now=not self.waiting)  # unless more of the peer wait for theirs
+        self._replies.send_all(commands, now=not self.waiting)  # unless more of the peer's appends are in flight
 
     def append(self, end: wire.AppendBlockEnd) -> None:
         block, events = self.block, end.num_events
@@ -324,7 +332,7 @@ class Writers:
         self._take(end.writer_id, parts, size, events, end.last_event_number, end.request_id)
 
     def append_all(self, ends: list[wire.AppendBlockEnd]) -> None:
-        """`append` for those that came one after another, none of them after an AppendBlock: mostly small ones."""
+        """`append` for consecutive appends without an AppendBlock: mostly small ones."""
         sessions, access = self.sessions, self._access
         gathered: list[WriterAppend] = []
         container: Container | None = None
@@ -336,7 +344,7 @@ class Writers:
                 continue
             if session.container is not container:
                 container = session.container
-                gathered = self._gathered_for(container).appends
+                gathered = self._appends_for(container).appends
             session.is_used = True
             data = end.data
             gathered.append(
@@ -375,27 +383,27 @@ class Writers:
         self.waiting += 1
         is_expired = self._access.has_ended(session.ends_at)
         append = WriterAppend(session, writer, parts, size, events, last, request_id, expected, after, is_expired)
-        self._gathered_for(session.container).appends.append(append)
+        self._appends_for(session.container).appends.append(append)
 
-    def _gathered_for(self, container: Container) -> Appends:
-        gathered = self._gathered.get(container)
+    def _appends_for(self, container: Container) -> Appends:
+        gathered = self._collected.get(container)
         if gathered is None:
-            gathered = self._gathered[container] = Appends(self, container.monotonic())
+            gathered = self._collected[container] = Appends(self, container.monotonic())
         return gathered
 
     def hand_over(self) -> None:
-        gathered = self._gathered
+        gathered = self._collected
         if not gathered:
             return
-        self._gathered = {}
+        self._collected = {}
         for container, appends in gathered.items():
             container.submit(appends)
             if container.queue.is_full and self._throttle is None and self._replies.is_open:
                 container.counts.throttles += 1
-                self._throttle = asyncio.create_task(self._resume_when_room(container))
+                self._throttle = asyncio.create_task(self._resume_on_capacity(container))
 
-    async def _resume_when_room(self, container: Container) -> None:
-        await container.queue.room()
+    async def _resume_on_capacity(self, container: Container) -> None:
+        await container.queue.wait_for_capacity()
         self._throttle = None
         self._resume()
 

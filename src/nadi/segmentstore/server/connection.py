@@ -1,11 +1,11 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-Reading continues while what came is within its limits; else it stops, and the peer's own network holds the rest. In one
-turn of the loop a bounded number of commands is taken. A peer that has shown no token yet may send only small frames,
-and must do so soon; later, a frame that has begun must be completed in time.
+Reading continues while received data is within its limits; else it stops, and the peer's network buffers the remainder.
+A bounded number of commands is handled per turn of the loop. A peer without a valid token may send only small frames,
+and must send a token soon; later, each frame must be completed in time.
 
-Appends go to the containers' queues together with the others that came in one go (`appends`); reads go past these
-(`reads`), for they may wait at the tail; other commands are begun in order, some beside others.
+Appends are queued to the containers together with others received at the same time (`appends`); reads bypass these
+(`reads`), because they may wait at the tail; other commands start in order, some in parallel.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from nadi.wire.decoder import Decoder
 
 log = logging.getLogger(__name__)
 _COMMAND_WEIGHT = 4  # a command of many small parts takes several times its bytes
-# commands that may be large, and begin as GetTableSegmentInfo does: with the segment and the token
+# commands that may be large, and start like GetTableSegmentInfo, with the segment and the token
 _LARGE = {kind.code: kind for kind in (wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable)}
-_CHECKED_AFTER = 8  # commands: whether the connection takes more; all of them are in one buffer
+_CHECKED_AFTER = 8  # commands between checks for capacity; all of them are in one buffer
 
 
-_AT_ONE_TIME = {  # what changes something, and is answered with no more than was sent
+_AT_ONE_TIME = {  # commands that change something, with replies no larger than the command
     wire.CreateSegment,
     wire.CreateTableSegment,
     wire.DeleteSegment,
@@ -55,11 +55,11 @@ _background: set[asyncio.Task[None]] = set()  # deletions of transient segments
 
 
 class CommandQueue:
-    """The commands of one connection other than appends and reads, and what of these came after one of them. Those with
-    small replies are handled at one time, so that what they change in a container shares a frame of its log. They are
-    begun in order, so two on one segment take effect in order. Others are handled one after another, once all before
-    them are done, and whenever the peer takes replies and there is room for one. received: what is held for what it
-    received. dispatch: handles a command that isn't the service's. resume: called when more may be taken."""
+    """The commands of one connection other than appends and reads, and any commands received after one of them. Those
+    with small replies are handled in parallel, so that their changes in a container share a frame of its log; they
+    start in order, so two on one segment take effect in order. Others are handled one after another, once all before
+    them are done, the peer accepts replies and there is space for one. received: the account of received bytes.
+    dispatch: handles a command that isn't the service's. resume: called when more commands may be accepted."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class CommandQueue:
         self._replies, self._received, self._service, self._scheduler = replies, received, service, scheduler
         self._dispatch, self._resume = dispatch, resume
         self._worker: asyncio.Task[None] | None = None
-        self._waiting: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
+        self._waiting: deque[tuple[wire.Command, int]] = deque()  # each with its accounted size
         self._running: set[asyncio.Task[None]] = set()
-        self._change = asyncio.Event()  # something came, or has ended
-        self._is_over = False  # one has ended the connection: nothing more is begun
-        self._transients: set[str] = set()  # they end with it: a writer of large events creates and merges each
+        self._change = asyncio.Event()  # set when a command arrives or ends
+        self._is_over = False  # a command has closed the connection: start no more
+        self._transients: set[str] = set()  # deleted with the connection; created for large events
 
     @property
     def is_busy(self) -> bool:
-        """Whether something isn't done yet: what may not go past it is to be added."""
+        """Whether commands are unfinished: a later command that depends on them must be added."""
         return self._worker is not None or bool(self._running)
 
     @property
@@ -89,7 +89,7 @@ class CommandQueue:
         return len(self._waiting) >= limits.CONNECTION_COMMANDS_WAITING
 
     def add(self, command: wire.Command, size_bytes: int) -> None:
-        """Have it handled in its turn; so much is held for it until then."""
+        """Queue a command for its turn; its size is accounted until then."""
         self._received.take(size_bytes)
         if self._worker is None and self._may_start(command) and not (self._scheduler.is_spent or self._is_over):
             self._start(command, size_bytes)
@@ -112,7 +112,7 @@ class CommandQueue:
             task.add_done_callback(_background.discard)
 
     def _may_start(self, command: wire.Command) -> bool:
-        """Whether it may be handled beside those that are: there is room for its reply, too."""
+        """Return whether the command may run in parallel with those running, with space for its reply."""
         replies, running = self._replies, len(self._running)
         return (
             type(command) in _AT_ONE_TIME
@@ -141,7 +141,7 @@ class CommandQueue:
             self._resume()
 
     async def _work(self) -> None:
-        """Begin commands in order; the task ends when none wait and none is under way."""
+        """Start commands in order; the task ends when none is waiting or running."""
         while (self._waiting or self._running) and not self._is_over:
             if not self._waiting or (self._running and not self._may_start(self._waiting[0][0])):
                 self._change.clear()
@@ -176,12 +176,12 @@ class CommandQueue:
                 return
             reply = await self._service.handle(command)
             self._note_transients(command, reply)
-            replies.send(reply)  # inside the try too: a reply that the protocol can't hold ends the connection
+            replies.send(reply)  # inside the try too: a reply too large for the protocol closes the connection
             if type(command) not in _AT_ONE_TIME:
-                replies.flush()  # so that the next one knows whether there is room
+                replies.flush()  # so that the next command sees the available space
             return
         except UnavailableError as error:
-            log.info("a connection ends: %s", error)
+            log.info("closed a connection: %s", error)
             replies.close()
         except ProtocolError as error:
             replies.refuse(error)
@@ -208,9 +208,9 @@ class CommandQueue:
             try:
                 await self._service.delete(name)
             except (SegmentNotFoundError, NotOwnerError):
-                pass  # it was merged, or whoever takes over its container ends it
+                pass  # it was merged, or its container's new owner deletes it
             except UnavailableError as error:
-                log.warning("transient segment %s stays for now: %s", name, error, extra={"segment": name})
+                log.warning("transient segment %s can't be deleted yet: %s", name, error, extra={"segment": name})
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -226,27 +226,29 @@ class Connection(asyncio.BufferedProtocol):
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """connections: those that are open, this one among them. report: called with whose connection was ended, and
-        why; anybody can cause that, at any rate. known: called when the peer has shown that it may be here. left: when
-        the connection is gone."""
+        """connections: the open connections, including this one. report: called with the peer and reason when a
+        connection is closed; any peer can cause that, at any rate. known: called when the peer has shown a valid token.
+        left: called when the connection is closed."""
         self._service, self._access, self._scheduler = service, service.access, scheduler
-        self._connections, self._known, self._left = connections, known, left
+        self._connections, self._on_known, self._on_closed = connections, known, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pool = budget.receiving
-        self._held = self._pool.account()  # for what was received
-        self._decoder = Decoder(limits.RECEIVE_BUFFER_BYTES, limits.RECEIVE_BUFFER_LEAST_BYTES, self._held)
+        self._account = self._pool.account()  # for received bytes
+        self._decoder = Decoder(limits.RECEIVE_BUFFER_BYTES, limits.RECEIVE_BUFFER_LEAST_BYTES, self._account)
         self._decoder.max_frame_bytes = limits.UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
         self._is_reading = True
-        self._is_due = False  # in the scheduler
-        self._made_at = self._frame_at = 0.0  # when the current frame began, or reading resumed with it
-        self._has_rest = False  # of a frame, when commands were taken last
-        self._quiet = 0  # polls since something came
-        self.replies = Replies(budget.sending, report, lambda: self._reads.go_on())
+        self._is_due = False  # queued in the scheduler
+        self._made_at = self._frame_at = 0.0  # when the current frame started, or reading resumed
+        self._has_partial_frame = False  # a partial frame remained after the last commands
+        self._quiet = 0  # polls since the last received bytes
+        self.replies = Replies(budget.sending, report, lambda: self._reads.resume())
         self.writers = Writers(self.replies, container_of, service.access, self.resume)
         self._reads = Reads(self.replies, container_of, reader, service.access, scheduler)
-        self._commands = CommandQueue(self.replies, self._held, service, scheduler, self._dispatch_in_turn, self.resume)
+        self._commands = CommandQueue(
+            self.replies, self._account, service, scheduler, self._dispatch_in_turn, self.resume
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
@@ -264,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reads.close()
         self.writers.close()
         self._commands.close()
-        self._left()
+        self._on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint)
@@ -274,15 +276,15 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self.is_full):
             scheduler = self._scheduler
-            scheduler.count(self._take(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
+            scheduler.count(self._process(limits.COMMANDS_OF_CROWD if scheduler.is_spent else limits.COMMANDS_AT_ONCE))
 
     def pause_writing(self) -> None:
         self.replies.pause()
 
     def resume_writing(self) -> None:
-        self.replies.go_on()
-        self._reads.taken()
-        self._reads.go_on()
+        self.replies.resume()
+        self._reads.grow_replies()
+        self._reads.resume()
         self.resume()
 
     def close(self) -> None:
@@ -292,19 +294,19 @@ class Connection(asyncio.BufferedProtocol):
         self.replies.abort()
 
     def poll(self, now_s: float) -> bool:
-        """End the connection if its peer is too slow to send, or to take what it asked for; return whether it was."""
+        """Close the connection if its peer is too slow to send, or to receive replies; return whether it was."""
         if self._transport is None:
             return False
         if reason := self._overdue(now_s) or self.replies.stalled(now_s):
             self.replies.report(reason)
-            self._transport.abort()  # the peer would not take the rest either
+            self._transport.abort()  # the peer wouldn't receive the remainder either
         return bool(reason)
 
     def _overdue(self, now_s: float) -> str:
-        """Return why the connection must end for what didn't come, or "". Idle peers' buffers are freed."""
+        """Return the reason to close the connection for missing input, or "". Free idle peers' buffers."""
         decoder = self._decoder
         if not self._is_known and now_s - self._made_at > limits.UNKNOWN_PEER_S:
-            return f"it showed nothing valid in {limits.UNKNOWN_PEER_S:.0f} s"
+            return f"it sent nothing valid within {limits.UNKNOWN_PEER_S:.0f} s"
         if not decoder.pending_bytes:
             self._quiet += 1
             if self._quiet > 1:
@@ -312,19 +314,20 @@ class Connection(asyncio.BufferedProtocol):
             return ""
         longest_s = limits.FRAME_TIMEOUT_S + decoder.wanted_bytes / limits.FRAME_LEAST_BYTES_S
         if self._is_reading and now_s - self._frame_at > longest_s:
-            return f"a frame was not whole after {longest_s:.0f} s: {decoder.pending_bytes:,} bytes of it came"
+            return f"a frame was incomplete after {longest_s:.0f} s: received {decoder.pending_bytes:,} bytes"
         return ""
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is taken from the peer for now; `resume` is called when that may have changed."""
+        """Whether nothing more is accepted from the peer for now; `resume` is called when that may have changed."""
         if self._transport is None:
             return True
-        held = self._held.held_bytes
+        received = self._account.held_bytes
         if (
-            held > limits.PEERS_LEAST_BYTES
-            and (  # what the peer sent before fills its share: the buffer in use doesn't count
-                held > limits.CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
+            received > limits.PEERS_LEAST_BYTES
+            and (  # earlier input fills the peer's share: the buffer in use doesn't count
+                received > limits.CONNECTION_RECEIVED_BYTES
+                or received - self._decoder.current_bytes > self._pool.share_bytes
             )
         ):
             self._pool.wait(self.resume)
@@ -332,22 +335,22 @@ class Connection(asyncio.BufferedProtocol):
         return self.writers.is_full or self.replies.is_full or self._commands.is_full
 
     def resume(self) -> None:
-        """Something changed: take what is here if there is room now."""
+        """Handle received commands if there is capacity now."""
         if not self._is_due and self._transport is not None and not self._is_reading:
             self._is_due = True
-            self._scheduler.add(self._take_again)
+            self._scheduler.add(self._process_again)
 
-    def _take_again(self) -> int:
+    def _process_again(self) -> int:
         self._is_due = False
         if self._transport is None or self._transport.is_closing() or self.is_full:
             return 0
-        return self._take(limits.COMMANDS_AT_ONCE)
+        return self._process(limits.COMMANDS_AT_ONCE)
 
-    def _take(self, most: int) -> int:
+    def _process(self, most: int) -> int:
         decoder, transport = self._decoder, self._transport
         count = 0
         try:
-            if transport is not None and (self._is_known or self._may_come()):
+            if transport is not None and (self._is_known or self._may_receive_rest()):
                 commands = decoder.commands()
                 while count < most:
                     if self._is_known and (appends := decoder.appends(min(_CHECKED_AFTER, most - count))):
@@ -356,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
                         is_time = True
                     elif (command := next(commands, None)) is not None:
                         if not self._is_known:
-                            self._meet(command)
+                            self._identify(command)
                         self.receive(command)
                         count += 1
                         is_time = count % _CHECKED_AFTER == 0
@@ -366,26 +369,26 @@ class Connection(asyncio.BufferedProtocol):
                         break
                     if self._transport is None or transport.is_closing():
                         break
-                    if not self._is_known and not self._may_come():
+                    if not self._is_known and not self._may_receive_rest():
                         break
         except Exception as error:
-            self.writers.hand_over()  # what came before it is complete
+            self.writers.hand_over()  # commands before the error are complete
             self.replies.broken(error)
             return 1
         self.writers.hand_over()
         if self._transport is None or self._transport.is_closing():
             return count
         has_rest = decoder.pending_bytes > 0
-        if has_rest and (count or not self._has_rest):
+        if has_rest and (count or not self._has_partial_frame):
             self._frame_at = self._loop.time()
-        self._has_rest = has_rest
+        self._has_partial_frame = has_rest
         is_more = count == most
         goes_on = not is_more and not self.is_full and (not has_rest or self._has_room())
         if goes_on != self._is_reading:
             self._set_reading(goes_on)
         if is_more and not self._is_due:
             self._is_due = True
-            self._scheduler.add(self._take_again)
+            self._scheduler.add(self._process_again)
         return count
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -393,25 +396,25 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_reading = is_reading
         if is_reading:
-            self._frame_at = self._loop.time()  # the delay was ours
+            self._frame_at = self._loop.time()  # the delay was on this side
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
 
     def _has_room(self) -> bool:
-        """Whether there is room for the next buffer, if it isn't a small one; it resumes when there is."""
+        """Return whether there is memory for the next buffer, unless it is small; resume when there is."""
         needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
-        if needed <= self._held.room_bytes:
+        if needed <= self._account.room_bytes:
             return True
         if needed > self._pool.largest_share_bytes:
-            what = f"a frame of {needed:,} bytes is more than one connection may ever hold"
-            self.replies.broken(ProtocolError(what))
+            problem = f"a frame of {needed:,} bytes exceeds a connection's memory limit"
+            self.replies.broken(ProtocolError(problem))
             return False
         self._pool.wait(self.resume)
         return False
 
-    def _meet(self, command: Any) -> None:
-        """See whether the command shows that its sender may be here; its handler reports what is wrong with it."""
+    def _identify(self, command: Any) -> None:
+        """Accept the peer if the command shows a valid token; the command's handler reports errors."""
         if self._access.asks:
             if getattr(command, "token", None) is None:
                 return
@@ -421,10 +424,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
         self._is_known = True
         self._decoder.max_frame_bytes = limits.MAX_FRAME_RECEIVED_BYTES
-        self._known()
+        self._on_known()
 
-    def _may_come(self) -> bool:
-        """Whether the rest of a frame that has begun may come: a large one needs a valid token in its head."""
+    def _may_receive_rest(self) -> bool:
+        """Return whether to receive the rest of a frame: a large one needs a valid token in its head."""
         code, size = self._decoder.head
         if size <= limits.UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > limits.MAX_FRAME_RECEIVED_BYTES:
             return True  # or `next` refuses it
@@ -438,7 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             command: Any = _LARGE[code](head.request_id, head.segment, head.token, ())
             self._access.check(command)
-            self._meet(command)
+            self._identify(command)
         except NadiError as error:
             self.replies.fail(error, head.request_id, head.segment)
             self.close()
@@ -446,11 +449,11 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def receive(self, command: wire.Command) -> None:
-        """Take a command; the writers' `hand_over` must follow before this turn of the loop ends."""
+        """Handle a command; the writers' `hand_over` must follow before this turn of the loop ends."""
         if not self._commands.is_busy or isinstance(command, wire.KeepAlive):
             self._dispatch(command)
         else:
-            self._enqueue(command)  # not before what came before it
+            self._enqueue(command)  # after earlier commands
 
     def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
         if not self._commands.is_busy and self.writers.block is None:
@@ -473,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(command, wire.AppendBlock):
             writers.block = command
             return
-        writers.hand_over()  # it may ask for what was appended before it
+        writers.hand_over()  # it may depend on earlier appends
         if kind is wire.ReadSegment:
             self._reads.start(command)  # type: ignore[arg-type]
         elif kind is wire.SetupAppend:
@@ -496,7 +499,7 @@ class Connection(asyncio.BufferedProtocol):
     def _hello(self, command: wire.Hello) -> None:
         self.replies.send(wire.OWN_HELLO if wire.knows(command, wire.ReportKeys) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
-            self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
+            self.replies.refuse(f"its versions {command.low_version} to {command.high_version} are not supported")
 
     def _enqueue(self, command: wire.Command) -> None:
         self._commands.add(command, _COMMAND_WEIGHT * self._decoder.frame_bytes)

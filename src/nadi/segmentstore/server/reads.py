@@ -1,7 +1,7 @@
-"""The reads that one connection has asked for.
+"""Serves the reads of one connection.
 
-What is in memory is answered at once, and at a segment's tail as soon as something comes, without a task for either.
-While there is no room for a reply, reads wait as plain requests: nothing is fetched for a reply that can't be sent.
+Bytes in memory are sent at once, and at a segment's tail as soon as bytes arrive, without a task in either case. While
+there is no space for a reply, reads wait as plain requests: nothing is fetched for a reply that can't be sent.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LARGE_READ_BYTES = 64 * limits.KIB
 
 
 class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A read at the tail; called when its segment has changed. The garbage collector must not walk them: a hundred
-    thousand would cost every full collection time in which everything else stands still. So they hold no strong
-    reference to anything that could lead back to them."""
+    """A read waiting at the tail; called when its segment has changed. It has no strong references that lead back to
+    it, so the garbage collector needn't track it: a hundred thousand would slow down every full collection, which stops
+    everything else."""
 
     reads: weakref.ref[Reads]
     container: weakref.ref[Container]
@@ -47,7 +47,7 @@ class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Reads:
-    """`start` a read; `close` ends those in progress."""
+    """The reads of one connection: `start` a read; `close` ends those in progress."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Reads:
         self._access = access
         self._scheduler = scheduler
         self._waits: dict[_Wait, None] = {}
-        self._tasks: dict[asyncio.Task[None], int] = {}  # and what is held for the reply of each
-        self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
+        self._tasks: dict[asyncio.Task[None], int] = {}  # with the bytes reserved for each reply
+        self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is space
         self._is_due = False
         self._reply_bytes = limits.READ_REPLY_FIRST_BYTES
 
     def start(self, command: wire.ReadSegment) -> None:
-        """Answer it, now or later; raise ProtocolError if too many are pending."""
+        """Answer a read, now or later; raise ProtocolError if too many are pending."""
         if len(self._waits) + len(self._tasks) + len(self._ready) >= limits.CONNECTION_READS_WAITING:
-            raise ProtocolError(f"more than {limits.CONNECTION_READS_WAITING} reads wait on one connection")
+            raise ProtocolError(f"more than {limits.CONNECTION_READS_WAITING} reads waiting on one connection")
         segment = command.segment
         try:
             self._access.check(command)
@@ -81,18 +81,18 @@ class Reads:
             return
         container.make_room()
         self._ready.append((command, container))
-        self.go_on()
+        self.resume()
 
     def close(self) -> None:
         self._ready.clear()
         waits, self._waits = self._waits, {}
         for wait in waits:
-            self._let_go(wait)
+            self._release(wait)
         for task in self._tasks:
             task.cancel()
 
-    def go_on(self) -> None:
-        """Answer what is ready, as far as there is room for replies; a few at once, if others leave time for it."""
+    def resume(self) -> None:
+        """Answer ready reads, as far as there is space for replies; a few at once, if this turn of the loop allows."""
         if self._is_due or not self._ready:
             return
         if self._scheduler.is_spent:
@@ -112,7 +112,7 @@ class Reads:
             try:
                 length = self._reply_bytes if self._reply_bytes < room else room
                 done += 1 + self._answer(container, command, length) // limits.READ_WEIGHT_BYTES
-            except Exception as error:  # the caller may be a container, which has others to serve
+            except Exception as error:  # the caller may be a container, which serves others too
                 log.error("a read of %s failed", command.segment, exc_info=error, extra={"segment": command.segment})
                 replies.close()
         if done >= limits.READS_AT_ONCE and not self._is_due:  # also for reads that haven't arrived yet
@@ -120,8 +120,9 @@ class Reads:
             self._scheduler.add(self._again)
         return done
 
-    def taken(self) -> None:
-        """The peer took what was sent, so the next reply may be larger: little is held for one that takes none."""
+    def grow_replies(self) -> None:
+        """Allow larger replies, as the peer received the last one: little memory is reserved for a peer that doesn't
+        read."""
         self._reply_bytes = min(2 * self._reply_bytes, limits.READ_REPLY_MAX_BYTES)
 
     def _again(self) -> int:
@@ -129,7 +130,7 @@ class Reads:
         return self._answer_some()
 
     def _answer(self, container: Container, command: wire.ReadSegment, length: int) -> int:
-        """Answer with what is in memory, at most `length` bytes; else wait, or fetch it."""
+        """Answer with at most `length` bytes from memory; else wait, or fetch them."""
         segment, offset = command.segment, command.offset
         counts = self._reader.counts
         began = container.monotonic() if counts.on_read is not None else 0.0
@@ -148,11 +149,11 @@ class Reads:
             if offset >= record.durable_length:
                 self._wait(container, record, command)
             else:
-                held = min(max(length, 0), limits.READ_REPLY_MAX_BYTES)
-                self._replies.held.take(held)
+                reserved = min(max(length, 0), limits.READ_REPLY_MAX_BYTES)
+                self._replies.held.take(reserved)
                 task = asyncio.create_task(self._fetch(container, command, length))
-                self._tasks[task] = held
-                task.add_done_callback(self._fetched)  # it may be cancelled before it begins
+                self._tasks[task] = reserved
+                task.add_done_callback(self._fetched)  # it may be cancelled before it starts
         except NadiError as error:
             self._replies.fail(error, command.request_id, segment, offset)
         return 0
@@ -166,17 +167,17 @@ class Reads:
     def wake(self, wait: _Wait) -> None:
         if wait in self._waits:
             del self._waits[wait]
-            self._let_go(wait)
+            self._release(wait)
             command = wait.command
             try:
                 self._ready.append((command, self._container_of(command.segment)))
             except NotOwnerError as error:
                 self._replies.fail(error, command.request_id, command.segment, command.offset)
-            self.go_on()
+            self.resume()
 
-    def _let_go(self, wait: _Wait) -> None:
-        """Stop waiting. A record that is gone was deleted, or its container was given up: there is nothing to let go
-        of then."""
+    def _release(self, wait: _Wait) -> None:
+        """Stop waiting. A missing record was deleted, or its container was released: then there is nothing to
+        release."""
         container, record = wait.container(), wait.record()
         if container is not None and record is not None:
             record.waiters.discard(wait)
@@ -192,7 +193,7 @@ class Reads:
             try:
                 record, data = await self._reader.read(container, segment, offset, length, self)
                 fetched = container.monotonic()
-                while not self._replies.writable.is_set():  # another reply went out meanwhile; this one is counted
+                while not self._replies.writable.is_set():  # another reply was sent meanwhile; this one is accounted
                     await self._replies.writable.wait()
             finally:
                 task = asyncio.current_task()
@@ -207,7 +208,7 @@ class Reads:
                     counts.on_read(command.request_id, segment, offset, len(data), began, fetched)
             else:  # the segment was deleted and recreated, and is shorter now
                 self._ready.append((command, container))
-            self.go_on()
+            self.resume()
         except NadiError as error:
             self._replies.fail(error, command.request_id, segment, offset)
         except Exception as error:
@@ -216,18 +217,18 @@ class Reads:
 
     def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:
         if len(data) > _LARGE_READ_BYTES and 2 * len(data) < len(getattr(data, "obj", data)):
-            data = bytes(data)  # a copy, so that it doesn't keep alive the block it is a small part of
+            data = bytes(data)  # a copy, so that the much larger block can be freed
         self._replies.send(reply_to(command, record, data))
         if len(data) > _LARGE_READ_BYTES:
-            self._replies.flush()  # now, so that the next read knows whether there is room for it
+            self._replies.flush()  # now, so that the next read sees the available space
             if self._replies.writable.is_set():
-                self.taken()
+                self.grow_replies()
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:
     segment, offset, request_id = command.segment, command.offset, command.request_id
     if not data and offset > record.durable_length:
-        return wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
+        return wire.ErrorMessage(request_id, segment, f"offset {offset} is beyond the sealed segment's end", 0)
     end = offset + len(data)
     ended = end == record.durable_length and record.durable_sealed
     at_tail = end == record.durable_length and not ended

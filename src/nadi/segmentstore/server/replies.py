@@ -1,4 +1,4 @@
-"""What a connection sends: replies and acknowledgements, no more than its peer takes and there is room for."""
+"""Sends a connection's replies and acknowledgements, no more than its peer receives and memory allows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nadi.wire.send_backlog import Unsent
 
 log = logging.getLogger(__name__)
 
-_KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
+_KEPT = 2  # a reply keeps its source block alive: up to twice its size
 
 
 class Replies:
-    """The sending side of one connection; it does nothing before `open` and after `lost`. pool: the room for all
-    connections' replies. report: called with whose connection was ended, and why. resume: called when the peer takes
-    more, or there is room again."""
+    """The sending side of one connection; does nothing before `open` and after `lost`. pool: memory for all
+    connections' replies. report: called with the peer and reason when the connection is closed. resume: called when the
+    peer accepts more, or memory is available again."""
 
     def __init__(self, pool: Pool, report: Callable[[object, object], None], resume: Callable[[], None]) -> None:
         self._pool, self._report, self._resume = pool, report, resume
@@ -31,19 +31,19 @@ class Replies:
         self._outgoing: Outgoing | None = None
         self._unsent: Unsent | None = None
         self._unsent_bytes = 0
-        self.writable = asyncio.Event()  # the peer takes what is sent
+        self.writable = asyncio.Event()  # the peer accepts data
         self.writable.set()
-        self._is_taken = True  # as `writable` says
+        self._is_writable = True  # mirrors `writable`
 
     def open(self, transport: asyncio.Transport) -> None:
         self._transport, self._outgoing, self._unsent = transport, Outgoing(transport, self.flushed), Unsent(transport)
 
     def lost(self) -> None:
         self._transport = self._outgoing = self._unsent = None
-        self._pool.forget(self._room_came)
+        self._pool.forget(self._on_capacity)
         self.held.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
-        self._is_taken = True
+        self._is_writable = True
         self.writable.set()
 
     @property
@@ -51,18 +51,18 @@ class Replies:
         return self._transport is not None
 
     def close(self) -> None:
-        """End the connection once what is queued has been sent."""
+        """Close the connection once queued data has been sent."""
         if self._transport is not None:
             self.flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now, even if not everything has been sent."""
+        """Close the connection now, even with unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
     def refuse(self, reason: object) -> None:
-        """End it because of its peer, and report that."""
+        """Close the connection because of its peer, and report that."""
         self.report(reason)
         self.close()
 
@@ -71,11 +71,11 @@ class Replies:
         self._report(peer, reason)
 
     def broken(self, error: Exception) -> None:
-        """End it because of what was received, or of an error while handling it."""
+        """Close the connection because of received data, or an error while handling it."""
         if isinstance(error, ProtocolError):
             self.refuse(error)
         else:
-            log.error("a connection ends by an unexpected error", exc_info=error)
+            log.error("closed a connection after an unexpected error", exc_info=error)
             self.close()
 
     def send(self, command: wire.Command) -> None:
@@ -83,13 +83,13 @@ class Replies:
             self._outgoing.send(command)
 
     def send_all(self, commands: list[wire.DataAppended], *, now: bool) -> None:
-        """Send acknowledgements; at once, or with the rest of this turn of the loop."""
+        """Send acknowledgements, at once or at the end of this turn of the loop."""
         if commands and self._outgoing is not None:
             self._outgoing.send_all(commands)
             if now:
                 try:
                     self.flush()
-                except Exception:  # it has ended the connection; the container that calls this is not to blame
+                except Exception:  # the connection is closed; the calling container isn't at fault
                     log.exception("replies could not be sent")
 
     def flush(self) -> None:
@@ -97,7 +97,7 @@ class Replies:
             self._outgoing.flush()
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
-        """Send the error to the peer; an error the protocol has no word for ends the connection."""
+        """Send the error to the peer; an error that the protocol can't express closes the connection."""
         try:
             self.send(error_reply(error, request_id, segment, offset))
         except UnavailableError:
@@ -109,31 +109,31 @@ class Replies:
 
     @property
     def room_bytes(self) -> int:
-        """How large a reply may be now; 0: none, and `resume` is called when that changes."""
-        if not self._is_taken:
+        """The largest reply allowed now; 0: none, and `resume` is called when that changes."""
+        if not self._is_writable:
             return 0
         pool = self._pool
-        share, held = pool.share_bytes, self.held.held_bytes
-        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
+        share, used = pool.share_bytes, self.held.held_bytes
+        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - used) // _KEPT
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
         if room > 0:
             return room
-        pool.wait(self._room_came)
+        pool.wait(self._on_capacity)
         return 0
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is unsent that nothing more should be asked for."""
+        """Whether too much data is unsent to accept more requests."""
         return self._unsent_bytes > CONNECTION_UNSENT_BYTES
 
     def pause(self) -> None:
-        self._is_taken = False
+        self._is_writable = False
         self.writable.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.flushed(0)
-        self._is_taken = True
+        self._is_writable = True
         self.writable.set()
 
     async def may_reply(self) -> None:
@@ -143,23 +143,23 @@ class Replies:
             await self.writable.wait()
 
     def flushed(self, size_bytes: int) -> None:
-        """That many more bytes were handed to the transport, or it has sent some on."""
+        """Account for bytes handed to the transport, and for those it has sent."""
         if self._unsent is not None:
             unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
             if unsent != before:
                 self._unsent_bytes = unsent
                 self.held.take(_KEPT * (unsent - before))
 
-    def _room_came(self) -> None:
+    def _on_capacity(self) -> None:
         self.flushed(0)
         self._resume()
 
     def stalled(self, now_s: float) -> str:
-        """Return why the connection must end for what its peer didn't take, or ""."""
+        """Return the reason to close the connection for data its peer didn't receive, or ""."""
         if self._unsent is None:
             return ""
         if self._unsent.stalled_s(now_s) > SEND_TIMEOUT_S:
-            return f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
+            return f"it received none of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
         if self._unsent_bytes:
             self.flushed(0)
         return ""

@@ -1,5 +1,5 @@
-"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply. The
-reply goes out once the frame with the change is durable.
+"""Answers commands on segments that take one turn in the segment's container: a function each, from command to reply.
+The reply is sent once the frame with the change is durable.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Comman
     if command.clock != ARRIVAL:
         check_clock(command.clock)
     start = max(command.start, record.start_offset)
-    found, is_last = time_index.entries(
+    moments, is_last = time_index.entries(
         frame.state.metadata, record, command.clock, start, command.end, limits.MOMENTS_AT_ONCE
     )
     return wire.MomentsListed(
-        command.request_id, command.segment, packed_moments(found), is_last, record.appended_ms, record.start_offset
+        command.request_id, command.segment, packed_moments(moments), is_last, record.appended_ms, record.start_offset
     )
 
 
@@ -145,7 +145,7 @@ def _index_times(command: wire.IndexTimes, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, SegmentKind.STREAM)
     check_clock(command.clock)
     if command.clock == ARRIVAL or is_earliest(command.clock):
-        raise errors.InvalidArgumentError(f"times of events are added by a LATEST clock, not by {command.clock}")
+        raise errors.InvalidArgumentError(f"event times need a LATEST clock, which {command.clock} isn't")
     until = time_index.indexed_to(frame.state.metadata, record, command.clock)
     if command.stretches and command.start == until:
         stretches = _stretches(command, record)
@@ -155,14 +155,14 @@ def _index_times(command: wire.IndexTimes, frame: FrameBuilder) -> wire.Command:
 
 
 def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[int, int, int]]:
-    """Those of the command; InvalidArgumentError if they can't be ones of the segment."""
+    """Decode and check the command's ranges; InvalidArgumentError if they don't fit the segment."""
     try:
         stretches = stretches_in(command.stretches)
     except ValueError as error:
-        raise errors.InvalidArgumentError(f"times for the index of {record.name} can't be read: {error}") from None
+        raise errors.InvalidArgumentError(f"the times for the index of {record.name} are malformed: {error}") from None
     if len(stretches) > limits.TIMES_INDEXED_AT_ONCE:
         raise errors.InvalidArgumentError(
-            f"{len(stretches):,} stretches at once are too many for the index of {record.name}"
+            f"{len(stretches):,} ranges at once are too many for the index of {record.name}"
         )
     before = command.start
     for end, earliest, latest in stretches:
@@ -171,7 +171,7 @@ def _stretches(command: wire.IndexTimes, record: SegmentRecord) -> list[tuple[in
         )
         if not (before < end <= record.length and are_times):
             raise errors.InvalidArgumentError(
-                f"no events from offset {before:,} to {end:,} of {record.name} have times from {earliest} to {latest}"
+                f"invalid index range of {record.name}: offsets {before:,} to {end:,}, times {earliest} to {latest}"
             )
         before = end
     return stretches
@@ -187,10 +187,10 @@ def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
         raise errors.StreamSealedError(command.source)
     values: dict[bytes, int] = {}
     for update in command.attribute_updates:
-        found = values.get(update.attribute)
-        if found is None:
-            found = _attribute(frame.state, target, update.attribute)
-        value = _updated(found, update.kind, update.value, update.expected)
+        current = values.get(update.attribute)
+        if current is None:
+            current = _attribute(frame.state, target, update.attribute)
+        value = _updated(current, update.kind, update.value, update.expected)
         if value is None:
             return wire.SegmentAttributeUpdated(command.request_id, False)
         values[update.attribute] = value
@@ -210,7 +210,7 @@ def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.
     length = target.length
     for name in command.sources:
         source = frame.state.find(name)
-        if source is not None and source.id not in sources:  # an absent source has already been merged
+        if source is not None and source.id not in sources:  # a missing source has already been merged
             _check_merge(target, source)
             sources[source.id] = source
             length += source.length
@@ -222,7 +222,7 @@ def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.
 
 
 def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
-    """Raise InvalidArgumentError if the state couldn't take the merge, or would lose data by it."""
+    """Raise InvalidArgumentError if the merge is invalid, or would lose data."""
     if SegmentKind.TABLE in (target.kind, source.kind):
         raise WrongKindError(f"{source.name} can't be merged into {target.name}: one of them is a table segment")
     if source is target:
@@ -237,7 +237,7 @@ def _attribute(state: StateMachine, record: SegmentRecord, attribute: bytes) -> 
 
 
 def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
-    """The attribute's value after an update of that kind; None if its condition fails."""
+    """Return the attribute's value after an update of that kind; None if its condition fails."""
     match kind:
         case 0 | 1:
             return new
@@ -247,7 +247,7 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
             return new if value == NO_VERSION else (value + new + (1 << 63)) % (1 << 64) - (1 << 63)
         case 4:
             return new if value == expected else None
-    raise errors.InvalidArgumentError(f"there is no attribute update of kind {kind}")
+    raise errors.InvalidArgumentError(f"unknown kind of attribute update: {kind}")
 
 
 def _table_info(command: wire.GetTableSegmentInfo, frame: FrameBuilder) -> wire.Command:
@@ -314,12 +314,12 @@ def _table_page(
 
 def _table_delta(command: wire.ReadTableEntriesDelta, frame: FrameBuilder) -> wire.Command:
     record = find(frame.state, command.segment, SegmentKind.TABLE)
-    found = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
-    entries, reached_end, position = found
+    page = table_segments.delta(frame.state, record, command.from_position, command.suggested_count)
+    entries, reached_end, position = page
     return wire.TableEntriesDeltaRead(command.request_id, command.segment, tuple(entries), False, reached_end, position)
 
 
-_EACH: tuple[Answer, ...] = (  # to the command that its parameter says
+_EACH: tuple[Answer, ...] = (  # by the type of their `command` parameter
     _info, _create, _seal, _delete, _update_policy, _get_attribute, _update_attribute, _truncate, _locate_moment,
     _list_moments, _index_times, _merge, _merge_batch, _table_info, _table_create, _table_delete, _table_update,
     _table_update_to_free_room, _table_remove, _table_keys, _table_entries, _table_delta,

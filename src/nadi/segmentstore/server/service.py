@@ -1,7 +1,7 @@
-"""Commands on segments, other than appends and reads: one coroutine from a command to its reply.
+"""Handles commands on segments, other than appends and reads: one coroutine from a command to its reply.
 
-Every change and every look at state takes its turn in the segment's container, so replies report only what is durable.
-Most commands are answered in one turn (`segments`); here are those that take several, or more.
+Every change and every read of state takes its turn in the segment's container, so replies report only durable changes.
+Most commands are answered in one turn (`segments`); the others are here.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ T = TypeVar("T")
 
 
 def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart], bool]:
-    """The first chunks that have bytes from `start` to `end`, at most `CHUNKS_LOCATED`, and whether these are all.
-    Without those that were damaged when they were last looked at: what these have, the store gives out, or tells what
-    is wrong with it. TruncatedError if the segment no longer has `start`."""
+    """Return the first chunks with bytes from `start` to `end`, at most `CHUNKS_LOCATED`, and whether these are all.
+    Chunks known to be damaged are omitted: reading their bytes from the store returns intact ones, or an error.
+    TruncatedError if the segment no longer has `start`."""
     if start < record.start_offset:
         raise errors.TruncatedError(record.name, start, record.start_offset)
     parts: list[ChunkPart] = []
@@ -64,10 +64,10 @@ def located(record: SegmentRecord, start: int, end: int) -> tuple[list[ChunkPart
 
 
 class TokenCheck:
-    """Lets commands pass or refuses them, by the tables of `nadi.access`; without a key, all pass. A signature is
-    checked once per token and then remembered, with its expiry on the monotonic clock, so setting the wall clock
-    neither ends nor prolongs a token; all that remains per command is a dictionary lookup or two. Append sessions are
-    checked at their setup and keep their expiry time."""
+    """Checks commands' tokens, by the tables of `nadi.access`; without a key, all pass. A signature is checked once per
+    token and cached, with its expiry on the monotonic clock, so setting the wall clock neither ends nor prolongs a
+    token; after that a command costs only a dictionary lookup or two. Append sessions are checked at their setup and
+    store their expiry."""
 
     def __init__(self, key: TokenKey | None = None) -> None:
         self._key = key
@@ -87,9 +87,9 @@ class TokenCheck:
             token = self._key.check(command.token)
             self._good[command.token] = token
         elif token.ends_at <= self._key.monotonic_s():
-            raise errors.TokenExpiredError("the delegation token has expired")
+            raise errors.TokenExpiredError("the delegation token has expired: get a new one")
         if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
-            raise errors.PermissionDeniedError("the delegation token is not for this segment, or not for this command")
+            raise errors.PermissionDeniedError("the delegation token doesn't cover this segment or command")
         return token.ends_at
 
     def has_ended(self, ends_at: float) -> bool:
@@ -97,10 +97,10 @@ class TokenCheck:
 
 
 class SegmentService:
-    """Handles commands. `hosted` has the containers, `reader` their bytes; `access` checks tokens."""
+    """Handles commands. hosted: the containers. reader: their bytes. access: checks tokens."""
 
     def __init__(self, hosted: Hosted, reader: SegmentReader, access: TokenCheck, runtime: Runtime) -> None:
-        self.scrub: Scrubber | None = None  # it reads everything stored
+        self.scrub: Scrubber | None = None  # set by the store
         self.access = access
         self._hosted, self._container_of = hosted, hosted.container_of
         self._reader, self._runtime = reader, runtime
@@ -116,8 +116,8 @@ class SegmentService:
         }
 
     def handles(self, command: wire.Command) -> bool:
-        """Whether a connection may send it. What uses up the room kept aside comes only through the inner door, from
-        a controller that frees more: else a peer could take it all on a server that asks for no tokens."""
+        """Return whether a connection may send the command. Commands that use the reserve come only through
+        `InnerDoor`, from a controller that frees more: else a peer could use it up on a server without tokens."""
         return type(command) in self._handlers and type(command) is not wire.UpdateTableToFreeRoom
 
     async def handle(self, command: Any) -> wire.Command:
@@ -128,9 +128,9 @@ class SegmentService:
         except errors.NadiError as error:
             writes_nothing = ACTS[type(command)] is Act.READ or isinstance(command, wire.Scrub)
             if isinstance(error, errors.StorageFullError) and writes_nothing:
-                # it shared a frame with a write, or came while the log was being reopened: that ends soon
+                # it shared a frame with a write, or arrived while the log was being reopened: temporary
                 raise errors.UnavailableError(
-                    f"the container recovers from a full disk: try again ({error})"
+                    f"the container is recovering from a full disk: try again ({error})"
                 ) from error
             fields = ("segment", "source", "target", "parent_segment")
             names = (getattr(command, field) for field in fields if hasattr(command, field))
@@ -160,7 +160,7 @@ class SegmentService:
         target = command.target_offset
 
         def look(frame: FrameBuilder) -> tuple[int, int, Extent | None]:
-            """The boundaries around the target, and the extent that holds it, if any does."""
+            """Return the boundaries around the target, and the extent that contains it, if any."""
             record = find(frame.state, command.segment, SegmentKind.STREAM)
             if not record.start_offset < target < record.length:
                 return record.start_offset, record.length, None
@@ -185,7 +185,7 @@ class SegmentService:
             return located(find(frame.state, command.segment, SegmentKind.STREAM), command.start, command.end)
 
         parts, is_last = await self._turn(command.segment, look)
-        url, mark = await self._reader.place_of_chunks() if parts else ("", "")
+        url, mark = await self._reader.location_of_chunks() if parts else ("", "")
         return wire.ChunksLocated(command.request_id, command.segment, url, mark, packed_parts(parts), is_last)
 
     async def _list_event_sizes(self, command: wire.ListEventSizes) -> wire.Command:
@@ -197,7 +197,7 @@ class SegmentService:
         return await self._reader.sizes.answer(command, read)
 
     async def _read_table(self, command: wire.ReadTable) -> wire.Command:
-        """Many keys are looked up over several turns, so not all at the same time: others write in between."""
+        """Read keys over several turns, so not atomically: other writes may come between."""
         entries: list[WireTableEntry] = []
         size_bytes = 0
 
@@ -207,8 +207,8 @@ class SegmentService:
 
         for begin in range(0, max(1, len(command.keys)), TABLE_READ_KEYS):
             keys = command.keys[begin : begin + TABLE_READ_KEYS]
-            found, size_bytes = await self._turn(command.segment, partial(look, keys))
-            entries += found
+            read, size_bytes = await self._turn(command.segment, partial(look, keys))
+            entries += read
         return wire.TableRead(command.request_id, command.segment, tuple(entries))
 
     async def _scrub(self, command: wire.Scrub) -> wire.Command:

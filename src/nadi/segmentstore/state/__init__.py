@@ -1,4 +1,4 @@
-"""What a container knows of its segments: records and operations in memory, LMDB on disk, and how both are checked.
+"""A container's segments: records and operations in memory, LMDB on disk, and the checks of both.
 
 Owns the form of records, operations and pages. Neither writes the log nor reads data.
 """

@@ -1,12 +1,12 @@
-"""One transaction that changes a container's state: checksums on all values, changes noted; and the rows of extents.
+"""Writes a transaction that changes a container's state: values with checksums, a record of changes, rows of extents.
 
-What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the file. So
-`Metadata.apply` makes an earlier copy of the file current, without knowing what the records mean.
+The recorded changes, the last value of each changed key or None if deleted, are exactly the changes of the file. So
+`ContainerMetadata.apply` can update an earlier copy of the file without interpreting its records.
 
-The table `extents` says where a segment's bytes lie, by segment and offset. An extent in a chunk, or in a file beside
-the log, is a row of its own. Those in the log are as many as appends, and most are gone within seconds: so consecutive
-ones that are written together share a row, which has the key of its first extent, and a fixed part for each. `singles`
-takes rows apart: nobody else knows of shared ones.
+The table `extents` locates a segment's bytes, by segment and offset. An extent in a chunk, or in a separate file, has
+its own row. Extents in the log are as many as appends, and most last only seconds: so consecutive ones written together
+share a row, which has the key of its first extent, and a fixed part for each. Readers see them as separate rows,
+through `singles`.
 """
 
 from __future__ import annotations
@@ -24,37 +24,40 @@ from nadi.segmentstore.state.stored import EXTENT, ID, PAIR, pack_extent, pack_f
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 
 _CRC = struct.Struct("<I")
-CHANGE_OVERHEAD_BYTES = 200  # of a noted change, beside key and value
+CHANGE_OVERHEAD_BYTES = 200  # per recorded change, without key and value
 
-Changes = dict[str, dict[bytes, bytes | None]]  # by table and key: the value with its checksum, or None
+Changes = dict[str, dict[bytes, bytes | None]]  # by table and key: the value with its checksum, or None if deleted
 Tables = Mapping[str, lmdb._Database]
 Seeds = Mapping[str, int]
-ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins there any more
-Whole = Callable[[str, bytes, bytes], bytes]  # of table, key and value as stored: that without its checksum, verified
+ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent starts there any more
+Verified = Callable[
+    [str, bytes, bytes], bytes
+]  # (table, key, stored value) -> the value, verified, without its checksum
 
 TABLE = "extents"
-EVERYWHERE = 1 << 64  # an offset behind all others
-_SHARED = 1 << 63  # in the length, which is that of all of them; no extent is that long
-_HEAD = struct.Struct(">QQ")  # length, number of extents: not 0, so that it can't be taken for one in a chunk
-_PART_BYTES = EXTENT.size + CHECKSUM_BYTES  # of each: the fixed part, and the checksum
-_MOST = 42  # extents of a row: a larger value would get pages of its own
-_ROWS_WORK = 4  # so many extents of a shared row take as long as a row
+EVERYWHERE = 1 << 64  # an offset above all others
+_SHARED = 1 << 63  # flag in the row's total length; no extent is that long
+_HEAD = struct.Struct(">QQ")  # length, number of extents: not 0, which marks an extent in a chunk
+_PART_BYTES = EXTENT.size + CHECKSUM_BYTES  # per extent: the fixed part and the checksum
+_MOST = 42  # extents per row: a larger value would get separate pages
+_ROWS_WORK = 4  # extents of a shared row that take as long as one row
 
 
 class StateCommit:
-    """The changes of one write transaction, which it notes. rest: called now and then, so that others get the
-    interpreter while there is much to write."""
+    """Makes and records the changes of one write transaction. rest: called regularly to yield the interpreter during
+    long writes."""
 
     def __init__(
         self, txn: lmdb.Transaction, tables: Tables, seeds: Seeds, rest: Callable[[], None] = lambda: None
     ) -> None:
         self.changes: Changes = {table: {} for table in tables}
         self.size_bytes = 0
-        self._rest, self._rows, self._seeds = rest, 0, seeds
+        self._yield_cpu, self._rows, self._seeds = rest, 0, seeds
         self._cursors = {table: txn.cursor(db) for table, db in tables.items()}
 
     def put(self, table: str, key: bytes, value: bytes, rows: int = 1) -> None:
-        """On the path of every checkpoint, so everything is done here: 2 us. rows: as many took the work for it."""
+        """Write a value. On the path of every checkpoint, so inlined: 2 us. rows: the equivalent number of rows, for
+        `rest`."""
         raw = value + _CRC.pack(crc32c(value, crc32c(key, self._seeds[table])))
         self._cursors[table].put(key, raw)
         self.changes[table][key] = raw
@@ -62,25 +65,25 @@ class StateCommit:
         self._rows += rows
         if self._rows >= CHECKPOINT_ROWS:
             self._rows = 0
-            self._rest()
+            self._yield_cpu()
 
     def delete(self, table: str, key: bytes) -> None:
         if self._cursors[table].pop(key) is not None:
-            self._gone(table, key)
+            self._note_deleted(table, key)
 
-    def around(self, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
-        """The last key up to this one, with its value as stored, and the first one after it, of any that there are; the
-        latter is not told if the former is this very one. Empty: there is none."""
+    def neighbours(self, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return the last key at or before `key`, its stored value, and the next key, each b"" if there is none. If the
+        key itself exists, the next key is b""."""
         cursor = self._cursors[table]
         after = b""
         if cursor.set_range(key):
             after = bytes(cursor.key())
             if after == key:
                 return key, bytes(cursor.value()), b""
-            found = cursor.prev()
+            has_previous = cursor.prev()
         else:
-            found = cursor.last()
-        return (bytes(cursor.key()), bytes(cursor.value()), after) if found else (b"", b"", after)
+            has_previous = cursor.last()
+        return (bytes(cursor.key()), bytes(cursor.value()), after) if has_previous else (b"", b"", after)
 
     def delete_range(
         self,
@@ -90,19 +93,19 @@ class StateCommit:
         ends: Callable[[bytes], bool] = lambda value: False,
         start: bytes = b"",
     ) -> None:
-        """Delete the keys from `start` on that start with `prefix`: at most so many, and none from one on whose value
-        `ends` it."""
+        """Delete the keys from `start` on that start with `prefix`: at most `most`, and none from the first one whose
+        value `ends` accepts."""
         cursor = self._cursors[table]
         cursor.set_range(max(prefix, start))
         while most is None or most > 0:
             key, raw = bytes(cursor.key()), bytes(cursor.value())
             if not key.startswith(prefix) or ends(raw):  # at the table's end the key is empty
                 return
-            cursor.delete()  # and moves on to the next
-            self._gone(table, key)
+            cursor.delete()  # the cursor moves to the next key
+            self._note_deleted(table, key)
             most = None if most is None else most - 1
 
-    def _gone(self, table: str, key: bytes) -> None:
+    def _note_deleted(self, table: str, key: bytes) -> None:
         self.changes[table][key] = None
         self.size_bytes += len(key) + CHANGE_OVERHEAD_BYTES
 
@@ -118,12 +121,12 @@ def _is_shared(value: bytes) -> bool:
 
 
 def row_length(value: bytes) -> int:
-    """How many bytes of its segment a row's extents have, by its value."""
+    """Return the length, in bytes of the segment, of a row's extents."""
     return int(EXTENT.unpack_from(value)[0]) & ~_SHARED
 
 
 def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The (key, value) of each extent as a row of its own."""
+    """Yield the (key, value) of each extent as a separate row."""
     for key, value in rows:
         if _is_shared(value):
             segment, offset = PAIR.unpack(key)
@@ -135,11 +138,11 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
             yield key, value
 
 
-def put_extents(commit: StateCommit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
-    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append. stored:
-    offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`."""
+def put_extents(commit: StateCommit, verified: Verified, segment: int, changed: ChangedExtents, stored: int) -> None:
+    """Update a segment's rows; on the path of every checkpoint, with an extent for each append. stored: the offset from
+    which no rows are stored, which saves look-ups; or `EVERYWHERE`."""
     offsets = sorted(changed)
-    kept = _withdraw(commit, whole, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
+    kept = _withdraw(commit, verified, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
     parts: list[bytes] = []
     begin = end = 0
     for offset in sorted(kept.keys() | changed.keys()) if kept else offsets:
@@ -172,15 +175,15 @@ def _put_row(commit: StateCommit, segment: int, begin: int, end: int, parts: lis
 
 
 def _withdraw(
-    commit: StateCommit, whole: Whole, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
+    commit: StateCommit, verified: Verified, prefix: bytes, offsets: Sequence[int], changed: ChangedExtents
 ) -> dict[int, bytes]:
-    """Delete the rows that have any of the changed extents; by offset, the parts of shared ones that are to be kept."""
+    """Delete the rows with changed extents; return the unchanged parts of shared rows, by offset."""
     kept: dict[int, bytes] = {}
     at = 0
     while at < len(offsets):
-        key, raw, after = commit.around(TABLE, prefix + ID.pack(offsets[at]))
+        key, raw, after = commit.neighbours(TABLE, prefix + ID.pack(offsets[at]))
         if key.startswith(prefix):
-            value = whole(TABLE, key, raw)
+            value = verified(TABLE, key, raw)
             offset = PAIR.unpack(key)[1]
             end = offset + row_length(value)
             if _is_shared(value) and end > offsets[at]:
@@ -196,6 +199,6 @@ def _withdraw(
                 at += 1
                 continue
         if not after.startswith(prefix):
-            break  # nothing of the segment is stored from there on
+            break  # no further rows of the segment are stored
         at = bisect_left(offsets, PAIR.unpack(after)[1], at)
     return kept

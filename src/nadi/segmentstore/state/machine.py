@@ -1,7 +1,7 @@
-"""The state of a container and how operations change it: the fold over the log.
+"""Holds the state of a container and applies operations to it: the fold over the log.
 
-`apply` is the only place where an operation changes state, live and in replay; only appends, which
-are gathered in runs, have a live form of their own in `frame`. Clean, idle records leave memory (`RecordCache`).
+`apply` is the only place where an operation changes state, live and in replay; only appends, which are combined in
+runs, have a separate live form in `frame`. Clean, idle records are evicted from memory (`RecordCache`).
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from nadi.segmentstore.tier1.log import LogAddress
 
 @dataclass(slots=True)
 class StateCheckpoint:
-    """What brings disk to `sequence`. Of what there may be much, extents, table entries, and what a deleted
-    segment leaves behind, the thread that writes takes care."""
+    """The changes that bring the disk to `sequence`. The writing thread converts those that may be many: extents, table
+    entries, and the rows of deleted segments."""
 
     sequence: int
     deleted: dict[int, str]  # id: name
     changes: list[Change] = field(default_factory=list)
     extents: list[tuple[int, ChangedExtents, int]] = field(default_factory=list)  # with `stored_length`
-    attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # as `changes` has them
+    attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # those in `changes`
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
     times: list[tuple[SegmentRecord, StoredTimes]] = field(default_factory=list)
 
     def to_commit(self) -> tuple[Any, ...]:
-        """What `ContainerMetadata.commit` takes, but for its `rest`."""
+        """Return the arguments of `ContainerMetadata.commit`, except `rest`."""
         entries = [(record.id, overlay) for record, overlay in self.entries]
         times = [(record.id, stored) for record, stored in self.times]
         return self.changes, self.deleted, self.extents, entries, times
 
 
 class RecordCache:
-    """Which segment records are in memory, which of them changed, and which may leave. A record may leave once it is
-    clean (a checkpoint wrote it), has no bytes in the log, and nobody holds it; then loading it again gives the same.
-    `make_room` is called only where no record is held on the stack: across an await code must `hold` a record, or look
-    again. frames: the log's, which loaded records share."""
+    """The segment records in memory. A record may be evicted once it is clean (a checkpoint wrote it), has no bytes in
+    the log, and has no holders; loading it again gives the same record. `make_room` is called only where no record is
+    on the stack: across an await, code must `hold` a record, or look it up again. frames: the log's frames, shared by
+    loaded records."""
 
     def __init__(self, metadata: ContainerMetadata, frames: dict[int, FrameRef]) -> None:
         self.dirty: dict[int, SegmentRecord] = {}  # changed since the last checkpoint began
-        self.deleted: dict[int, str] = {}  # id: name, of those that disk still knows
+        self.deleted: dict[int, str] = {}  # id: name, of segments still on disk
         self._metadata = metadata
         self._frames = frames
         self._by_name: dict[str, SegmentRecord] = {}
         self._by_id: dict[int, SegmentRecord] = {}
-        self._idle: dict[int, SegmentRecord] = {}  # those that may leave
-        self._writing: dict[int, SegmentRecord] = {}  # in the current checkpoint: disk has them only after it
+        self._idle: dict[int, SegmentRecord] = {}  # may be evicted
+        self._writing: dict[int, SegmentRecord] = {}  # in the current checkpoint: on disk only after it
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -85,7 +85,7 @@ class RecordCache:
             record = self._metadata.load(segment, self._frames)
             if record is not None:
                 self._by_id[segment] = self._by_name[record.name] = record
-                self._rest(record)
+                self._make_evictable(record)
         return record
 
     def known(self, segment: int) -> SegmentRecord | None:
@@ -106,17 +106,17 @@ class RecordCache:
         self.deleted[record.id] = record.name
 
     def mark(self, record: SegmentRecord) -> None:
-        """The record differs from what disk has."""
+        """Mark the record as different from the disk."""
         self.dirty[record.id] = record
         self._idle.pop(record.id, None)
 
     def begin_writing(self) -> None:
-        """What is dirty now is being written; changes from here on make dirty again."""
+        """Start writing all dirty records; later changes make them dirty again."""
         assert not self._writing, "one checkpoint at a time"
         self._writing, self.dirty = self.dirty, {}
 
     def written(self, deleted: Iterable[int]) -> None:
-        """The checkpoint is on disk, and these deleted segments are gone from it."""
+        """Handle a finished checkpoint, which removed the `deleted` segments from disk."""
         for segment in deleted:
             self.deleted.pop(segment, None)
         records, self._writing = self._writing, {}
@@ -124,46 +124,45 @@ class RecordCache:
             if len(record.attributes) > RECORD_ATTRIBUTES_IN_MEMORY:
                 record.attributes = {key: record.attributes[key] for key in record.changed_attributes}
                 record.attributes_loaded = False
-            self._rest(record)
+            self._make_evictable(record)
 
     def not_written(self) -> None:
-        """The checkpoint failed and wrote nothing: its records are dirty again."""
+        """Handle a failed checkpoint that wrote nothing: its records are dirty again."""
         records, self._writing = self._writing, {}
         for record in records.values():
             if self._by_id.get(record.id) is record:
                 self.dirty[record.id] = record
 
     def hold(self, record: SegmentRecord) -> None:
-        """Keep the record here until `release`: the same object answers for the segment all the time."""
+        """Keep the record in memory until `release`, so that its identity doesn't change."""
         record.holders += 1
         self._idle.pop(record.id, None)
 
     def release(self, record: SegmentRecord) -> None:
         record.holders -= 1
-        self._rest(record)
+        self._make_evictable(record)
 
-    def _rest(self, record: SegmentRecord) -> None:
-        """Let the record leave when there is need, if disk has all of it and nobody holds it."""
+    def _make_evictable(self, record: SegmentRecord) -> None:
+        """Make the record evictable, if the disk has all of it and it has no holders."""
         if record.holders or record.log_bytes or self._by_id.get(record.id) is not record:
             return
         if record.id not in self.dirty and record.id not in self._writing:
             self._idle[record.id] = record
 
     def make_room(self) -> None:
-        """Let the records leave that have been idle longest, until few enough are here or none may leave."""
+        """Evict the longest idle records, down to the limit or until none is evictable."""
         excess = len(self._by_id) - RECORDS_IN_MEMORY
         if excess > 0 and self._idle:
             for record in list(islice(self._idle.values(), excess)):
                 assert not record.overlay, "a clean record's entries are all on disk"
-                assert record.times.is_stored, "and so is its time index"
+                assert record.times.is_stored, "a clean record's time index is all on disk"
                 del self._idle[record.id], self._by_id[record.id]
                 del self._by_name[record.name]
 
 
 class HeldRuns:
-    """How many bytes each file beside the log has that are nowhere else, by the files' numbers (`tier1.runs`). unused:
-    those without any such bytes, with the frame that said so: once no start replays that frame any more, they can be
-    deleted."""
+    """The sizes of data stored only in separate files, by file number (`tier1.blob_files`). unused: files without such
+    data, with the frame that released them: once no start replays that frame any more, they can be deleted."""
 
     def __init__(self) -> None:
         self.bytes_of: dict[int, int] = {}
@@ -176,7 +175,7 @@ class HeldRuns:
         self.unused.pop(run, None)
 
     def release(self, run: int, length: int, sequence: int) -> None:
-        """sequence: of the frame that says so."""
+        """Release bytes of a file. sequence: the frame that releases them."""
         self.size_bytes -= length
         self.bytes_of[run] -= length
         if not self.bytes_of[run]:
@@ -184,35 +183,35 @@ class HeldRuns:
             self.unused[run] = sequence
 
     def take_unused(self, before_sequence: int) -> list[int]:
-        """Those that became of no use before that frame; they are forgotten here."""
-        taken = [run for run, sequence in self.unused.items() if sequence < before_sequence]
-        for run in taken:
+        """Return, and forget, the files that became unused before that frame."""
+        unused = [run for run, sequence in self.unused.items() if sequence < before_sequence]
+        for run in unused:
             del self.unused[run]
-        return taken
+        return unused
 
 
 class StateMachine:
-    """Records by name and id, frames that hold bytes not yet in tier 2, chunk plans and garbage."""
+    """Records by name and id, frames with bytes not yet in tier 2, chunk plans and garbage."""
 
     def __init__(self, metadata: ContainerMetadata, now: float) -> None:
         self.metadata = metadata
         stored = metadata.state()
-        self.sequence = stored.sequence  # of the newest frame applied
+        self.sequence = stored.sequence  # the newest frame applied
         self.next_segment = stored.next_segment
-        self._now = now  # on the monotonic clock: of the newest frame
+        self._now = now  # time of the newest frame, by the monotonic clock
         self.planned: dict[str, None] = dict.fromkeys(stored.planned)
-        self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
+        self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time it became garbage
         self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
         self.runs = HeldRuns()
-        self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
+        self.large: dict[int, None] = {}  # segments with enough bytes in the log for a chunk
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
         self.mark, self.make_room = self.record_cache.mark, self.record_cache.make_room
         self._load_logged()
 
     def _load_logged(self) -> None:
-        """Load the segments that have bytes in the log, and put their frames in order."""
+        """Load the segments with bytes in the log, and sort their frames."""
         frames = self.frames
         for segment in self.metadata.logged():
             record = self.must(segment)
@@ -229,12 +228,12 @@ class StateMachine:
     def must(self, segment: int) -> SegmentRecord:
         record = self.by_id(segment)
         if record is None:
-            raise self._strange(f"the log speaks of segment {segment}, which the state has not")
+            raise self._strange(f"the log refers to segment {segment}, which isn't in the state")
         return record
 
-    def _strange(self, what: str) -> DamagedStateError:
-        why_not = "state and log aren't of one container and one time"
-        return DamagedStateError(str(self.metadata.folder), what, why_not)
+    def _strange(self, problem: str) -> DamagedStateError:
+        why_not = "state and log belong to different containers or times"
+        return DamagedStateError(str(self.metadata.folder), problem, why_not)
 
     def attribute(self, record: SegmentRecord, attribute: bytes) -> int | None:
         value = record.attributes.get(attribute)
@@ -245,33 +244,33 @@ class StateMachine:
         return value
 
     def durable(self, records: Iterable[SegmentRecord]) -> None:
-        """What these records say now is durable, and may be reported to everybody."""
+        """Mark the records' current contents as durable, and so visible to readers."""
         for record in records:
             record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
             if record.log_bytes >= CHUNK_FLUSH_BYTES:
                 self.large[record.id] = None
 
     def logged_in(self, frame: FrameRef) -> SegmentRecord:
-        """A segment that has bytes in this frame, which still holds some that are not set aside."""
+        """Return a segment with bytes in this frame, which must have some that are not set aside."""
         while True:
             record = self.record_cache.known(frame.segments[-1])
             if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
                 return record
-            frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
+            frame.segments.pop()  # deleted, truncated, merged, moved to a chunk, or set aside
 
     def to_move(self) -> Iterator[FrameRef]:
-        """The frames that hold bytes for tier 2, oldest first."""
+        """Return the frames with bytes to move to tier 2, oldest first."""
         return (frame for frame in self.frames.values() if frame.live_bytes > frame.aside_bytes)
 
     def set_aside(self, extent: Extent) -> None:
-        """Set a damaged extent aside: it stays where it is, so that it can be restored, and holds up nothing else."""
+        """Set a damaged extent aside: it stays in place, so that it can be restored, and blocks nothing else."""
         if not extent.aside:
             extent.aside = True
             if extent.frame is not None:
                 extent.frame.aside_bytes += extent.length
 
     def log_needed(self) -> tuple[int | None, list[LogAddress]]:
-        """The oldest frame that holds bytes for tier 2; and those before it, which hold damaged ones only."""
+        """Return the oldest frame with bytes for tier 2, and the frames before it, whose bytes are all damaged."""
         aside: list[LogAddress] = []
         for frame in self.frames.values():
             assert frame.address is not None, "frames are listed once they are durable"
@@ -281,19 +280,20 @@ class StateMachine:
         return None, aside
 
     def largest(self) -> list[SegmentRecord]:
-        """The segments that have enough in the log for a chunk, in the order in which they reached that."""
-        found = []
+        """Return the segments with enough bytes in the log for a chunk, in the order in which they reached that
+        size."""
+        records = []
         for segment in list(self.large):
             record = self.record_cache.known(segment)
             if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
-                found.append(record)
+                records.append(record)
             else:
                 del self.large[segment]
-        return found
+        return records
 
     def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0, checksum: bytes = b"") -> None:
-        """Change the state; `data_at` is where the data area begins in the frame's payload, `checksum` that of what
-        an append has in it."""
+        """Change the state. data_at: where the data area starts in the frame's payload. checksum: of an append's data
+        there."""
         self._now = frame.at
         match operation:
             case op.Append():
@@ -352,7 +352,7 @@ class StateMachine:
     def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes) -> None:
         record = self.must(operation.segment)
         if operation.offset != record.length:
-            place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
+            place = f"byte {operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
         for extent in extents_of(operation, frame, data_at, checksum, in_pieces=record.kind == SegmentKind.TRANSIENT):
@@ -371,7 +371,7 @@ class StateMachine:
         self.mark(record)
 
     def _drop_extents(self, record: SegmentRecord, count: int) -> None:
-        """Forget the first `count` extents: log space is released, chunks become garbage."""
+        """Drop the first `count` extents: log space is released, chunks become garbage."""
         for extent in record.extents[:count]:
             self._release(record, extent)
         del record.extents[:count]
@@ -422,32 +422,32 @@ class StateMachine:
                 present.discard(key)
             else:
                 present.add(key)
-            record.overlay.pop(key, None)  # so that the overlay is in order of versions
+            record.overlay.pop(key, None)  # keeps the overlay ordered by version
             record.overlay[key] = (position, value)
             record.table_length = position + 17 + len(key) + len(value or b"")
         record.modified_ms = operation.at_ms
         self.mark(record)
 
     def table_entry(self, record: SegmentRecord, key: bytes) -> tuple[int, bytes] | None:
-        """(version, value) of a table's key as of all operations applied."""
-        found = record.overlay.get(key)
-        if found is not None:
-            return None if found[1] is None else (found[0], found[1])
+        """Return (version, value) of a table's key after all applied operations."""
+        entry = record.overlay.get(key)
+        if entry is not None:
+            return None if entry[1] is None else (entry[0], entry[1])
         return self.metadata.entry(record.id, key) if record.exists else None
 
     def table_versions(self, record: SegmentRecord, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """The versions of those keys that a table has, as of all operations applied; in one look at what is stored."""
+        """Return the versions of the keys that a table has, after all applied operations; reads the disk once."""
         overlay = record.overlay
-        found: dict[bytes, int] = {}
+        versions: dict[bytes, int] = {}
         if record.exists:
             elsewhere = [key for key in keys if key not in overlay] if overlay else keys
-            found = self.metadata.versions(record.id, elsewhere) if elsewhere else found
+            versions = self.metadata.versions(record.id, elsewhere) if elsewhere else versions
         if overlay:
             for key in keys:
                 entry = overlay.get(key)
                 if entry is not None and entry[1] is not None:
-                    found[key] = entry[0]
-        return found
+                    versions[key] = entry[0]
+        return versions
 
     def _store_chunk(self, operation: op.ChunkStored) -> None:
         self.planned.pop(operation.chunk, None)
@@ -460,7 +460,7 @@ class StateMachine:
         replaced = record.extents[first:last]
         for extent in replaced:
             self._release(record, extent)
-        self.garbage.pop(operation.chunk, None)  # a rebuilt state may have had it before the log said so
+        self.garbage.pop(operation.chunk, None)  # a rebuilt state may contain it before the log's operation
         chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
         chunk.continues = replaced[0].continues
         record.extents[first:last] = [chunk]
@@ -472,7 +472,7 @@ class StateMachine:
         return len(self.record_cache.dirty) + len(self.record_cache.deleted)
 
     def checkpoint(self) -> StateCheckpoint:
-        """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
+        """Return the changes that bring the disk up to date; call `checkpointed` or `not_written` afterwards."""
         checkpoint = StateCheckpoint(self.sequence, dict(self.record_cache.deleted))
         for record in self.record_cache.dirty.values():
             checkpoint.changes += record_changes(record)
@@ -494,7 +494,7 @@ class StateMachine:
         return checkpoint
 
     def checkpointed(self, checkpoint: StateCheckpoint) -> None:
-        """The checkpoint is on disk: what it holds need not stay in memory."""
+        """Handle a checkpoint on disk: drop from memory the contents it wrote."""
         for record, written in checkpoint.entries:
             for key, value in written.items():
                 if record.overlay.get(key) == value:
@@ -504,7 +504,7 @@ class StateMachine:
         self.record_cache.written(checkpoint.deleted)
 
     def not_written(self, checkpoint: StateCheckpoint) -> None:
-        """Nothing of the checkpoint is on disk: the next one has it all again, overridden by what changed since."""
+        """Handle a failed checkpoint: the next one includes its changes, overridden by later ones."""
         for segment, changed, _ in checkpoint.extents:
             record = self.record_cache.known(segment)
             if record is not None:
@@ -519,10 +519,9 @@ class StateMachine:
 def extents_of(
     operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes, *, in_pieces: bool = False
 ) -> list[Extent]:
-    """The extents of an append, in order: what is in a file beside the log, then what is in the frame.
-
-    data_at: where the data area begins in the frame's payload. checksum: of what the append has there. in_pieces:
-    whether its segment takes a large event in pieces, so that an append may begin within one.
+    """Return an append's extents, in order: in a separate file, then in the frame. data_at: where the data area starts
+    in the frame's payload. checksum: of the append's data there. in_pieces: whether the segment takes a large event in
+    pieces, so that an append may start within one.
 
     >>> frame = FrameRef(9, None, 0.0)
     >>> beside = op.AppendBeside(7, 100, 50, 8, 1, {}, 0, run=3, run_position=4096, beside_bytes=30, checksum=b"beside")

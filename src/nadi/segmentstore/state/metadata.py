@@ -1,9 +1,9 @@
-"""The state of one container while it is open: an LMDB file, written after the log, and never synced, for it doesn't
-outlive the process.
+"""The state of one open container: an LMDB file, written after the log, and never synced, as it doesn't outlive the
+process.
 
-What a checkpoint wrote reflects the log up to `sequence`, because all of it goes into one transaction together with
-that number; it is also noted for the snapshots (`changes`). Each value has a checksum, which is verified whenever it is
-read (`stored`): a disk may damage what memory had no room for.
+A checkpoint writes the changes up to frame `sequence` and that number in one transaction; the changes are also recorded
+for the snapshots (`changes`). Each value has a checksum, which is verified on every read (`stored`): the disk may
+damage values evicted from memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from nadi.segmentstore.state.stored import (
 
 STATE_FILE = "data.mdb"
 _MAX_READERS = 64
-_LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
+_LOCK_BYTES = 8192  # LMDB's list of `_MAX_READERS` readers
 
 Overlay = dict[bytes, tuple[int, bytes | None]]  # a table's newest entries: key -> (version, value or None)
 
@@ -56,20 +56,20 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except lmdb.DiskError as error:
         raise StorageFullError(
-            f"no room for the container's state in {folder} ({error}): free space on its disk, then start again"
+            f"no space for the container's state in {folder} ({error}): free space on its disk, then start again"
         ) from error
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
         raise DamagedStateError(str(folder), str(error)) from error
-    except lmdb.Error as error:  # EIO too, which is what LMDB makes of a write that only half fitted the disk
+    except lmdb.Error as error:  # includes EIO, which LMDB reports if only half of a write fits the disk
         raise UnavailableError(
-            f"the container's state in {folder} can't be opened ({error}): see that its disk works and has room, "
-            "and that the files there are this user's; then start again"
+            f"the container's state in {folder} can't be opened ({error}): check that its disk works and has space, "
+            "and that its files belong to this user, then start again"
         ) from error
 
 
 def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) -> dict[str, int]:
-    """Read all records of a state's file, which nobody changes; return how many each table has; blocking. rest: called
-    now and then, so that others get the interpreter. DamagedStateError: one isn't what was stored."""
+    """Read all records of an unchanging state file; return the number of records by table; blocking. rest: called
+    regularly to yield the interpreter. DamagedStateError: a record's checksum is wrong."""
     counts: dict[str, int] = {}
     path = os.fsencode(file)
     with (
@@ -90,12 +90,12 @@ def verify(file: Path, container: int, rest: Callable[[], None] = lambda: None) 
 
 
 class ContainerMetadata:
-    """Point reads on the event loop (microseconds), checkpoints from a thread. A value that is not what was stored
-    raises DamagedStateError, and `on_damage` is called: from then on nothing read here can be relied on."""
+    """The state's tables: point reads on the event loop (microseconds), checkpoints from a thread. A damaged value
+    raises DamagedStateError, and `on_damage` is called: from then on nothing read here is reliable."""
 
     def __init__(self, folder: Path, container: int = 0) -> None:
-        """Open or create the state of that container in a folder of its own. Raises StorageFullError, DamagedStateError
-        or UnavailableError where LMDB can't, OSError where the folder can't be used."""
+        """Open or create the container's state in a separate folder. Raises StorageFullError, DamagedStateError or
+        UnavailableError if LMDB fails, OSError if the folder can't be used."""
         self.folder = folder
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
@@ -105,7 +105,7 @@ class ContainerMetadata:
         file = folder / STATE_FILE
         size_bytes = file.stat().st_size if file.exists() else 0
         map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
-        # LMDB's lock file is written through a mapping, where a full disk means SIGBUS: let it have its blocks
+        # LMDB writes its lock file through a mapping, where a full disk means SIGBUS: allocate its blocks
         descriptor = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
@@ -139,15 +139,17 @@ class ContainerMetadata:
         times: Iterable[tuple[int, StoredTimes]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write everything in one transaction; blocking. deleted: names by id of segments that are removed completely.
-        extents, entries, times: by segment; of extents also from where on none are stored. rest: see `StateCommit`.
-        MapFullError: nothing was written; `grow`, then try again."""
+        """Write everything in one transaction; blocking. deleted: names, by id, of segments to remove completely.
+        extents, entries, times: by segment; extents with the offset from which none are stored. rest: see
+        `StateCommit`. MapFullError: nothing was written; `grow`, then try again."""
         with self._env.begin(write=True) as txn:
             commit = StateCommit(txn, self._tables, self.seeds, rest)
             for segment, segment_name in deleted.items():
                 prefix, name = ID.pack(segment), bounded_key(segment_name.encode())
                 owner = txn.get(name, db=self._tables["names"])
-                if owner is not None and self._whole("names", name, owner) == prefix:  # else another's by now
+                if (
+                    owner is not None and self._verified("names", name, owner) == prefix
+                ):  # else the name belongs to a newer segment
                     commit.delete("names", name)
                 for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "times"):
                     commit.delete_range(table, prefix)
@@ -157,7 +159,7 @@ class ContainerMetadata:
                 else:
                     commit.put(table, key, value)
             for segment, changed, stored in extents:
-                put_extents(commit, self._whole, segment, changed, stored)
+                put_extents(commit, self._verified, segment, changed, stored)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added in times:
@@ -165,15 +167,15 @@ class ContainerMetadata:
         merge(self.changes, commit.changes)
         self.changed_bytes += commit.size_bytes
         if self.changed_bytes > STATE_CHANGES_MAX_BYTES:
-            self.changes = {}  # whoever takes them sees by `changed_bytes` that they are not there
+            self.changes = {}  # `take_changes` detects this by `changed_bytes`
 
     def apply(self, changes: Iterable[Changes]) -> None:
-        """Make what others noted of the same state true here; blocking."""
-        for some in changes:
+        """Apply changes recorded in another copy of this state; blocking."""
+        for part in changes:
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
-                        for table, rows in some.items():
+                        for table, rows in part.items():
                             for key, raw in rows.items():
                                 if raw is None:
                                     txn.delete(key, db=self._tables[table])
@@ -185,14 +187,14 @@ class ContainerMetadata:
                     break
 
     def take_changes(self) -> tuple[Changes | None, int]:
-        """Return what changed since the last call, None if it was too much to keep, and about how large it is; only
+        """Return the changes since the last call, None if they were too many to keep, and their approximate size; only
         while no commit runs."""
-        taken = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
+        result = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
         self.changes, self.changed_bytes = {}, 0
-        return taken
+        return result
 
     def copy(self, file: Path) -> None:
-        """Write a compact copy of the state, as of the last commit; blocking, while no commit runs."""
+        """Write a compact copy of the state after the last commit; blocking, while no commit runs."""
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with _explained(self.folder):
@@ -201,7 +203,7 @@ class ContainerMetadata:
             os.close(descriptor)
 
     def grow(self) -> None:
-        """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
+        """Double the map size of the state; only while no transaction is open, so not while `commit` runs."""
         self._env.set_mapsize(2 * self._env.info()["map_size"])
 
     def _put_entries(self, txn: lmdb.Transaction, commit: StateCommit, prefix: bytes, overlay: Overlay) -> None:
@@ -209,7 +211,7 @@ class ContainerMetadata:
             place = bounded_key(prefix + key)
             old = txn.get(place, db=self._tables["entries"])
             if old is not None:
-                commit.delete("positions", prefix + self._whole("entries", place, old)[:8])
+                commit.delete("positions", prefix + self._verified("entries", place, old)[:8])
             if value is None:
                 commit.delete("entries", place)
             else:
@@ -227,7 +229,7 @@ class ContainerMetadata:
         cursor, clock = txn.cursor(self._tables["times"]), 0
         while cursor.set_range(time_key(segment, clock)) and (key := bytes(cursor.key())).startswith(ID.pack(segment)):
             clock, _ = time_of(key)
-            commit.delete_range(  # not too many at once: the rest goes later
+            commit.delete_range(  # limited per commit: later ones delete more
                 "times",
                 time_key(segment, clock),
                 TIME_INDEX_TRIM_ENTRIES,
@@ -235,7 +237,7 @@ class ContainerMetadata:
             )
             clock += 1
 
-    def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
+    def _verified(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         if is_whole(self.seeds[table], key, raw):
             return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self.folder), f"a record of table {table} is damaged")
@@ -249,7 +251,7 @@ class ContainerMetadata:
     def _get(self, table: str, key: bytes) -> bytes | None:
         with self._env.begin(db=self._tables[table]) as txn:
             raw = txn.get(key)
-        return None if raw is None else self._whole(table, key, raw)
+        return None if raw is None else self._verified(table, key, raw)
 
     def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with self._env.begin(db=self._tables[table]) as txn:
@@ -258,18 +260,18 @@ class ContainerMetadata:
                 for key, raw in cursor:
                     if not key.startswith(prefix):
                         return
-                    yield key, self._whole(table, key, raw)
+                    yield key, self._verified(table, key, raw)
 
     def _extents(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return singles(self._scan(TABLE, prefix))
 
     def page(self, table: str, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """The first `count` (key, value) of a table after a key; from the start if the key is empty."""
+        """Return the first `count` (key, value) pairs of a table after a key; from the start if the key is empty."""
         return list(islice(self._scan(table, b"", after + b"\0" if after else b""), count))
 
     def segment_id(self, name: str) -> int | None:
         if not name:
-            return None  # LMDB takes no empty key
+            return None  # LMDB refuses an empty key
         raw = self._get("names", bounded_key(name.encode()))
         return None if raw is None else int(ID.unpack(raw)[0])
 
@@ -282,69 +284,69 @@ class ContainerMetadata:
         return None if raw is None else int(I64.unpack(raw)[0])
 
     def load(self, segment: int, frames: dict[int, FrameRef]) -> SegmentRecord | None:
-        """The record of a segment; frames in the log are shared through `frames`, by sequence."""
+        """Return the record of a segment; frames in the log are shared through `frames`, by sequence."""
         prefix = ID.pack(segment)
         raw = self._get("segments", prefix)
         return None if raw is None else decode_record(segment, raw, self._extents(prefix), frames)
 
     def logged(self) -> list[int]:
-        """The segments that have bytes in the log only."""
+        """Return the segments with bytes stored only in the log."""
         return [ID.unpack(key)[0] for key, _ in self._scan("logged", b"")]
 
     def chunks(self) -> Iterator[tuple[int, int, int, str]]:
-        """Segment, offset, length and chunk of all extents that are in chunks, as of the last checkpoint."""
+        """Yield segment, offset, length and chunk of all extents in chunks, at the last checkpoint."""
         for key, value in self._extents(b""):
             if not EXTENT.unpack_from(value)[1]:
                 yield *PAIR.unpack(key), EXTENT.unpack_from(value)[0], unpack_chunk(value)[0]
 
     def last_time(self, segment: int, clock: int, time: int) -> tuple[int, int] | None:
-        """The last entry of a clock in the segment's time index at or before that time: its time, and an offset."""
+        """Return the last entry (time, offset) of a clock in the segment's time index at or before `time`."""
         with self._env.begin(db=self._tables["times"]) as txn:
             cursor = txn.cursor()
-            found = cursor.set_range(time_key(segment, clock, time))
-            if found and cursor.key() != time_key(segment, clock, time):
-                found = cursor.prev()
-            elif not found:
-                found = cursor.last()
-            if found and (key := bytes(cursor.key())).startswith(time_key(segment, clock)):
-                return time_of(key)[1], ID.unpack(self._whole("times", key, bytes(cursor.value())))[0]
+            is_positioned = cursor.set_range(time_key(segment, clock, time))
+            if is_positioned and cursor.key() != time_key(segment, clock, time):
+                is_positioned = cursor.prev()
+            elif not is_positioned:
+                is_positioned = cursor.last()
+            if is_positioned and (key := bytes(cursor.key())).startswith(time_key(segment, clock)):
+                return time_of(key)[1], ID.unpack(self._verified("times", key, bytes(cursor.value())))[0]
             return None
 
     def times(self, segment: int, clock: int, since: int) -> Iterator[tuple[int, int]]:
-        """The entries of a clock in the segment's time index from that time on, in order."""
+        """Yield the entries of a clock in the segment's time index from `since` on, in order."""
         for key, raw in self._scan("times", time_key(segment, clock), time_key(segment, clock, since)):
             yield time_of(key)[1], ID.unpack(raw)[0]
 
     def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:
-        """(version, value) of a table's key."""
+        """Return (version, value) of a table's key."""
         raw = self._get("entries", bounded_key(ID.pack(segment) + key))
         return None if raw is None else unpack_entry(raw)[1:]
 
     def versions(self, segment: int, keys: Iterable[bytes]) -> dict[bytes, int]:
-        prefix, found = ID.pack(segment), dict[bytes, int]()
+        prefix, versions = ID.pack(segment), dict[bytes, int]()
         with self._env.begin(db=self._tables["entries"]) as txn:
             for key in keys:
                 stored = bounded_key(prefix + key)
                 raw = txn.get(stored)
                 if raw is not None:
-                    found[key] = unpack_entry(self._whole("entries", stored, raw))[1]
-        return found
+                    versions[key] = unpack_entry(self._verified("entries", stored, raw))[1]
+        return versions
 
     def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, version, value) in order of keys, from `key` on, or from a little before where keys are long."""
+        """Yield (key, version, value) in order of keys from `key` on, or from slightly before, if keys are long."""
         prefix = ID.pack(segment)
         head = b""
-        alike: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head; not in order
+        pending: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head, unordered
         for stored, raw in self._scan("entries", prefix, (prefix + key)[:HEAD_BYTES]):
-            if alike and not stored.startswith(head):
-                yield from sorted(alike)
-                alike = []
+            if pending and not stored.startswith(head):
+                yield from sorted(pending)
+                pending = []
             if len(stored) < HEAD_BYTES:
                 yield unpack_entry(raw)
             else:
                 head = stored[:HEAD_BYTES]
-                alike.append(unpack_entry(raw))
-        yield from sorted(alike)
+                pending.append(unpack_entry(raw))
+        yield from sorted(pending)
 
     def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
         for key, raw in self._scan("positions", ID.pack(segment), PAIR.pack(segment, max(0, position))):

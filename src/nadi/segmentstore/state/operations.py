@@ -1,8 +1,8 @@
-"""What a container writes to its log: operations with everything resolved, grouped in frames.
+"""Defines a container's log records: operations, grouped in frames.
 
-A frame's payload is `u32 size · msgpack list of operations · data`; to the log, what stands before the data area is the
-frame's head, and the data of each `Append` a part. An operation names what became of the state, never what was asked,
-so replay only applies. Large runs lie beside the log (`tier1.runs`).
+A frame's payload is `u32 size · msgpack list of operations · data`; to the log, everything before the data area is the
+frame's head, and the data of each `Append` a part. An operation describes the resulting change, not the request, so
+replay only applies it. Large runs are stored in separate files (`tier1.blob_files`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False
 class Create(Operation, frozen=True, tag="C"):
     segment: int
     name: str
-    kind: int  # see records.Kind
+    kind: int  # see records.SegmentKind
     at_ms: int
     scale_type: int = 0
     target_rate: int = 0
@@ -44,12 +44,12 @@ class Append(Operation, frozen=True, tag="A"):
 
 
 class AppendBeside(Append, frozen=True, tag="B"):
-    """The first `beside_bytes` of the append are in a file beside the log, the rest is in the frame's data area."""
+    """An append whose first `beside_bytes` are in a separate file, and the remainder in the frame's data area."""
 
     run: int = 0  # the file's number
-    run_position: int = 0  # in it
+    run_position: int = 0  # in the file
     beside_bytes: int = 0
-    checksum: bytes = b""  # of what is there
+    checksum: bytes = b""  # of the bytes in the file
 
     @property
     def logged_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Delete(Operation, frozen=True, tag="D"):
 
 
 class Merge(Operation, frozen=True, tag="M"):
-    """All bytes of `source` follow what `target` has; `source` ceases to exist."""
+    """All bytes of `source` are appended to `target`; `source` ceases to exist."""
 
     target: int
     source: int
@@ -93,15 +93,15 @@ class AddIndexTimes(Operation, frozen=True, tag="t"):
     """Entries of a segment's time index, (time, offset); see `time_index`."""
 
     segment: int
-    clock: int  # an even one
-    until: int  # up to where the segment is in the index now
+    clock: int  # an even number
+    until: int  # the offset up to which the segment is indexed now
     latest: list[tuple[int, int]]
     earliest: list[tuple[int, int]]
-    cut: int  # the entries of the odd clock from that time on were taken away before
+    cut: int  # the odd clock's entries from that time on are deleted first
 
 
 class TableUpdate(Operation, frozen=True, tag="K"):
-    """Entries in order: (key, version, value); a removal has value None and the position it took."""
+    """Entries in order: (key, version, value); a removal has value None and the position it takes."""
 
     segment: int
     entries: list[tuple[bytes, int, bytes | None]]
@@ -115,7 +115,7 @@ class ChunkPlanned(Operation, frozen=True, tag="p"):
 
 
 class ChunkStored(Operation, frozen=True, tag="c"):
-    """The range of the segment is in that object now, durably."""
+    """The segment's range is stored durably in that object."""
 
     segment: int
     offset: int
@@ -125,13 +125,13 @@ class ChunkStored(Operation, frozen=True, tag="c"):
 
 
 class ChunksDropped(Operation, frozen=True, tag="x"):
-    """Planned objects that are of no use after all: they become garbage."""
+    """Planned objects that turned out useless, and become garbage."""
 
     chunks: list[str]
 
 
 class ChunksDeleted(Operation, frozen=True, tag="d"):
-    """Garbage that is gone."""
+    """Garbage that has been deleted."""
 
     chunks: list[str]
 
@@ -144,7 +144,7 @@ _decoder = msgspec.msgpack.Decoder(list[AnyOperation])
 
 
 def most_bytes(operation: AnyOperation) -> int:
-    """What the operation takes in a frame at most."""
+    """Return an upper bound on the operation's size in a frame."""
     match operation:
         case TableUpdate():
             return 64 + sum(32 + len(key) + len(value or b"") for key, _, value in operation.entries)
@@ -167,6 +167,6 @@ def encode_head(operations: list[AnyOperation]) -> bytes:
 
 
 def decode_frame(payload: bytes) -> tuple[list[AnyOperation], int]:
-    """A frame's operations, and where its data area begins."""
+    """Return a frame's operations, and where its data area starts."""
     (size,) = _SIZE.unpack_from(payload)
     return _decoder.decode(memoryview(payload)[4 : 4 + size]), 4 + size

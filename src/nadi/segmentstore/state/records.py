@@ -1,7 +1,7 @@
-"""The state of one segment in memory: its length, its extents, and what was set on it.
+"""The state of one segment in memory: its length, its extents, and its settings.
 
-An extent says where a run of the segment's bytes lies: in a frame of the log, or in a chunk object.
-Moving bytes to tier 2, merging and compacting only exchange extents; no byte changes its offset.
+An extent locates a run of the segment's bytes: in a frame of the log, or in a chunk. Moving bytes to tier 2, merging
+and compacting only exchange extents; no byte changes its offset.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SegmentKind(IntEnum):
 
 
 class FrameRef:
-    """One frame of the log that still holds bytes which are nowhere else; shared by its extents."""
+    """One frame of the log with bytes stored nowhere else; shared by its extents."""
 
     __slots__ = ("address", "aside_bytes", "at", "live_bytes", "segments", "sequence")
 
@@ -36,18 +36,18 @@ class FrameRef:
         self.sequence = sequence
         self.address = address
         self.live_bytes = 0
-        self.aside_bytes = 0  # of them, those that are damaged and so can't be moved to tier 2
+        self.aside_bytes = 0  # damaged bytes among them, which can't be moved to tier 2
         self.at = at  # on the monotonic clock
-        self.segments: list[int] = []  # ids of those that have, or had, bytes here
+        self.segments: list[int] = []  # ids of segments that have, or had, bytes here
 
 
 class Extent(msgspec.Struct, eq=False, gc=False):
-    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start. run: the
-    file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none. checksums: of a
-    chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; empty if the frame lost
-    them. continues: it begins within an event, which an extent before it began. aside: it is damaged, so the storage
-    writer leaves it where it is. There may be one for each event of the last seconds: cheap to make, and no work for
-    the garbage collector."""
+    """The location of `length` bytes of a segment from `offset` on: in `frame` at `position`, or at the start of
+    `chunk`. run: the separate file with the bytes at `position`, referred to by `frame` (`tier1.blob_files`), or 0.
+    checksums: of a chunk's blocks (`tier2.checksums`), of the part of a frame, or of the bytes in `run`; empty if the
+    frame lost them. continues: it starts within an event that an earlier extent started. aside: it is damaged, so the
+    storage writer skips it. There may be one for each event of the last seconds, so it is cheap to create, and not
+    tracked by the garbage collector."""
 
     offset: int
     length: int
@@ -72,8 +72,8 @@ _NO_CUT = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class StoredTimes:
-    """What a checkpoint writes of a segment's time index: by clock, entries, and the time from which on those before
-    are deleted first; entries up to the start offset are of no use."""
+    """A checkpoint's changes to a segment's time index: by clock, the entries to write, and the time from which older
+    entries are deleted first; entries up to the start offset aren't needed."""
 
     entries: Mapping[int, Mapping[int, int]]
     cut: Mapping[int, int]
@@ -83,7 +83,7 @@ class StoredTimes:
 @dataclass(slots=True)
 class Times:
     """Entries of a segment's time index that are not on disk yet: by clock, times with their offsets, in order. cut: by
-    clock, the time from which on those on disk count no longer. cutting: likewise, of a checkpoint under way."""
+    clock, the time from which entries on disk are invalid. cutting: the same for a checkpoint in progress."""
 
     entries: dict[int, dict[int, int]] = field(default_factory=dict)
     cut: dict[int, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Times:
         return self.entries.setdefault(clock, {})
 
     def valid_to(self, clock: int) -> int:
-        """The last time of which an entry on disk counts."""
+        """Return the last time at which an entry on disk is valid."""
         return min(self.cut.get(clock, _NO_CUT), self.cutting.get(clock, _NO_CUT)) - 1
 
     @property
@@ -101,7 +101,7 @@ class Times:
         return not any(self.entries.values()) and not self.cut
 
     def to_store(self, start_offset: int) -> StoredTimes:
-        """What a checkpoint writes; `stored` or `not_stored` follows."""
+        """Return a checkpoint's changes; call `stored` or `not_stored` afterwards."""
         self.cutting, self.cut = self.cut, {}
         return StoredTimes(
             {clock: dict(entries) for clock, entries in self.entries.items() if entries}, self.cutting, start_offset
@@ -112,7 +112,7 @@ class Times:
         for clock, written in times.entries.items():
             entries = self.entries[clock]
             for time, offset in written.items():
-                if entries.get(time) == offset:  # else it was trimmed or taken away meanwhile
+                if entries.get(time) == offset:  # else it was trimmed or replaced meanwhile
                     del entries[time]
 
     def not_stored(self) -> None:
@@ -122,15 +122,15 @@ class Times:
 
 
 class Waiters:
-    """The waiters for something to happen to one segment, in order of arrival: each is called once, and many are called
-    a few per turn of the loop. A hundred thousand reads at one tail would otherwise stop everybody else."""
+    """Callbacks waiting for changes of one segment, in order of arrival. Each is called once; many are called a few per
+    turn of the loop, so that a hundred thousand reads at one tail don't block everything else."""
 
     __slots__ = ("_due", "_order", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Waiter, None] = {}
-        self._due: dict[Waiter, None] = {}  # woken, and not called yet
-        self._order: list[Waiter] = []  # of these, the next one last; those who left are in it still
+        self._due: dict[Waiter, None] = {}  # woken, but not called yet
+        self._order: list[Waiter] = []  # of `_due`, the next one last; may include discarded ones
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due)
@@ -139,7 +139,7 @@ class Waiters:
         self._waiting[waiter] = None
 
     def discard(self, waiter: Waiter) -> None:
-        """Don't call it any more."""
+        """Remove a waiter, which isn't called any more."""
         self._waiting.pop(waiter, None)
         self._due.pop(waiter, None)
 
@@ -151,7 +151,7 @@ class Waiters:
         elif waiting:
             self._waiting = {}
             is_arranged = bool(self._due)
-            # a list, for the first key of a dict is found past all that were taken from it: the square of the crowd
+            # a list, because finding a dict's first key skips all removed ones, which is quadratic in all
             self._order[:0] = reversed(waiting)
             self._due |= waiting
             if not is_arranged:
@@ -170,16 +170,16 @@ class Waiters:
             order.clear()
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)  # those who wait refer to it weakly
+@dataclass(slots=True, eq=False, weakref_slot=True)  # waiting reads refer to it weakly
 class SegmentRecord:
-    """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
+    """One segment. `length` and `sealed` run ahead of the log; readers see only `durable_*`."""
 
     id: int
     name: str
     kind: int
     created_ms: int
     modified_ms: int = 0
-    appended_ms: int = 0  # this one and the next two: see `time_index`
+    appended_ms: int = 0  # for this and the next two see `time_index`
     entered_ms: int = 0
     entered_offset: int = 0
     start_offset: int = 0
@@ -197,8 +197,8 @@ class SegmentRecord:
     entry_count: int = 0
     table_length: int = 0
     extents: list[Extent] = field(default_factory=list)
-    log_bytes: int = 0  # of the extents that are in the log
-    stored_length: int = 0  # as of the last checkpoint: no extent is stored from there on
+    log_bytes: int = 0  # of the extents in the log
+    stored_length: int = 0  # at the last checkpoint: no extent is stored from this offset on
     attributes: dict[bytes, int] = field(default_factory=dict)
     attributes_loaded: bool = True
     overlay: dict[bytes, tuple[int, bytes | None]] = field(default_factory=dict)  # entries since the last checkpoint
@@ -206,22 +206,22 @@ class SegmentRecord:
     changed_attributes: set[bytes] = field(default_factory=set)
     changed_extents: dict[int, Extent | None] = field(default_factory=dict)  # by offset; None: gone
     waiters: Waiters = field(default_factory=Waiters)  # at its tail
-    holders: int = 0  # of whoever needs this very object across an await
+    holders: int = 0  # callers that need this object across an await
 
     def __post_init__(self) -> None:
         self.modified_ms = self.appended_ms = self.entered_ms = self.created_ms
 
     def continues_at(self, offset: int) -> bool:
-        """Whether an append there continues an event: a transient segment takes a large event in pieces; everywhere
-        else an append holds complete events."""
+        """Return whether an append at `offset` continues an event: a transient segment takes a large event in pieces;
+        elsewhere an append has complete events."""
         return offset > 0 and self.kind == SegmentKind.TRANSIENT
 
     def extent_index(self, offset: int) -> int:
-        """Index of the extent that holds `offset`; the caller knows that one does."""
+        """Return the index of the extent that contains `offset`, which must exist."""
         return bisect_right(self.extents, offset, key=_OFFSET) - 1
 
     def extents_exactly(self, offset: int, length: int) -> tuple[int, int] | None:
-        """The extents [first, last) that make up exactly this range, or None if none do any more."""
+        """Return the extents [first, last) that cover exactly this range, or None."""
         if self.deleted or not self.extents or offset < self.extents[0].offset:
             return None
         first = self.extent_index(offset)

@@ -1,7 +1,7 @@
-"""What a container's state says of its segments, as keys and values of its tables: encoded and decoded only here.
+"""Encodes a container's segments as keys and values of its state's tables, and decodes them.
 
-A stored value ends in the CRC-32C of container, table, key and value, four bytes little-endian: so neither a damaged
-value, nor one of another key, table or container, passes for the correct one.
+A stored value ends in the CRC-32C of container, table, key and value, four bytes little-endian: so a damaged value, or
+one of another key, table or container, is detected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nadi.wire.fields import Buffer
 TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "times")
 STATE_KEY = b"state"
 CRC_BYTES = 4
-_WHOLE = 0x48674BC7  # what CRC-32C gives for anything that ends in its own CRC-32C, little-endian
-_KEY_MAX = 500  # LMDB takes 511
-HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
+_WHOLE = 0x48674BC7  # the CRC-32C of any data followed by its CRC-32C, little-endian
+_KEY_MAX = 500  # LMDB's limit is 511
+HEAD_BYTES = _KEY_MAX - 32  # of a longer key, stored before its digest
 ID = struct.Struct(">Q")
 PAIR = struct.Struct(">QQ")
 I64 = struct.Struct(">q")
@@ -39,7 +39,7 @@ def seeds_of(container: int) -> dict[str, int]:
 
 
 def is_whole(seed: int, key: Buffer, raw: Buffer) -> bool:
-    """Whether a stored value is what was stored under that key.
+    """Return whether a stored value belongs to that key and is undamaged.
 
     >>> is_whole(0, b"key", b"value" + crc32c(b"keyvalue").to_bytes(4, "little")), is_whole(0, b"key", b"")
     (True, False)
@@ -76,7 +76,7 @@ class StoredSegment(msgspec.Struct, array_like=True, gc=False):
 
 
 def time_key(segment: int, clock: int, time: int | None = None) -> bytes:
-    """The key of an entry in the time index, or what those of a clock begin with; they lie in the order of times."""
+    """Return the key of an entry in the time index, or the prefix of a clock's keys; keys are ordered by time."""
     return PAIR.pack(segment, clock) if time is None else _TIME_KEY.pack(segment, clock, time - _EARLIEST)
 
 
@@ -91,7 +91,7 @@ decode_state = msgspec.msgpack.Decoder(ContainerState).decode
 
 
 def bounded_key(raw: bytes) -> bytes:
-    """A key that LMDB takes: long ones keep their head, so that order holds but for those that share it."""
+    """Return a key within LMDB's limit: long keys keep their head, so they stay ordered unless they share it."""
     if len(raw) <= _KEY_MAX:
         return raw
     return raw[:HEAD_BYTES] + hashlib.sha256(raw).digest()
@@ -102,7 +102,7 @@ def state_change(state: ContainerState) -> Change:
 
 
 def record_changes(record: SegmentRecord) -> list[Change]:
-    """What changed of the record itself and its attributes; the caller clears its marks."""
+    """Return the changes of the record and its attributes; the caller clears its marks."""
     prefix = ID.pack(record.id)
     fields = [getattr(record, field) for field in StoredSegment.__struct_fields__]
     changes: list[Change] = [
@@ -110,7 +110,7 @@ def record_changes(record: SegmentRecord) -> list[Change]:
         ("segments", prefix, _encode(StoredSegment(*fields))),
         ("logged", prefix, b"" if record.log_bytes else None),
     ]
-    for attribute in sorted(record.changed_attributes):  # so that the same is stored the same
+    for attribute in sorted(record.changed_attributes):  # so that equal states are stored equally
         changes.append(("attributes", prefix + attribute, I64.pack(record.attributes[attribute])))
     return changes
 
@@ -118,7 +118,7 @@ def record_changes(record: SegmentRecord) -> list[Change]:
 def decode_record(
     segment: int, raw: bytes, extents: Iterable[tuple[bytes, bytes]], frames: dict[int, FrameRef]
 ) -> SegmentRecord:
-    """A segment's record of its values; frames in the log are shared through `frames`, by sequence."""
+    """Return a segment's record; frames in the log are shared through `frames`, by sequence."""
     stored = decode_segment(raw)
     record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
     for field in StoredSegment.__struct_fields__[3:]:
@@ -144,7 +144,7 @@ def decode_record(
 
 
 def pack_fixed(extent: Extent) -> bytes:
-    """The part of an extent's value that is as long for all of them."""
+    """Encode the fixed-length part of an extent's value."""
     address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
     assert address is not None, "a checkpoint holds durable frames only"
     position = extent.position | CONTINUES if extent.continues else extent.position
@@ -158,7 +158,7 @@ def pack_extent(extent: Extent) -> bytes:
 
 
 def unpack_chunk(value: bytes) -> tuple[str, bytes]:
-    """What follows the fixed part of an extent: the name of a chunk, or of a file beside the log; and the checksums."""
+    """Return the rest of an extent's value: the name of its chunk or separate file, and the checksums."""
     chunk, _, checksums = bytes(value[EXTENT.size :]).partition(b"\0")
     return chunk.decode(), checksums
 

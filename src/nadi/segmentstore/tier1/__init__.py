@@ -1,1 +1,1 @@
-"""Tier 1, the durable log of a segment container: `log` is the seam; `files` and `memory` implement it."""
+"""Tier 1, the durable log of a segment container: `log` defines it; `files` and `memory` implement it."""

@@ -1,9 +1,9 @@
-"""Files beside the log that take large runs of a segment's bytes, so that these are written once: a file that is full
-becomes a chunk of tier 2 by a second name (`docs/decisions/0020`).
+"""Stores large runs of a segment's bytes in separate files, so that they are written only once: a full file becomes a
+chunk of tier 2 by a second name (`docs/decisions/0020`).
 
-A large run is durable in such a file before the frame that mentions it is written to the log. Files are prepared in
-advance by a thread, with all their blocks allocated: a run that finds none ready goes to the log as small ones do. A
-former owner's files are only read.
+A large run is durable in such a file before the frame that refers to it is written to the log. A thread prepares files
+in advance, with all their blocks allocated: a run that finds none ready goes to the log, as small ones do. An earlier
+owner's files are only read.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 
-FOLDER = "runs"  # in the log's
+FOLDER = "runs"  # inside the log's folder
 _NAME = re.compile(r"run-([0-9a-f]{16})")
-_TRY_AGAIN_S = 5.0  # after the disk had no room
-_ROOM_FILES = 8  # so many must fit on the disk for one to be made: others need the last of it more
-_CARRIED_PART = 32  # of a file that ended, what it carries is no more than this part: memory for many small ones
+_TRY_AGAIN_S = 5.0  # after the disk was full
+_ROOM_FILES = 8  # a file is created only if this many fit on the disk: the rest is reserved for others
+_CARRIED_PART = 32  # a closed file carries at most this fraction of its size: saves memory for many small files
 
 
 class BlobWrite:
-    """What one frame writes to one file: what was carried, and the whole blocks of a large run, from `position` in the
-    file: `length` bytes of it, the rest stays in the frame. checksum: of these, once written."""
+    """One frame's write to one file: the bytes carried so far, and `length` bytes of a large run, up to a block
+    boundary, from `position` in the file; the remainder stays in the frame. checksum: of these bytes, once written."""
 
     __slots__ = ("at", "carried", "checksum", "data", "file", "length", "position")
 
@@ -50,20 +50,20 @@ class BlobWrite:
 
 
 class RunFile:
-    """A prepared file, from its first run until it has become a chunk, or is of no more use."""
+    """A prepared file, from its first run until it has become a chunk, or is unused."""
 
     def __init__(self, number: int, path: Path, fd: int, size_bytes: int, segment: int, offset: int) -> None:
         self.number, self.path = number, path
         self.segment, self.next_offset = segment, offset
         self.used_at = 0.0  # on the monotonic clock
-        self.end = 0  # of the whole blocks: written, or under way
-        self.closed = False  # takes no more runs
+        self.end = 0  # end of the whole blocks, written or being written
+        self.closed = False  # accepts no more runs
         self._fd, self._size_bytes = fd, size_bytes
-        self._lock = threading.Lock()  # over the descriptor
-        self._is_written = False  # a piece is, or will be right away
+        self._lock = threading.Lock()  # guards the descriptor
+        self._is_written = False  # a write is in progress, or about to start
         self._carried: list[Buffer] = []
         self._carried_bytes = 0
-        self._crcs: list[int] = []  # of whole MiBs
+        self._crcs: list[int] = []  # of complete MiBs
         self._crc = 0
 
     @property
@@ -72,15 +72,15 @@ class RunFile:
 
     @property
     def length(self) -> int:
-        """How many of the segment's bytes it has, with those that are carried."""
+        """The number of the segment's bytes in the file, including carried ones."""
         return self.end + self._carried_bytes
 
     def takes(self, offset: int, size: int) -> bool:
-        """Whether a large run from that offset of the segment on goes on where the file ends, and fits."""
+        """Return whether a large run at that offset of the segment continues the file, and fits."""
         return not self.closed and offset == self.next_offset and self.length + size <= self._size_bytes
 
     def carry(self, offset: int, block: Buffer) -> bool:
-        """Carry a small run, which is in the log; False if that isn't possible: then the file must be closed."""
+        """Carry a small run, which is in the log; return False if that isn't possible: then close the file."""
         if self.closed or offset != self.next_offset or self._carried_bytes + len(block) > limits.RUN_CARRY_BYTES:
             return False
         self._carried.append(block)
@@ -89,26 +89,26 @@ class RunFile:
         return True
 
     def add(self, block: Buffer) -> BlobWrite:
-        """A large run, which the file `takes`: say what is to be written. The rest of it is carried."""
+        """Add a large run that the file `takes`; return the write it needs. Its remainder is carried."""
         size = len(block)
         assert size >= BLOCK_BYTES, "a large run has a whole block"
         position, at = self.length, self.end
         self.end = (position + size) // BLOCK_BYTES * BLOCK_BYTES
         length = self.end - position
         piece = BlobWrite(self, at, self._carried, block, position, length)
-        rest = bytes(memoryview(block)[length:])  # a view would keep all of the run
-        self._carried, self._carried_bytes = [rest] if rest else [], len(rest)
+        remainder = bytes(memoryview(block)[length:])  # a view would keep the entire run alive
+        self._carried, self._carried_bytes = [remainder] if remainder else [], len(remainder)
         self.next_offset += size
         self._is_written = True
         return piece
 
     def drop_carried(self) -> None:
-        """Before it is closed: carry nothing, if that is much for a file of this size; it is copied from the log."""
+        """Before closing the file, drop carried bytes if they are many for its size; they are copied from the log."""
         if self._carried_bytes > self.end // _CARRIED_PART:
             self._carried, self._carried_bytes = [], 0
 
     def write(self, piece: BlobWrite, staging: memoryview) -> None:
-        """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size. Raises:
+        """Make a write durable; blocking, one at a time. `staging` is aligned, and of the write's size. Raises
         OSError."""
         try:
             self._write(piece, staging)
@@ -116,7 +116,7 @@ class RunFile:
             with self._lock:
                 if self.closed:
                     self._close()
-                self._is_written = False  # last: whoever finds the file settled may write to its end
+                self._is_written = False  # last: once the file is settled, its end may be written
 
     def _write(self, piece: BlobWrite, staging: memoryview) -> None:
         place = 0
@@ -141,19 +141,18 @@ class RunFile:
                 self._crc = 0
 
     def finish(self) -> tuple[bytes, list[int]]:
-        """Once it is closed, and all pieces are written: what is still carried, and the checksums of the MiBs of all of
-        it, not seeded."""
+        """Return the bytes still carried, and the unseeded checksums of the entire file's MiBs; the file must be
+        settled."""
         assert self.is_settled
         carried = b"".join(self._carried)
         crcs, crc = list(self._crcs), self._crc
         self._sum(carried, self.end)
-        found = [*self._crcs, self._crc] if self.length % limits.MIB else list(self._crcs)
-        self._crcs, self._crc = crcs, crc  # so that it can be done again after a failure
-        return carried, found
+        crcs_of_all = [*self._crcs, self._crc] if self.length % limits.MIB else list(self._crcs)
+        self._crcs, self._crc = crcs, crc  # so that it can be repeated after a failure
+        return carried, crcs_of_all
 
     def complete(self, tail: Sequence[Buffer]) -> None:
-        """Write what follows the whole blocks, and give back what the file doesn't need; durable. Blocking. Raises:
-        OSError."""
+        """Write the bytes after the whole blocks, and truncate the file; durable. Blocking. Raises OSError."""
         data = b"".join(tail)
         fd = disk.open_file(self.path, os.O_WRONLY, direct=False)
         try:
@@ -164,15 +163,14 @@ class RunFile:
             os.close(fd)
 
     def shut(self) -> None:
-        """Take no more runs; close the descriptor and give back the room that is left, once no piece is being
-        written."""
+        """Accept no more runs; once no write is in progress, close the descriptor and free the unused space."""
         with self._lock:
             self.closed = True
             if not self._is_written:
                 self._close()
 
     def abandon(self) -> None:
-        """`shut`, when no thread is writing: what was placed but not written never will be."""
+        """`shut` while no thread is writing: placed but unwritten runs are dropped."""
         self._is_written = False
         self.shut()
 
@@ -180,15 +178,17 @@ class RunFile:
         if self._fd < 0:
             return
         try:
-            os.ftruncate(self._fd, self.end)  # about 50 us; it may be long until the file is a chunk, or deleted
-        except OSError as error:  # nothing is lost but room: `complete` tries again
-            log.warning("%s keeps room that it doesn't need: %s", self.path, error)
+            os.ftruncate(
+                self._fd, self.end
+            )  # about 50 us; it may be long until the file becomes a chunk, or is deleted
+        except OSError as error:  # only space is lost: `complete` retries
+            log.warning("%s keeps unneeded space for now: %s", self.path, error)
         fd, self._fd = self._fd, -1
         os.close(fd)
 
 
 def run_name(number: int) -> str:
-    """The name of a file beside the log.
+    """Return the name of a separate file.
 
     >>> run_name(1 << 32)
     'run-0000000100000000'
@@ -197,7 +197,7 @@ def run_name(number: int) -> str:
 
 
 def run_number(name: str) -> int:
-    """The number in such a name; 0 for any other.
+    """Return the number in such a name; 0 for any other name.
 
     >>> run_number("run-0000000100000000") == 1 << 32, run_number("container-0/000000000001/00")
     (True, 0)
@@ -207,7 +207,7 @@ def run_number(name: str) -> int:
 
 
 class RunReader:
-    """The files beside a log, for reading; `folder` is the log's."""
+    """Reads the separate files of a log; `folder` is the log's."""
 
     def __init__(self, folder: Path, runtime: Runtime = REAL) -> None:
         self._folder = folder / FOLDER
@@ -219,19 +219,19 @@ class RunReader:
         return sorted(number for path in self._folder.iterdir() if (number := run_number(path.name)))
 
     def has(self, number: int, end: int) -> bool:
-        """Whether the file should have bytes up to `end`, by its size."""
+        """Return whether the file should have bytes up to `end`, by its size."""
         try:
-            found = (self._folder / run_name(number)).stat()
-        except OSError:  # a link to itself, say
+            status = (self._folder / run_name(number)).stat()
+        except OSError:  # such as a link to itself
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size >= end
+        return stat.S_ISREG(status.st_mode) and status.st_size >= end
 
     def read(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
-        """All of a run, checked; blocking. NotFoundError: the file is gone. CorruptLogError: the bytes are not those
-        that were written, or the disk can't read them. OSError: reading failed for another reason."""
+        """Read and verify a run; blocking. NotFoundError: the file is missing. CorruptLogError: its checksum is wrong,
+        or the disk can't read it. OSError: reading failed for another reason."""
         path = self._folder / run_name(number)
-        if not self.has(number, 0):  # a pipe in its place would make whoever opens it wait forever
-            raise NotFoundError(f"{path} is missing, or no file")
+        if not self.has(number, 0):  # opening a pipe in its place would block forever
+            raise NotFoundError(f"{path} is missing, or not a file")
         try:
             fd = disk.open_for_reading(path)
         except FileNotFoundError:
@@ -244,8 +244,8 @@ class RunReader:
     async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         return await self._runtime.in_thread(self.read, number, position, length, checksum)
 
-    def keep_aside(self) -> None:
-        """Give all files a second name in a folder beside theirs, from which they can be put back; blocking."""
+    def set_aside(self) -> None:
+        """Link all files into a separate folder, from which they can be restored; blocking."""
         if numbers := self.numbers():
             folder = disk.free_name(self._folder.with_name(disk.aside_name(FOLDER)))
             folder.mkdir(mode=0o700)
@@ -256,17 +256,17 @@ class RunReader:
 
 
 class RunFiles(RunReader):
-    """The files of one owner of the log, whose `epoch` it is; they are written for as long as it is the owner.
-    Everything but `read` and `has` is called from one event loop."""
+    """The files of one owner of the log, with its `epoch`; written as long as it is the owner. Everything except `read`
+    and `has` is called from one event loop."""
 
     def __init__(self, folder: Path, epoch: int, name: str = "log", runtime: Runtime = REAL) -> None:
         super().__init__(folder, runtime)
         self._name = name
         self._next_number = (epoch << 32) + 1
-        self._open: dict[int, RunFile] = {}  # by segment, the one that was used last at the end
-        self._written: dict[int, RunFile] = {}  # all of this owner's that are still of use
+        self._open: dict[int, RunFile] = {}  # by segment, the most recently used last
+        self._written: dict[int, RunFile] = {}  # all files of this owner that are still used
         self._ready: list[tuple[int, Path, int]] = []  # number, path, and descriptor
-        self._wanted = False
+        self._is_preparing = False
         self._no_room_until = 0.0
         self._direct: bool | None = None
         self._staging = threading.local()
@@ -279,8 +279,8 @@ class RunFiles(RunReader):
         return bool(self._open)
 
     def place(self, segment: int, offset: int, block: Buffer) -> BlobWrite | None:
-        """Place for a large run, or None: it stays in the log. What is placed must be written, before anything else is
-        placed."""
+        """Place a large run, or return None: then it stays in the log. A placed run must be written before the next
+        call."""
         assert len(block) >= limits.RUN_LEAST_BYTES
         file = self._open.pop(segment, None)
         if file is not None and not file.takes(offset, len(block)):
@@ -295,17 +295,17 @@ class RunFiles(RunReader):
         return file.add(block)
 
     def carry(self, segment: int, offset: int, block: Buffer) -> None:
-        """A small run went to the log: the segment's file carries it, or ends."""
+        """Handle a small run in the log: the segment's file carries it, or is closed."""
         file = self._open.get(segment)
         if file is not None and not file.carry(offset, block):
             self._end(file)
 
     async def write(self, pieces: Sequence[BlobWrite]) -> None:
-        """Make them durable; afterwards they have their checksums. OSError: the disk failed; nothing of them may be
-        mentioned."""
+        """Make the writes durable; afterwards they have their checksums. OSError: the disk failed; no frame may refer
+        to them."""
         writes = [self._runtime.in_thread(self._write, piece, pool=self._pool) for piece in pieces]
         error: BaseException | None = None
-        for write in writes:  # all of them end before anybody goes on
+        for write in writes:  # wait for all of them
             try:
                 await write
             except OSError as failure:
@@ -326,7 +326,7 @@ class RunFiles(RunReader):
         if len(self._open) >= limits.RUN_FILES_OPEN:
             oldest = next(iter(self._open.values()))
             if self._runtime.monotonic() - oldest.used_at < limits.RUN_IDLE_S:
-                return None  # its segment would come back at once, and push out another's
+                return None  # its segment would return at once, and evict another one
             self._end(oldest)
         ready = self._ready.pop(0) if self._ready else None
         if len(self._ready) < limits.RUN_FILES_READY:
@@ -338,12 +338,12 @@ class RunFiles(RunReader):
         return file
 
     def _end(self, file: RunFile) -> None:
-        """Write no more runs to it; it may be long until it is moved."""
+        """Accept no more runs for the file; it may be long until it is moved."""
         file.drop_carried()
         self.close_file(file)
 
     def written(self, number: int) -> RunFile | None:
-        """The file of that number, if this owner has written it and it may become a chunk."""
+        """Return the file of that number, if this owner wrote it and it may become a chunk."""
         return self._written.get(number)
 
     def close_file(self, file: RunFile) -> None:
@@ -352,7 +352,7 @@ class RunFiles(RunReader):
         file.shut()
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Delete files of which nothing is needed any more, not even to start."""
+        """Delete files that aren't needed any more, not even for a start."""
         for number in numbers:
             file = self._written.pop(number, None)
             if file is not None:
@@ -361,7 +361,7 @@ class RunFiles(RunReader):
             self._runtime.in_thread(self._delete, list(numbers), pool=self._maker)
 
     def forget(self, file: RunFile) -> None:
-        """It has become a chunk: only `release` is left to be done."""
+        """Forget a file that became a chunk; `release` still deletes its name here."""
         self.close_file(file)
         self._written.pop(file.number, None)
 
@@ -369,13 +369,13 @@ class RunFiles(RunReader):
         for number in numbers:
             try:
                 (self._folder / run_name(number)).unlink(missing_ok=True)
-            except OSError as error:  # a restart finds it again
+            except OSError as error:  # a restart retries
                 log.warning("%s can't be deleted: %s", self._folder / run_name(number), error)
 
     async def close(self) -> None:
-        """Let go of everything; nothing is written."""
+        """Close everything; nothing is written."""
         self._stopped = True
-        written, self._written = list(self._written.values()), {}  # meanwhile others may `forget` some of them
+        written, self._written = list(self._written.values()), {}  # meanwhile `forget` may be called
         self._open.clear()
         await self._runtime.in_thread(self._stop, written)
 
@@ -384,16 +384,16 @@ class RunFiles(RunReader):
         self._maker.shutdown()
         for file in written:
             file.abandon()
-        while self._ready:  # none twice, whatever fails: a descriptor's number may be another file's by then
+        while self._ready:  # never close one twice after a failure: its number may be another file's
             number, _, fd = self._ready.pop()
             os.close(fd)
             self._delete([number])
 
     def _prepare(self) -> None:
-        """Have files made ready, unless that is under way or there was no room just now."""
-        if self._wanted or self._stopped or self._runtime.monotonic() < self._no_room_until:
+        """Start preparing files, unless that is in progress or the disk was full just now."""
+        if self._is_preparing or self._stopped or self._runtime.monotonic() < self._no_room_until:
             return
-        self._wanted = True
+        self._is_preparing = True
         self._runtime.in_thread(self._make_ready, pool=self._maker)
 
     def _make_ready(self) -> None:
@@ -407,13 +407,13 @@ class RunFiles(RunReader):
         except OSError as error:
             self._no_room_until = self._runtime.monotonic() + _TRY_AGAIN_S
             if not disk.is_no_room(error):
-                log.warning("large runs go to the log %s, as no file beside it can be made: %s", self._name, error)
+                log.warning("large runs go to the log %s, as no separate file can be created: %s", self._name, error)
         finally:
-            self._wanted = False
+            self._is_preparing = False
 
     def _made(self) -> tuple[int, Path, int]:
         if disk.room_to_spare(self._folder) < _ROOM_FILES * limits.RUN_FILE_BYTES:
-            raise OSError(errno.ENOSPC, "the disk has little room left", str(self._folder))
+            raise OSError(errno.ENOSPC, "the disk has little space left", str(self._folder))
         while (path := self._folder / run_name(self._next_number)).exists():
             self._next_number += 1
         number = self._next_number

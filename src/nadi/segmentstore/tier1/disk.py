@@ -1,7 +1,7 @@
-"""The few calls to the operating system that a log of files is made of.
+"""Wraps the operating system calls of a log in files.
 
-Direct I/O (`O_DIRECT`) goes past the page cache: measured 2 to 3 times as fast as buffered writing at a fraction of the
-CPU, but memory, offsets and sizes must all be whole blocks. Where a file system refuses it, writing is buffered.
+Direct I/O (`O_DIRECT`) bypasses the page cache: measured 2 to 3 times as fast as buffered writing at a fraction of the
+CPU, but memory, offsets and sizes must be multiples of blocks. If a file system refuses it, writing is buffered.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ZEROS_BYTES = MIB
 
 
 def aligned_buffer(size_bytes: int) -> mmap.mmap:
-    """Zeroed, page-aligned memory, as O_DIRECT needs it."""
+    """Return zeroed, page-aligned memory, as required by O_DIRECT."""
     return mmap.mmap(-1, size_bytes)
 
 
 def supports_direct(folder: Path) -> bool:
-    """Whether O_DIRECT works in `folder`: some file systems refuse at open, some at the first write."""
+    """Return whether O_DIRECT works in `folder`: some file systems refuse at open, some at the first write."""
     if not hasattr(os, "O_DIRECT"):
         return False
     probe = folder / f"probe-{os.getpid()}.tmp"
@@ -55,16 +55,16 @@ def open_file(path: Path, flags: int, *, direct: bool) -> int:
 
 
 def open_for_reading(path: Path) -> int:
-    """For single reads here and there: through the page cache, without read-ahead."""
+    """Open a file for single reads: through the page cache, without read-ahead."""
     fd = open_file(path, os.O_RDONLY, direct=False)
-    # Read-ahead would take in blocks that are not written yet.
+    # Read-ahead would cache blocks that are not written yet.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     return fd
 
 
 def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: None) -> None:
     """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents). `pause` is
-    called after each piece, so that others get at the disk in between."""
+    called after each piece, to yield the disk."""
     zeros = memoryview(aligned_buffer(min(_ZEROS_BYTES, size_bytes)))
     for offset in range(0, size_bytes, len(zeros)):
         write_all(fd, zeros[: size_bytes - offset], offset)
@@ -73,16 +73,16 @@ def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: 
 
 
 def room_to_spare(folder: Path) -> int:
-    """How many more bytes of the disk the log may take; below 0: it has taken too many."""
+    """Return the bytes that the log may still take on the disk; below 0 if it has taken too many."""
     status = os.statvfs(folder)
-    if not status.f_blocks:  # a file system that doesn't report its size
+    if not status.f_blocks:  # the file system doesn't report its size
         return 1 << 62
     kept_free = min(DISK_KEPT_FREE_BYTES, status.f_blocks * status.f_frsize // DISK_KEPT_FREE_PART)
     return status.f_bavail * status.f_frsize - kept_free
 
 
 def held_bytes(path: Path) -> int:
-    """Bytes of the disk allocated to a file; fewer than its size if it is sparse, 0 if it is missing."""
+    """Return the bytes of the disk allocated to a file: fewer than its size if it is sparse, 0 if it is missing."""
     try:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
@@ -90,12 +90,12 @@ def held_bytes(path: Path) -> int:
 
 
 def aside_name(name: str, now: datetime | None = None) -> str:
-    """What a file, a folder or an object is called that is set aside because it is damaged."""
+    """Return the new name of a file, folder or object that is set aside because it is damaged."""
     return f"{name}.damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def free_name(path: Path) -> Path:
-    """The path, or one with a number appended if the path already exists."""
+    """Return the path, with a number appended if it already exists."""
     free, count = path, 1
     while free.exists():
         count += 1
@@ -104,7 +104,7 @@ def free_name(path: Path) -> Path:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a small file so that, whatever crashes, either the old or the new content is there."""
+    """Write a small file atomically: after a crash it has either the old or the new content."""
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -112,7 +112,7 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(fd)
         temporary.rename(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # give the room back
+        temporary.unlink(missing_ok=True)  # free the space
         raise
     finally:
         os.close(fd)
@@ -120,10 +120,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_line(path: Path, line: str) -> None:
-    """`replace_file` by one line and its checksum."""
+    """`replace_file` with one line and its checksum."""
     replace_file(path, line_of(line.encode()))
 
 
 def read_line(path: Path) -> str:
-    """The line that `replace_line` wrote; "" if it is damaged."""
+    """Return the line that `replace_line` wrote; "" if it is damaged."""
     return (value_of(path.read_bytes()) or b"").decode()

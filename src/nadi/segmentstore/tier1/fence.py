@@ -1,8 +1,8 @@
-"""Who owns a log of files: the `epoch` file, one line `nadi-log-epoch <log id> <epoch> <crc>`.
+"""Fences owners of a log of files, by the `epoch` file: one line `nadi-log-epoch <log id> <epoch> <crc>`.
 
-Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps the file it wrote
-open and checks, before and after each write, whether the name still leads to it: if not, what was just written is not
-acknowledged. The new owner starts a file of its own, so a late write of the former one can't land on its frames.
+Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps its file open and
+checks, before and after each write, that the name still refers to it: if not, the write isn't acknowledged. The new
+owner starts a new log file, so a late write of the old owner can't overwrite its frames.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def read_epoch(folder: Path) -> tuple[bytes, int] | None:
-    """The log's id and the latest owner's epoch, or None if there is no (intact) epoch file."""
+    """Return the log's id and the latest owner's epoch, or None without an intact epoch file."""
     try:
         match = _LINE.fullmatch(read_line(folder / EPOCH_FILE))
     except FileNotFoundError:
@@ -37,18 +37,18 @@ def read_epoch(folder: Path) -> tuple[bytes, int] | None:
 
 
 class Fence:
-    """An owner's hold on the log: `check` raises ClosedError once another owner has opened it."""
+    """An owner's fence: `check` raises ClosedError once another owner has opened the log."""
 
     def __init__(self, folder: Path, epoch: int, fd: int) -> None:
         self.epoch = epoch
         self._path = folder / EPOCH_FILE
-        self._fd = fd  # open until the end, so that no later file can get the same inode
+        self._fd = fd  # kept open, so that no later file can get the same inode
         status = os.fstat(fd)
         self._identity = (status.st_dev, status.st_ino)
 
     @classmethod
     def take(cls, folder: Path, log_id: bytes, epoch: int) -> Self:
-        """Become the owner of `epoch`, durably."""
+        """Become the owner with that epoch, durably."""
         replace_line(folder / EPOCH_FILE, f"nadi-log-epoch {log_id.hex()} {epoch}")
         return cls(folder, epoch, os.open(folder / EPOCH_FILE, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -57,7 +57,7 @@ class Fence:
         if (status.st_dev, status.st_ino) != self._identity:
             raise ClosedError(
                 f"the log {self._path.parent} was opened by another owner (this one had epoch {self.epoch}): "
-                "open it again if this server is still in charge of it"
+                "open it again if this server still owns it"
             )
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Fence:
 
 
 def latest(folder: Path, log_id: bytes | None) -> int:
-    """The number of the last file that the log had in use; 0: not known. `log_id` None: of any log."""
+    """Return the number of the last file in use, 0 if unknown. log_id: None accepts any log's."""
     try:
         line = value_of((folder / LATEST_FILE).read_bytes().rstrip(b" ")) or b""
     except FileNotFoundError:
@@ -77,9 +77,9 @@ def latest(folder: Path, log_id: bytes | None) -> int:
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Record, durably, that file `number` is in use; blocking. The file is overwritten in place, so a full disk has
-    room; if that is torn, only the number isn't known until the next one. OSError: the disk fails, or has no room for a
-    new `latest`."""
+    """Record, durably, that file `number` is in use; blocking. The file is overwritten in place, so this works on a
+    full disk; if that write is torn, the number is unknown until the next one. OSError: the disk fails, or is full and
+    the file is new."""
     path = folder / LATEST_FILE
     is_new = not path.exists()
     line = line_of(b"nadi-log-latest %s %d" % (log_id.hex().encode(), number))

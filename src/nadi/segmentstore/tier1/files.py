@@ -1,11 +1,11 @@
-"""The durable log on local files: what the embedded server writes its frames to.
+"""The durable log in local files, used by a data folder's server.
 
-`append` hands a frame to the log's writer thread, which writes it at the end of the current file, syncs it, and only
-then answers; a small one, while the disk is quick (`WritePace`), it writes by itself. Files are full of zeros or of
+`append` passes a frame to the log's writer thread, which writes it at the end of the current file, syncs it, and then
+answers; a small frame on a fast disk is written in the loop's thread (`WritePace`). Files are full of zeros or of
 released frames before they are used, so that a write changes no metadata.
 
-The first append after `open` starts a new file, and so does a frame that doesn't fit the rest of one; a frame that is
-larger than its file enlarges it. After a failed write the log takes no more: what is on disk is uncertain until it is
+The first append after `open` starts a new file, as does a frame that doesn't fit the current one; a frame larger than
+its file enlarges it. After a failed write the log refuses appends: the disk's contents are uncertain until it is
 reopened.
 """
 
@@ -40,18 +40,18 @@ from nadi.segmentstore.tier1.writer import FileSupply, FrameWriter
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-_WEIGHT = 1 / 16  # of the latest write in the average
-_MOST_S = 4 * limits.LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
+_WEIGHT = 1 / 16  # weight of the latest write in the average
+_MOST_S = 4 * limits.LOG_QUICK_WRITE_S  # cap on one write: a stall predicts little about the next
 
 
 class WritePace:
-    """Learns of each write in the loop's thread. One done by the writer thread says nothing: its time includes the wait
-    for the interpreter."""
+    """Decides whether to write in the loop's thread, from the duration of such writes. A write by the writer thread
+    doesn't count, as its duration includes waiting for the interpreter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._average_s = limits.LOG_QUICK_WRITE_S / 2
-        self._pause_s = 0.0  # the last one
+        self._pause_s = 0.0  # the latest pause
         self._pause_until = clock()
 
     def is_quick(self, payload_bytes: int) -> bool:
@@ -70,7 +70,7 @@ class WritePace:
 
 
 class FileLog:
-    """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
+    """A DurableLog in a separate folder. Created by `open`; then `replay`, then append."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class FileLog:
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
         try:
             if begins is None:
-                headers = read_headers(folder, log_id)  # again: only now is the former owner kept out
+                headers = read_headers(folder, log_id)  # again, now that the previous owner is fenced
         except BaseException:
             self._fence.close()
             raise
@@ -106,17 +106,17 @@ class FileLog:
         self._left_over = [file.path for file in headers.prepared]
         self._first_number = headers.next_number
         self._next_sequence = 0  # 0 until replay() has ended
-        self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
+        self._replaying: asyncio.Future[list[Frame]] | None = None  # in a thread
 
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
         self._writer = FrameWriter(log_id, self._fence, self._supply, self._on_new_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
         self._queue: queue.SimpleQueue[tuple[Sequence[bytes], asyncio.Future[Appended]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
-        self._current: LogFile | None = None  # the last of _files, once it is written to
-        self._before_bytes = 0  # in those before it
-        self._kept: dict[int, LogFile] = {}  # below what `truncate` released, but still needed
-        self._released: deque[LogFile] = deque()  # waiting for their last reader
+        self._lock = threading.Lock()  # guards _files, _kept and _released, shared by the writer and readers
+        self._current: LogFile | None = None  # the last of _files, once it has been written
+        self._before_bytes = 0  # size of the files before it
+        self._kept: dict[int, LogFile] = {}  # released by `truncate`, but still needed
+        self._released: deque[LogFile] = deque()  # waiting for their last reader to end
         self._appending = False
         self._failure: Exception | None = None
         self._pace = WritePace()
@@ -132,20 +132,20 @@ class FileLog:
         name: str = "log",
     ) -> Self:
         """Become the owner of the log in `folder`, which is created if it's missing; blocking. name: for messages. At
-        most `spare_files` released files of `file_bytes` are kept for reuse. CorruptLogError: files' headers are
-        damaged, and frames don't say what was in them; no log file was changed. DataFolderVersionError: another version
-        of nadi wrote it. OSError: the folder can't be used."""
-        assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "files are whole blocks, two at least"
+        most `spare_files` released files of `file_bytes` are stored for reuse. CorruptLogError: file headers are
+        damaged, and frames don't replace them; no log file was changed. DataFolderVersionError: another version of nadi
+        wrote it. OSError: the folder can't be used."""
+        assert file_bytes % BLOCK_BYTES == 0 < file_bytes // BLOCK_BYTES - 1, "a file has at least two whole blocks"
         return cls(folder, file_bytes, spare_files, name, None)
 
     @classmethod
     async def begin(cls, folder: Path, part: bytes, after: int, epoch: int = 0, *, name: str = "log") -> None:
-        """Let the log in `folder` begin with a frame of that part after that frame, in an epoch later than that one.
-        What is there, damaged as it may be, is not replayed any more, and stays to be read. Raises: as `append`."""
+        """Restart the log in `folder` with a frame of that part after frame `after`, in an epoch later than `epoch`.
+        Existing frames, perhaps damaged, aren't replayed any more, but stay readable. Raises as `append`."""
         new = await asyncio.to_thread(cls, folder, limits.LOG_FILE_BYTES, limits.LOG_SPARE_FILES, name, (after, epoch))
         try:
             async for _ in new.replay(after):
-                raise AssertionError("it is new")
+                raise AssertionError("the log is new")
             await new.append([part])
         finally:
             await new.close()
@@ -163,12 +163,12 @@ class FileLog:
         return max(0, self._next_sequence - 1)
 
     async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
-        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        assert self._next_sequence == 0, "replay() is called once, before the first append"
         frames = self._frames(after_sequence)
         reading = self._read_some(frames)
-        while found := await asyncio.shield(reading):
-            reading = self._read_some(frames)  # while those are applied
-            for frame in found:
+        while frames_read := await asyncio.shield(reading):
+            reading = self._read_some(frames)  # while the previous ones are applied
+            for frame in frames_read:
                 yield frame
 
     def _read_some(self, frames: Iterator[Frame]) -> asyncio.Future[list[Frame]]:
@@ -222,19 +222,19 @@ class FileLog:
         return await done
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
-        file = self._pin(address)  # here, before a truncate() can come between
+        file = self._pin(address)  # now, before a truncate() can intervene
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
 
     async def read_parts(self, parts: Sequence[LogRange]) -> list[PartRead]:
         read: list[PartRead] = []
         for _, group in itertools.groupby(parts, lambda part: part.address.file):
-            some = list(group)
+            file_parts = list(group)
             try:
-                file = self._pin(some[0].address)
+                file = self._pin(file_parts[0].address)
             except NotFoundError as error:
-                read += [error] * len(some)
+                read += [error] * len(file_parts)
             else:
-                read += await self._reading(file, partial(read_near, file, self._log_crc, some))
+                read += await self._reading(file, partial(read_near, file, self._log_crc, file_parts))
         return read
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
@@ -246,19 +246,19 @@ class FileLog:
             position, sequence = BLOCK_BYTES, file.first_sequence
             while after_sequence + 1 < stop and sequence < stop:
                 with self._lock:
-                    if self._files.get(file.number) is not file:  # it is no longer needed
+                    if self._files.get(file.number) is not file:  # released meanwhile
                         break
                 try:
                     pinned, place = self._pin(LogAddress(sequence, file.number, position)), (position, sequence)
                     look = partial(read_heads, pinned, self._log_crc, place, stop, after_sequence, limits.MIB)
-                    found = await self._reading(pinned, look)
+                    heads = await self._reading(pinned, look)
                 except NotFoundError:
-                    what = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
-                    found = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, what),))
+                    problem = f"the file is missing, with frames {sequence:,} to {stop - 1:,}"
+                    heads = HeadsRead(position, stop, 0, (CorruptLogError(str(file.path), 0, problem),))
                 except OSError as error:
                     raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
-                yield found
-                position, sequence = found.position, found.sequence
+                yield heads
+                position, sequence = heads.position, heads.sequence
 
     def has(self, address: LogAddress, length: int) -> bool:
         with self._lock:
@@ -287,7 +287,7 @@ class FileLog:
         await asyncio.get_running_loop().run_in_executor(None, self._stop)
 
     def _write_here(self, parts: Sequence[bytes]) -> Appended:
-        """In the loop's thread, while the writer thread has nothing to do."""
+        """Write in the loop's thread, while the writer thread is idle."""
         began = time.perf_counter()
         try:
             appended = self._writer.write(parts, self._next_sequence)
@@ -305,14 +305,14 @@ class FileLog:
             try:
                 outcome = self._writer.write(parts, self._next_sequence)
                 self._next_sequence += 1
-            except Exception as error:  # passed on to the caller
+            except Exception as error:  # passed to the caller
                 self._failure = outcome = self._explained(error)
-            with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
                 done.get_loop().call_soon_threadsafe(self._answer, done, outcome)
 
     def _answer(self, done: asyncio.Future[Appended], outcome: Appended | Exception) -> None:
         self._appending = False
-        if done.done():  # cancelled meanwhile; the frame is in the log all the same
+        if done.done():  # cancelled meanwhile; the frame is in the log nevertheless
             return
         if isinstance(outcome, Exception):
             done.set_exception(outcome)
@@ -321,7 +321,7 @@ class FileLog:
 
     def _explained(self, error: Exception) -> Exception:
         if is_no_room(error):
-            full = StorageFullError(f"no room for the log {self._name} ({error}): make room on its disk")
+            full = StorageFullError(f"no space for the log {self._name} ({error}): free space on its disk")
             full.__cause__ = error
             return full
         return error
@@ -333,7 +333,7 @@ class FileLog:
             self._files[file.number] = self._current = file
 
     def _pin(self, address: LogAddress) -> LogFile:
-        """The frame's file, which isn't recycled before `_read` has ended."""
+        """Return the frame's file, which isn't recycled before `_read` has ended."""
         if self._closed:
             raise ClosedError(f"the log {self._name} is closed")
         with self._lock:
@@ -346,10 +346,10 @@ class FileLog:
 
     async def _reading(self, file: LogFile, read: Callable[[], T]) -> T:
         reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, read)
-        return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
+        return await asyncio.shield(reading)  # so that it always ends by releasing the file
 
     def _read(self, file: LogFile, read: Callable[[], T]) -> T:
-        """In a thread: a disk may take its time, and so does the checksum of many bytes."""
+        """Read in a thread, as the disk and the checksum of many bytes may take long."""
         try:
             return read()
         finally:
@@ -360,7 +360,7 @@ class FileLog:
                     file.close_reading()
 
     def _recycle_unread(self) -> None:
-        """Recycle released files that nobody reads, in the order in which they were released."""
+        """Recycle released files without readers, in the order of their release."""
         while self._released and not self._released[0].readers:
             file = self._released.popleft()
             file.close_reading()

@@ -1,8 +1,7 @@
-"""The bytes of a log file. No I/O here: headers are packed into, and checked in, blocks of memory.
+"""Encodes and decodes a log file's blocks. No I/O here: headers are packed into, and checked in, blocks of memory.
 
-A file is `header block · frame · frame · …`; everything starts at a multiple of `BLOCK_BYTES` and is
-padded to one with zeros, so that a block that is durable is never written again. All integers are
-little-endian.
+A file is `header block · frame · frame · …`; everything starts at a multiple of `BLOCK_BYTES` and is padded to one with
+zeros, so that a durable block is never written again. All integers are little-endian.
 
     header block   magic 8 · format u32 · log id 16 · file number u64 · first sequence u64
                    · epoch u64 · crc u32 · file size u64 · crc u32
@@ -10,10 +9,10 @@ little-endian.
                    · head size u32 · head crc u32 · number of parts u32 · table crc u32 · header crc u32
                    · payload · table: size u32 and crc u32 of each part
 
-A payload is its head and the parts after it. Each has a checksum of its own, so damage is confined to the part it
-hit, the head still says what the frame was about if its data is damaged, and a part is read and checked without the
-rest. Every checksum is seeded with the log's random id and its place on disk: neither a stale frame in a
-recycled file, nor a block that was written elsewhere, nor a payload that carries the image of a frame, can pass.
+A payload is its head and the parts after it, each with a checksum. So damage is confined to one part, an intact head
+can be replayed although its data is damaged, and a part can be read and verified alone. Every checksum is seeded with
+the log's random id and the position on disk: so a stale frame in a recycled file, a misplaced block, or a payload that
+contains an image of a frame, is never accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from crc32c import crc32c
 
 from nadi.errors import DataFolderVersionError
 
-BLOCK_BYTES = 4096  # what disks write whole, and what O_DIRECT asks for; also the page size
+BLOCK_BYTES = 4096  # the unit of disk writes, required by O_DIRECT; also the page size
 FORMAT = 2
 FRAME_MAGIC = b"nad2"
 
@@ -51,7 +50,7 @@ def log_file_name(number: int) -> str:
 
 
 def log_file_number(name: str) -> int | None:
-    """The number in a log file's name, or None for any other file.
+    """Return the number in a log file's name, or None for any other file.
 
     >>> log_file_number("log-0000000000000012.nadi"), log_file_number("epoch")
     (12, None)
@@ -69,16 +68,16 @@ def frame_bytes(payload_bytes: int, parts: int = 0) -> int:
 
 
 def checksum_at(data: bytes | memoryview, log_crc: int, number: int, position: int) -> int:
-    """The checksum of bytes that begin at that position of file `number`; `log_crc` is the crc of the log's id."""
+    """Return the checksum of bytes at that position of file `number`; `log_crc` is the crc of the log's id."""
     return crc32c(data, crc32c(_PLACE.pack(number, position), log_crc))
 
 
-pack_checksum = _CRC.pack  # the checksum as an extent keeps it
+pack_checksum = _CRC.pack  # the checksum as stored in an extent
 
 
 class FileHeader(NamedTuple):
-    """What the first block of a log file says; every frame of the file is of this epoch. `size_bytes` is the least that
-    the file takes on disk; 0 if that is damaged."""
+    """The header in a log file's first block; all its frames have this epoch. size_bytes: a lower bound of the file's
+    size on disk; 0 if that field is damaged."""
 
     log_id: bytes
     number: int
@@ -93,8 +92,8 @@ class FileHeader(NamedTuple):
 
     @classmethod
     def decode(cls, block: bytes | memoryview, path: Path) -> FileHeader | None:
-        """The header in `block`, or None if it is torn, damaged or was never written. DataFolderVersionError: it is
-        intact, but of another format."""
+        """Decode the header in `block`; return None if it is torn, damaged or was never written.
+        DataFolderVersionError: it is intact, but has another format."""
         if len(block) < _FILE_HEADER.size + 2 * _CRC.size + _FILE_SIZE.size:
             return None
         magic, version, log_id, number, first_sequence, epoch = _FILE_HEADER.unpack_from(block)
@@ -110,10 +109,10 @@ class FileHeader(NamedTuple):
 
 
 class FrameCheck(NamedTuple):
-    """Whether a frame's head is as it was written, and which parts, by number from 0, are not."""
+    """The verification of a frame: whether its head is intact, and the numbers, from 0, of damaged parts."""
 
     head_is_whole: bool
-    checksums: bytes  # of the parts, u32 each; empty if they are unknown
+    checksums: bytes  # of the parts, u32 each; empty if unknown
     damaged_parts: tuple[int, ...]
 
     @property
@@ -122,7 +121,7 @@ class FrameCheck(NamedTuple):
 
 
 class FrameHeader(NamedTuple):
-    """What stands before a frame's payload; `offset` is the header's own place in file `number`."""
+    """The header before a frame's payload; `offset` is the header's position in file `number`."""
 
     payload_bytes: int
     sequence: int
@@ -148,7 +147,7 @@ class FrameHeader(NamedTuple):
 
     @classmethod
     def decode(cls, block: memoryview, log_crc: int, number: int, offset: int) -> FrameHeader | None:
-        """The header in `block` if it is intact and belongs to exactly this place, else None."""
+        """Decode the header in `block`; return None if it is damaged or belongs to another position."""
         if block[:4] != FRAME_MAGIC or len(block) < FRAME_HEADER_BYTES:
             return None
         (crc,) = _CRC.unpack_from(block, _FRAME_HEADER.size)
@@ -159,14 +158,14 @@ class FrameHeader(NamedTuple):
 
     @staticmethod
     def resembles(block: memoryview, sequence: int, epoch: int, number: int, offset: int) -> bool:
-        """Whether a damaged header of just this frame stands there: nothing else has most of the fields in common."""
+        """Return whether this is a damaged header of exactly this frame: nothing else has most fields in common."""
         if len(block) < FRAME_HEADER_BYTES:
             return False
-        found: tuple[int, ...] = _FRAME_HEADER.unpack_from(block)[2:6]
-        return sum(a == b for a, b in zip(found, (sequence, epoch, number, offset), strict=True)) >= 3
+        fields: tuple[int, ...] = _FRAME_HEADER.unpack_from(block)[2:6]
+        return sum(a == b for a, b in zip(fields, (sequence, epoch, number, offset), strict=True)) >= 3
 
     def check(self, frame: memoryview, log_crc: int) -> FrameCheck:
-        """Look at all of the frame's checksums. `frame` is header, payload and table, or what is there of them."""
+        """Verify all of the frame's checksums. `frame` is header, payload and table, possibly truncated."""
         sums = self.head_bytes, self.head_crc, self.parts, self.table_crc
         return check_frame(frame, FRAME_HEADER_BYTES, self.payload_bytes, *sums, log_crc, self.number, self.offset)
 
@@ -183,7 +182,7 @@ def check_frame(
     number: int,
     offset: int,
 ) -> FrameCheck:
-    """Look at the checksums of a frame whose payload begins at `begin` in it; it is at `offset` of file `number`."""
+    """Verify the checksums of a frame at `offset` of file `number`; its payload starts at `begin` in `frame`."""
     end, position = begin + payload_bytes, begin + head_bytes
     head, table = frame[begin:position], frame[end : end + parts * _PART.size]
     is_whole = len(head) == head_bytes and checksum_at(head, log_crc, number, offset + begin) == head_crc
@@ -199,7 +198,7 @@ def check_frame(
 
 
 def encode_table(parts: Sequence[bytes], log_crc: int, number: int, position: int) -> tuple[bytes, bytes]:
-    """The table of parts that lie end to end from that position of file `number`; and their checksums alone."""
+    """Return the table of consecutive parts from that position of file `number`, and their checksums alone."""
     values: list[int] = []
     for part in parts:
         size = len(part)

@@ -1,6 +1,4 @@
-"""Reading parts of frames by their address; and all that a replay needs of frames, while the log is being written, to
-see whether it is still there.
-"""
+"""Reads parts of frames by address, and verifies the frames that a replay needs, while the log is being written."""
 
 from __future__ import annotations
 
@@ -18,17 +16,17 @@ from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, Fram
 from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress, LogRange, PartRead
 from nadi.segmentstore.tier1.recovery import LogFile, headers_in
 
-_REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
+_REPLAY_BYTES = MIB  # read at once; a replay holds two such pieces
 _REPLAY_FRAMES = 1_000
-_NEAR_BYTES = 64 * 1024  # so much between two parts is read with them: about as long as going there takes
-_TOGETHER_BYTES = MIB  # read in one go
+_NEAR_BYTES = 64 * 1024  # a gap between two parts that is read along, as that takes no longer than a seek
+_TOGETHER_BYTES = MIB  # read at once
 
 
 def read_checked(
     file: LogFile, log_crc: int, address: LogAddress, offset: int, length: int, checksum: bytes = b""
 ) -> bytes:
-    """As DurableLog.read_at, of a file that is open for reading; blocking. CorruptLogError: the bytes there are others,
-    or fewer, or the disk can't read them. OSError: reading failed for another reason."""
+    """Implement DurableLog.read_at for a file open for reading; blocking. CorruptLogError: the bytes are damaged or
+    missing, or the disk can't read them. OSError: reading failed for another reason."""
     place = address.offset + offset
     if checksum:
         seed = checksum_at(b"", log_crc, file.number, place)
@@ -37,7 +35,7 @@ def read_checked(
     with _readable(file.path, place):
         header = FrameHeader.decode(memoryview(os.pread(file.read_fd, BLOCK_BYTES, begin)), log_crc, file.number, begin)
         if header is None or header.sequence != address.sequence:
-            raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} is not there")
+            raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} is missing")
         frame = memoryview(os.pread(file.read_fd, header.content_bytes, begin))
     if not header.check(frame, log_crc).is_whole:
         raise CorruptLogError(str(file.path), begin, f"frame {address.sequence:,} has a wrong checksum")
@@ -47,8 +45,8 @@ def read_checked(
 
 
 def read_near(file: LogFile, log_crc: int, parts: Sequence[LogRange]) -> list[PartRead]:
-    """`read_checked` of parts of one file; those near each other are read in one go. OSError: reading failed."""
-    found: dict[int, PartRead] = {}
+    """`read_checked` for parts of one file; nearby parts are read at once. OSError: reading failed."""
+    results: dict[int, PartRead] = {}
     places = [part.address.offset + part.offset for part in parts]
     in_order = sorted(range(len(parts)), key=places.__getitem__)
     at = 0
@@ -63,29 +61,29 @@ def read_near(file: LogFile, log_crc: int, parts: Sequence[LogRange]) -> list[Pa
             group.append(number)
         data = b""
         if len(group) > 1:
-            with contextlib.suppress(OSError):  # one bad place fails the whole read: one by one, the others are read
+            with contextlib.suppress(OSError):  # one bad block fails the entire read: then read one by one
                 data = os.pread(file.read_fd, end - begin, begin)
         for number in group:
             address, offset, length, checksum = parts[number]
             piece = data[places[number] - begin :][:length] if len(data) == end - begin else b""
             seed = checksum_at(b"", log_crc, file.number, places[number])
             if piece and checksum and pack_checksum(crc32c(piece, seed)) == checksum:
-                found[number] = piece
+                results[number] = piece
                 continue
             try:
-                found[number] = read_checked(file, log_crc, address, offset, length, checksum)
+                results[number] = read_checked(file, log_crc, address, offset, length, checksum)
             except CorruptLogError as error:
-                found[number] = error
+                results[number] = error
         at += len(group)
-    return [found[number] for number in range(len(parts))]
+    return [results[number] for number in range(len(parts))]
 
 
 def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
-    """That many bytes of a file, of which the checksum is known; blocking. Raises: as `read_checked`."""
+    """Read bytes of a file and verify their checksum; blocking. Raises as `read_checked`."""
     with _readable(path, place):
         data = os.pread(fd, length, place)
     if len(data) < length:
-        raise CorruptLogError(str(path), place, f"the file ends within {length:,} bytes that should be there")
+        raise CorruptLogError(str(path), place, f"the file ends within the expected {length:,} bytes")
     if pack_checksum(crc32c(data, seed)) != checksum:
         raise CorruptLogError(str(path), place, f"{length:,} bytes have a wrong checksum")
     return data
@@ -93,7 +91,7 @@ def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, see
 
 @contextlib.contextmanager
 def _readable(path: Path, place: int) -> Iterator[None]:
-    """What the disk can't read is damaged."""
+    """Map a disk's read error to CorruptLogError."""
     try:
         yield
     except OSError as error:
@@ -105,10 +103,9 @@ def _readable(path: Path, place: int) -> Iterator[None]:
 def read_heads(
     file: LogFile, log_crc: int, place: tuple[int, int], stop: int, after_sequence: int, most_bytes: int
 ) -> HeadsRead:
-    """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
-    place: a frame's position and sequence. It ends before frame `stop`, or after `most_bytes` or a little more; the
-    data is skipped. `file` is open for reading; blocking. OSError: reading failed for a reason other than the disk not
-    being able to read a place."""
+    """Verify what a replay after `after_sequence` needs: the frames' headers, heads, and tables of checksums. place:
+    position and sequence of the first frame. Ends before frame `stop`, or after `most_bytes` or slightly more; data is
+    skipped. `file` is open for reading; blocking. OSError: reading failed, other than for an unreadable block."""
     position, sequence = place
     read_bytes = 0
     damages: list[CorruptLogError] = []
@@ -122,8 +119,8 @@ def read_heads(
             end = header.sequence if header is not None else stop
             if end > after_sequence + 1:
                 first = max(sequence, after_sequence + 1)
-                what = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
-                damages.append(CorruptLogError(str(file.path), position, what))
+                problem = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
+                damages.append(CorruptLogError(str(file.path), position, problem))
             if header is None:
                 return HeadsRead(position, stop, read_bytes, tuple(damages))
             position, sequence = header.offset, header.sequence
@@ -134,22 +131,22 @@ def read_heads(
                 block = memoryview(_what_is_there(file, position, size))
                 read_bytes += size
             if not header.check(block[:size], log_crc).head_is_whole:
-                what = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
-                damages.append(CorruptLogError(str(file.path), position, what))
+                problem = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
+                damages.append(CorruptLogError(str(file.path), position, problem))
             elif header.parts:
                 begin = FRAME_HEADER_BYTES + header.payload_bytes
                 table = _what_is_there(file, position + begin, header.content_bytes - begin)
                 read_bytes += len(table)
                 if checksum_at(table, log_crc, file.number, position + begin) != header.table_crc:
-                    what = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
-                    damages.append(CorruptLogError(str(file.path), position + begin, what))
+                    problem = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
+                    damages.append(CorruptLogError(str(file.path), position + begin, problem))
         position += header.frame_bytes
         sequence += 1
     return HeadsRead(position, sequence, read_bytes, tuple(damages))
 
 
 def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int) -> tuple[FrameHeader | None, int]:
-    """The first header from `position` on of a frame between the two; and how many bytes were looked at."""
+    """Return the first header from `position` on of a frame between the two sequences, and the number of bytes read."""
     begin = position
     while position < file.end:
         chunk = _what_is_there(file, position, MIB)
@@ -170,11 +167,11 @@ def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
 
 
 def some_of(frames: Iterator[Frame]) -> list[Frame]:
-    """The next ones of a replay, as many as are read in one go; none: there are no more."""
-    found, size_bytes = [], 0
+    """Return the next frames of a replay, up to a limit; empty at the end."""
+    batch, size_bytes = [], 0
     for frame in frames:
-        found.append(frame)
+        batch.append(frame)
         size_bytes += len(frame.payload)
-        if size_bytes >= _REPLAY_BYTES or len(found) == _REPLAY_FRAMES:
+        if size_bytes >= _REPLAY_BYTES or len(batch) == _REPLAY_FRAMES:
             break
-    return found
+    return batch

@@ -1,18 +1,19 @@
-"""Reading a log's files back: which of them are in use, and every intact frame in order.
+"""Reads a log's files back: determines the files in use, and reads every intact frame in order.
 
-Frames up to the one that the state reflects are not needed to start: if they are damaged or their file is gone, the
-walk resumes after them, and reading what they held raises an error. For later ones, a torn tail is told from damage:
+A start doesn't need frames up to the one that the state reflects: if they are damaged or their file is missing, the
+walk resumes after them, and reading their data raises an error. For later frames, the walk distinguishes a torn tail
+from damage:
 
-* Each owner starts a file of its own, and a file's header is durable before its first frame is written. So in every
-  file but the last, the next header says where the frames must reach to: one that can't be read before that is damage.
+* Each owner starts a new file, whose header is durable before its first frame is written. So in every file but the
+last, the next header shows how far the frames must reach: an unreadable frame before that is damage.
 * One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of a crash, never
-  acknowledged, unless a later frame header of this log shows that it was durable once.
-* The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames, and
-  so may one whose last file is shorter than it was.
-* A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
-  it: then it is damaged.
+acknowledged, unless a later frame header of this log shows that it was durable once.
+* The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames; one
+whose last file is shorter than it was may have.
+* A last file without a header was only prepared, unless it contains a frame header, or another file was prepared after
+it: then it is damaged.
 
-A frame whose data is damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
+A frame with damaged data and an intact head is still replayed: readers of the data get the error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _PIECE_BYTES = 4 * MIB
 
 
 class _Window:
-    """One file after another, read in order, a piece at a time."""
+    """Reads files in order, one piece at a time."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -74,21 +75,21 @@ class _Window:
 
 @dataclass(slots=True)
 class LogFile:
-    """A file in use. `end` is where its frames end (its size, as long as nobody has walked it)."""
+    """A file in use. end: the end of its frames (the file's size until the walk)."""
 
     number: int
     path: Path
     first_sequence: int
     epoch: int
     end: int
-    size_bytes: int  # on disk, when it was opened
-    least_bytes: int = 0  # what it had on disk when it was put into use; 0: unknown
+    size_bytes: int  # on disk, when opened
+    least_bytes: int = 0  # size on disk when its use started; 0: unknown
     header_is_damaged: bool = False
     read_fd: int = -1
     readers: int = 0  # reads in progress; the file isn't recycled before they end
 
     def open_reading(self) -> None:
-        """Open it for single reads, unless it is; NotFoundError if it is missing."""
+        """Open the file for single reads, unless it is open; NotFoundError if it is missing."""
         if self.read_fd < 0:
             try:
                 self.read_fd = open_for_reading(self.path)
@@ -112,14 +113,14 @@ class Headers:
     next_number: int
 
 
-UNKNOWN = 1 << 62  # as a sequence: later than any
+UNKNOWN = 1 << 62  # a sequence later than any other
 
 
 def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) -> Headers:
-    """Sort out a folder's log files; `log_id` None takes the first header's. A damaged header is made up for by the
-    file's first frame, which says the same. refuses: if not, whatever may be in use counts as such, and frames of a
-    file in which none is recognizable as UNKNOWN. CorruptLogError: the headers are out of order, or the last file in
-    use is missing, or can't be told from one only prepared, or nothing says which log it is."""
+    """Classify a folder's log files. log_id: None takes the first header's. A damaged header is replaced by the file's
+    first frame, which has the same fields. refuses: if False, any file that may be in use counts as such, and one
+    without recognizable frames starts at UNKNOWN. CorruptLogError: the headers are out of order, the last file in use
+    is missing or indistinguishable from a prepared one, or the log's id is unknown."""
     files: list[LogFile] = []
     in_use: list[bool] = []
     for number, path in sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None):
@@ -147,16 +148,16 @@ def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) ->
     last = latest(folder, log_id)
     if last > (used[-1].number if used else 0):
         path = folder / log_file_name(last)
-        what = "neither its header nor its first frame can be read" if path.exists() else "this file is missing"
-        raise CorruptLogError(str(path), 0, f"{what}, and it was the last in use")
+        problem = "neither its header nor its first frame can be read" if path.exists() else "this file is missing"
+        raise CorruptLogError(str(path), 0, f"{problem}, though it was the last in use")
     if valid and len(prepared) > 1:
         raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
-    if valid and prepared and prepared[0].number != used[-1].number + 1:  # the one between was in use
+    if valid and prepared and prepared[0].number != used[-1].number + 1:  # the file between was in use
         missing = folder / log_file_name(used[-1].number + 1)
-        raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
+        raise CorruptLogError(str(missing), 0, "this file is missing, but later ones exist")
     following: LogFile | None = None
     for file, is_known in zip(reversed(used), reversed(in_use[:valid]), strict=True):
-        if not is_known:  # nothing in it can be told: the walk misses its frames if they are needed
+        if not is_known:  # its contents are unreadable: the walk reports its frames if they are needed
             assert following is not None, "the last file in use has a header"
             file.first_sequence, file.epoch = following.first_sequence, following.epoch
         elif following and (following.epoch, following.first_sequence) < (file.epoch, file.first_sequence):
@@ -168,13 +169,13 @@ def read_headers(folder: Path, log_id: bytes | None, *, refuses: bool = True) ->
 
 
 def _all_headers(folder: Path, log_id: bytes | None, files: list[LogFile], in_use: list[bool]) -> Headers:
-    """Whatever may be in use counts as such, so that it is kept."""
+    """Count any file that may be in use as such, so that it isn't deleted."""
     prepared: list[LogFile] = []
     if any(in_use) and not in_use[-1] and log_id and not first_frame(files[-1].path, files[-1].number, log_id):
         prepared = [files.pop()]
     first = UNKNOWN
     for file, is_known in zip(reversed(files), reversed(in_use[: len(files)]), strict=True):
-        if not is_known:  # taken for later than it is, it isn't released too early
+        if not is_known:  # too late a sequence never releases it too early
             file.first_sequence = first
         first = min(first, file.first_sequence)
     for file, following in pairwise(files):
@@ -184,7 +185,7 @@ def _all_headers(folder: Path, log_id: bytes | None, files: list[LogFile], in_us
 
 
 def passed_over(folder: Path, log_id: bytes | None) -> tuple[Headers, int]:
-    """What there is of a log that is to begin anew beside it: no file in use; and the newest epoch that is known."""
+    """Return the headers of a log that restarts next to its old files, none in use, and the newest known epoch."""
     last = newest = 0
     for number, _, header in _each_header(folder):
         last = max(last, number)
@@ -202,7 +203,7 @@ def _each_header(folder: Path) -> Iterator[tuple[int, Path, FileHeader | None]]:
 
 
 def has_frames(folder: Path) -> bool:
-    """Whether a frame of the log can be recognized in any of its files; blocking."""
+    """Return whether any file of the log has a recognizable frame; blocking."""
     known = read_epoch(folder)
     for number, path, header in _each_header(folder) if folder.is_dir() else ():
         log_id = header.log_id if header is not None else known[0] if known is not None else None
@@ -212,7 +213,7 @@ def has_frames(folder: Path) -> bool:
 
 
 def first_in_use(folder: Path) -> int:
-    """The first frame that the log's files have, as far as that can be told; 0: they have none."""
+    """Return the first frame in the log's files, as far as known; 0 if there is none."""
     known = read_epoch(folder)
     used = read_headers(folder, known[0] if known is not None else None, refuses=False).used if folder.is_dir() else []
     return used[0].first_sequence if used and used[0].first_sequence < UNKNOWN else 0
@@ -224,7 +225,7 @@ def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
 
 
 def headers_of(fd: int, log_crc: int, number: int) -> Iterator[FrameHeader]:
-    """All intact frame headers that belong where they stand, in file `number`."""
+    """Yield all intact frame headers at their correct positions in file `number`."""
     position = 0
     while chunk := os.pread(fd, MIB, position):
         yield from headers_in(chunk, log_crc, number, position)
@@ -232,7 +233,7 @@ def headers_of(fd: int, log_crc: int, number: int) -> Iterator[FrameHeader]:
 
 
 def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterator[FrameHeader]:
-    """All intact frame headers that belong where they stand, in `chunk`, which lies at `position` of file `number`."""
+    """Yield all intact frame headers at their correct positions in `chunk`, at `position` of file `number`."""
     for offset in range(0, len(chunk), BLOCK_BYTES):
         if chunk.startswith(FRAME_MAGIC, offset):
             block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
@@ -242,15 +243,15 @@ def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterat
 
 
 class _End(NamedTuple):
-    """Where a walk ended: the block there, and the header of a frame that isn't intact."""
+    """The end of a walk: the block there, and the header of a frame that isn't intact."""
 
     block: bytes
     torn: FrameHeader | None
 
 
 class LogReplay:
-    """One walk over the frames of the files in use. `next_sequence` is known at its end. is_new: nothing was ever
-    written, whatever the state has."""
+    """One walk over the frames of the files in use. `next_sequence` is known at its end. is_new: the log is empty,
+    whatever the state reflects."""
 
     def __init__(self, headers: Headers, log_id: bytes, *, is_new: bool = False) -> None:
         self._folder, self._used, self._prepared = headers.folder, headers.used, headers.prepared
@@ -259,27 +260,27 @@ class LogReplay:
         self.next_sequence = 0
 
     def frames(self, after_sequence: int) -> Iterator[Frame]:
-        """Every frame later than `after_sequence`. Files that end before it are not read. CorruptLogError: a later
-        frame that was durable once is damaged or missing."""
+        """Yield every frame later than `after_sequence`. Files that end before it are not read. CorruptLogError: a
+        later frame that was durable once is damaged or missing."""
         self.next_sequence = after_sequence + 1
         for file in self._used:
             if file.header_is_damaged:
-                _logger.warning("%s: its header is damaged; what was in it is taken from frames", file.path)
+                _logger.warning("%s: its header is damaged, and was reconstructed from frames", file.path)
         newest_epoch = self._used[-1].epoch if self._used else 0
         try:
             for file in self._prepared:
                 self._window.open(file.path)
                 for header in self._headers_from(file, BLOCK_BYTES):
                     if header.epoch >= newest_epoch:
-                        what = f"its header is damaged, and it holds frame {header.sequence:,}"
-                        raise CorruptLogError(str(file.path), 0, what)
+                        problem = f"its header is damaged, though it has frame {header.sequence:,}"
+                        raise CorruptLogError(str(file.path), 0, problem)
             if self._used and self._used[0].first_sequence > after_sequence + 1:
                 first = self._used[0]
-                what = f"the log begins with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
-                raise CorruptLogError(str(first.path), 0, what)
+                problem = f"the log starts with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
+                raise CorruptLogError(str(first.path), 0, problem)
             if not self._used and after_sequence and not self._is_new:
-                what = f"no file of the log is there, and the state has frame {after_sequence:,}"
-                raise CorruptLogError(str(self._folder / log_file_name(1)), 0, what)
+                problem = f"all files of the log are missing, though the state reflects frame {after_sequence:,}"
+                raise CorruptLogError(str(self._folder / log_file_name(1)), 0, problem)
             for file, following in zip(self._used, [*self._used[1:], None], strict=False):
                 if following is None or following.first_sequence > after_sequence + 1:
                     yield from self._frames_of(file, following, after_sequence)
@@ -287,14 +288,14 @@ class LogReplay:
             self._window.close()
         if self._used:
             with self._used[-1].path.open("rb") as stream:
-                os.fdatasync(stream.fileno())  # a whole frame of a killed server may not be durable yet
+                os.fdatasync(stream.fileno())  # a complete frame of a killed server may not be durable yet
 
     def _frames_of(self, file: LogFile, following: LogFile | None, after_sequence: int) -> Iterator[Frame]:
         self._window.open(file.path)
         position, sequence = BLOCK_BYTES, file.first_sequence
         stop = following.first_sequence if following else None
         end = _End(b"", None)
-        while sequence != stop:  # what stands after `stop` is the late write of an owner that was fenced
+        while sequence != stop:  # frames after `stop` are late writes of a fenced owner
             block = bytes(self._window.view(position, BLOCK_BYTES))
             header = FrameHeader.decode(memoryview(block), self._log_crc, file.number, position)
             if header is None or (header.sequence, header.epoch) != (sequence, file.epoch):
@@ -304,20 +305,20 @@ class LogReplay:
                     break
                 if header.sequence > after_sequence + 1:
                     raise _missing(file, position, max(sequence, after_sequence + 1), header.sequence)
-                message = "%s: frames %d to %d, from byte %d on, can't be read; the state has what they said"
+                message = "%s: frames %d to %d, from byte %d on, can't be read; the state includes their changes"
                 _logger.warning(message, file.path, sequence, header.sequence - 1, position)
                 position, sequence = header.offset, header.sequence
             if sequence > after_sequence:
                 frame = self._frame(file, header)
                 if frame is None or frame.damaged_parts:
-                    # the next header lies after the frame, so what `_later` looked through is not needed again
+                    # the next header follows the frame, so blocks that `_later` searched aren't needed again
                     later = self._later(file, position + header.frame_bytes - BLOCK_BYTES, sequence)
                     if later is not None and later.sequence > sequence + (frame is not None):
                         raise _missing(file, position, sequence, later.sequence)
                     if frame is None or (later is None and following is None):
                         end = _End(block, header)
                         break
-                    message = "%s: data of frame %d, at byte %d, is damaged: whoever reads it is told"
+                    message = "%s: data of frame %d, at byte %d, is damaged: reads of it will fail"
                     _logger.warning(message, file.path, sequence, position)
                 yield frame
             position += header.frame_bytes
@@ -327,14 +328,14 @@ class LogReplay:
             sequence = self._check_end(file, position, sequence, after_sequence, end)
         elif sequence != stop and following.number != file.number + 1:
             missing = file.path.with_name(log_file_name(file.number + 1))
-            raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
+            raise CorruptLogError(str(missing), 0, "this file is missing, but later ones exist")
         elif sequence != stop:
-            what = f"frame {sequence:,} can't be read, and the next file begins with frame {stop:,}"
-            raise CorruptLogError(str(file.path), min(position, file.size_bytes), what)
+            problem = f"frame {sequence:,} can't be read, though the next file starts with frame {stop:,}"
+            raise CorruptLogError(str(file.path), min(position, file.size_bytes), problem)
         self.next_sequence = max(self.next_sequence, sequence)
 
     def _frame(self, file: LogFile, header: FrameHeader) -> Frame | None:
-        """The frame at its header; None if not even its head is intact."""
+        """Return the frame at its header; None if its head is damaged."""
         content = self._window.view(header.offset, header.content_bytes)
         check = header.check(content, self._log_crc)
         if not check.head_is_whole:
@@ -344,37 +345,37 @@ class LogReplay:
         return Frame(address, payload, check.checksums, check.damaged_parts)
 
     def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
-        """The last file's frames end there: check that none is lost. Return the number of the next one."""
+        """Check that no frame is lost after the last file's end. Return the next frame's number."""
         place = min(position, file.size_bytes)
         if sequence <= after_sequence:
             is_the_last = sequence == after_sequence
             block = memoryview(end.block)
             if not (is_the_last and FrameHeader.resembles(block, sequence, file.epoch, file.number, position)):
-                what = f"the log ends before frame {sequence:,}, and the state has frame {after_sequence:,}"
-                raise CorruptLogError(str(file.path), place, what)
-            message = "%s: frame %d, at byte %d, can't be read; the state has what it said"
+                problem = f"the log ends before frame {sequence:,}, though the state reflects frame {after_sequence:,}"
+                raise CorruptLogError(str(file.path), place, problem)
+            message = "%s: frame %d, at byte %d, can't be read; the state includes its changes"
             _logger.warning(message, file.path, sequence, position)
             return sequence + 1
         if file.size_bytes < file.least_bytes:
-            what = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
-            raise CorruptLogError(str(file.path), place, what)
+            problem = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
+            raise CorruptLogError(str(file.path), place, problem)
         if end.torn is not None:
             message = "%s: dropped frame %d at byte %d, %d bytes: a write cut short, never acknowledged"
             _logger.warning(message, file.path, sequence, position, end.torn.payload_bytes)
         return sequence
 
     def _later(self, file: LogFile, position: int, sequence: int) -> FrameHeader | None:
-        """The first header after the block at `position` of a frame later than `sequence`."""
+        """Return the first header after the block at `position` of a frame later than `sequence`."""
         later = self._headers_from(file, position + BLOCK_BYTES)
         return next((header for header in later if header.epoch == file.epoch and header.sequence > sequence), None)
 
     def _headers_from(self, file: LogFile, position: int) -> Iterator[FrameHeader]:
-        """All intact frame headers that belong where they stand, from `position` on."""
+        """Yield all intact frame headers at their correct positions, from `position` on."""
         while chunk := bytes(self._window.view(position, MIB)):
             yield from headers_in(chunk, self._log_crc, file.number, position)
             position += MIB
 
 
-def _missing(file: LogFile, position: int, sequence: int, found: int) -> CorruptLogError:
-    what = f"frame {sequence:,} can't be read, and frame {found:,} was written after it"
-    return CorruptLogError(str(file.path), position, what)
+def _missing(file: LogFile, position: int, sequence: int, later: int) -> CorruptLogError:
+    problem = f"frame {sequence:,} can't be read, though frame {later:,} was written after it"
+    return CorruptLogError(str(file.path), position, problem)

@@ -1,13 +1,14 @@
-"""Writing frames to the current log file and moving on to the next, which a thread has prepared (`FileSupply`), so that
-rotation never waits. Everything in `FrameWriter` blocks, and is called by one thread at a time.
+"""Writes frames to the current log file, and rotates to the next one, which a thread has prepared (`FileSupply`), so
+that rotation never waits. Everything in `FrameWriter` blocks, and is called by one thread at a time.
 
-Preparing file N takes a spare (a file that `truncate` released) or fills a new one with zeros, gives it the name of log
-file N and makes that durable. It has no valid header yet, so a restart sees that it was only prepared. Released files
-come back through `recycle`, lowest first and each durably, so that a crash never leaves a gap in the numbers. The first
-new files are small; each is twice as large as the one before, up to the full size.
+Preparing file N takes a spare (a file that `truncate` released) or fills a new one with zeros, renames it to log file
+N, and makes that durable. It has no valid header yet, so a restart sees that it was only prepared. Released files
+return through `recycle`, lowest first and each durably, so that a crash never leaves a gap in the numbers. The first
+new files are small; each is twice as large as the previous one, up to the full size.
 
-A new file never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too.
-In addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
+A new file never takes the last of the disk: the state and the chunks, through which the log is emptied, need space too.
+In addition one small file is reserved, with its blocks allocated: on a full disk it takes the frames of operations that
+free space.
 """
 
 from __future__ import annotations
@@ -44,65 +45,65 @@ from nadi.segmentstore.tier1.layout import (
 from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 
-_PAUSE_S = 0.005  # between two pieces of a new file that nobody waits for yet
-_LOOK_AGAIN_S = 1.0  # on a full disk
-_KEPT_FILE = "kept-aside"
-_STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and what may be added to it
+_PAUSE_S = 0.005  # between two pieces of a new file that no append waits for yet
+_RETRY_S = 1.0  # between attempts on a full disk
+_RESERVE_FILE = "kept-aside"
+_STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and its possible overhead
 _LARGE_BYTES = 64 * MIB  # more than the largest frame
 _PLENTY_BYTES = 1 << 62
-_SMALL_PART_BYTES = 2048  # below this, one join is faster than a copy each
+_SMALL_PART_BYTES = 2048  # below this, one join is faster than copying each
 
 
 class PreparedFile(NamedTuple):
     number: int
     path: Path
-    fd: int  # for writing; the taker closes it
+    fd: int  # for writing; `take`'s caller closes it
     size_bytes: int
-    is_kept: bool = False  # the one that was kept aside
+    is_reserve: bool = False  # the reserved file
 
 
 class FileSupply:
-    """Prepares one file ahead; keeps at most `spare_files` released ones, if they have the full size."""
+    """Prepares one file ahead; stores at most `spare_files` released files, of full size only."""
 
     def __init__(self, folder: Path, file_bytes: int, spare_files: int, fence: Fence, *, direct: bool) -> None:
         self.folder, self._file_bytes, self._spare_files = folder, file_bytes, spare_files
         self._fence, self._direct = fence, direct
-        self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # of the next new file
+        self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # size of the next new file
         self._least_bytes = self._new_bytes
-        self._kept_bytes = min(LOG_KEPT_BYTES, file_bytes)
+        self._reserve_bytes = min(LOG_KEPT_BYTES, file_bytes)
         self._spares: list[Path] = []
         self._names = itertools.count(1)
-        self._wanted = threading.Event()  # somebody waits for the file being prepared
+        self._awaited = threading.Event()  # an append waits for the file being prepared
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._outcome = threading.Condition()  # over the three that follow
-        self.ready: PreparedFile | None = None  # the file that was asked for
-        self.failure: Exception | None = None  # why it could not be prepared; if the disk is full, the thread retries
-        self.is_full = False  # the disk has no room for the next file
+        self._outcome = threading.Condition()  # guards the next three attributes
+        self.ready: PreparedFile | None = None  # the requested file
+        self.failure: Exception | None = None  # error of preparing it; the thread retries if the disk is full
+        self.is_full = False  # the disk has no space for the next file
         self._closed = False
-        self._number = 0  # of the file that was asked for
-        self._has_kept = False
+        self._number = 0  # number of the requested file
+        self._has_reserve = False
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-files-{folder.name}", daemon=True)
 
     def start(self, left_over: list[Path], *, reuse: bool) -> None:
-        """Start, with the files that a former owner had prepared; its spares are found here. Without `reuse` they are
-        deleted: in a log without files in use the numbers start again, and a stale frame of the same number could be
-        taken for a live one."""
+        """Start, with the files that an earlier owner had prepared; its spares are found here. reuse: if False they are
+        deleted: in a log without files in use numbers restart, and a stale frame of the same number could be mistaken
+        for a live one."""
         for temporary in self.folder.glob("new-*.tmp"):
             temporary.unlink()
         former = sorted(self.folder.glob("spare-*.nadi"))
-        kept = self.folder / _KEPT_FILE
+        kept = self.folder / _RESERVE_FILE
         if not reuse:
             for path in [*former, *left_over]:
                 path.unlink()
             kept.unlink(missing_ok=True)
             former, left_over = [], []
-        self._has_kept = _has_all(kept, self._kept_bytes)
-        if not self._has_kept:
-            kept.unlink(missing_ok=True)  # it would fail when it is needed: another is created
+        self._has_reserve = _has_all(kept, self._reserve_bytes)
+        if not self._has_reserve:
+            kept.unlink(missing_ok=True)  # it would fail when needed: another is created
         self._names = itertools.count(max((int(path.stem[6:]) for path in former), default=0) + 1)
         for path in [*former, *left_over]:
             if _has_all(path, path.stat().st_size):
-                self._keep_or_delete(path, rename=path in left_over)
+                self._store_or_delete(path, rename=path in left_over)
             else:
                 path.unlink()
         disk.sync_folder(self.folder)
@@ -114,32 +115,32 @@ class FileSupply:
         self._jobs.put(self._prepare)
 
     @property
-    def kept_bytes(self) -> int:
-        """Size of the file kept aside; 0: it is in use, or there was never room for it."""
-        return self._kept_bytes if self._has_kept else 0
+    def reserve_bytes(self) -> int:
+        """The size of the reserved file; 0 if it is in use, or never fitted the disk."""
+        return self._reserve_bytes if self._has_reserve else 0
 
     def settle(self) -> None:
-        """Wait until the file last requested is ready, or unavailable; blocking."""
-        self._wanted.set()
+        """Wait until the requested file is ready, or unavailable; blocking."""
+        self._awaited.set()
         with self._outcome:
             self._outcome.wait_for(lambda: self.ready or self.failure or self._closed)
-        self._wanted.clear()
+        self._awaited.clear()
 
     def take(self) -> PreparedFile:
-        """Wait for the file last requested; on a full disk it is the one kept aside. OSError: it can't be prepared, not
-        even at a second try. ClosedError: another owner has opened the log."""
+        """Wait for the requested file; on a full disk, return the reserved one. OSError: it can't be prepared, even
+        after a retry. ClosedError: another owner has opened the log."""
         self.settle()
-        if isinstance(self.failure, OSError):  # maybe from long ago; the disk may have room by now
-            tried = threading.Event()
+        if isinstance(self.failure, OSError):  # possibly old; the disk may have space by now
+            retried = threading.Event()
 
             def try_again() -> None:
-                self._prepare(kept_will_do=True)
-                tried.set()
+                self._prepare(use_reserve=True)
+                retried.set()
 
-            self._wanted.set()
+            self._awaited.set()
             self._jobs.put(try_again)
-            tried.wait()
-            self._wanted.clear()
+            retried.wait()
+            self._awaited.clear()
         with self._outcome:
             file, self.ready = self.ready, None
         if file is None:
@@ -147,11 +148,11 @@ class FileSupply:
         return file
 
     def recycle(self, path: Path) -> None:
-        """A file whose frames were all released: keep it as a spare, or delete it."""
+        """Store a file whose frames were all released as a spare, or delete it."""
         self._jobs.put(partial(self._recycle, path))
 
     def close(self) -> None:
-        self._wanted.set()
+        self._awaited.set()
         self._jobs.put(None)
         self._thread.join()
         with self._outcome:
@@ -164,36 +165,36 @@ class FileSupply:
     def _run(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=_LOOK_AGAIN_S if self.is_full else None)
+                job = self._jobs.get(timeout=_RETRY_S if self.is_full else None)
             except queue.Empty:
                 job = self._prepare
             if job is None:
                 return
             job()
 
-    def _prepare(self, *, kept_will_do: bool = False) -> None:
-        if self.ready is not None:  # an earlier try has brought it
+    def _prepare(self, *, use_reserve: bool = False) -> None:
+        if self.ready is not None:  # an earlier attempt succeeded
             return
         number = self._number
         path = self.folder / log_file_name(number)
-        is_kept = False
+        is_reserve = False
         try:
             self._fence.check()
             try:
                 source = self._spares.pop() if self._spares else self._new_file(path)
             except OSError as error:
-                if not (kept_will_do and self._has_kept and is_no_room(error)):
+                if not (use_reserve and self._has_reserve and is_no_room(error)):
                     raise
-                source, is_kept, self._has_kept = self.folder / _KEPT_FILE, True, False
+                source, is_reserve, self._has_reserve = self.folder / _RESERVE_FILE, True, False
             source.rename(path)
             disk.sync_folder(self.folder)
             fd = disk.open_file(path, os.O_RDWR, direct=self._direct)
-            self._tell(PreparedFile(number, path, fd, path.stat().st_size, is_kept))
-        except Exception as error:  # the taker gets it
-            self._tell(error)
-        self._keep_aside()  # which may fit where no other file does
+            self._report(PreparedFile(number, path, fd, path.stat().st_size, is_reserve))
+        except Exception as error:  # passed to `take`
+            self._report(error)
+        self._create_reserve()  # may fit where no other file does
 
-    def _tell(self, outcome: PreparedFile | Exception) -> None:
+    def _report(self, outcome: PreparedFile | Exception) -> None:
         with self._outcome:
             self.ready = outcome if isinstance(outcome, PreparedFile) else None
             self.failure = outcome if isinstance(outcome, Exception) else None
@@ -201,19 +202,19 @@ class FileSupply:
             self._outcome.notify_all()
 
     def _new_file(self, path: Path) -> Path:
-        """A file full of zeros: a smaller one, where the disk has not enough room for what would be next."""
+        """Create a file full of zeros: a smaller one if the disk lacks space for the next size."""
         room = disk.room_to_spare(self.folder)
         size_bytes = self._new_bytes
         while size_bytes > room and size_bytes // 2 >= self._least_bytes:
             size_bytes //= 2
         if size_bytes > room:
-            raise OSError(errno.ENOSPC, f"only {max(0, room):,} bytes of the disk may be taken by the log", str(path))
+            raise OSError(errno.ENOSPC, f"the log may take only {max(0, room):,} bytes of the disk", str(path))
         temporary = path.with_name(f"new-{path.stem}.tmp")
         fd = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=self._direct)
         try:
-            disk.write_zeros(fd, size_bytes, partial(self._wanted.wait, _PAUSE_S))
+            disk.write_zeros(fd, size_bytes, partial(self._awaited.wait, _PAUSE_S))
         except OSError:
-            temporary.unlink()  # give the room back
+            temporary.unlink()  # free the space
             raise
         finally:
             os.close(fd)
@@ -221,37 +222,37 @@ class FileSupply:
             self._new_bytes = min(2 * self._new_bytes, self._file_bytes)
         return temporary
 
-    def _keep_aside(self) -> None:
-        """Create the small file for a full disk, if there is room for it and it doesn't exist yet."""
-        if self._has_kept or disk.room_to_spare(self.folder) < self._kept_bytes:
+    def _create_reserve(self) -> None:
+        """Create the reserved file for a full disk, if there is space and it doesn't exist yet."""
+        if self._has_reserve or disk.room_to_spare(self.folder) < self._reserve_bytes:
             return
-        path = self.folder / _KEPT_FILE
-        with contextlib.suppress(OSError):  # then there is none, until a file is prepared again
+        path = self.folder / _RESERVE_FILE
+        with contextlib.suppress(OSError):  # retried when the next file is prepared
             fd = disk.open_file(path, os.O_RDWR | os.O_CREAT, direct=False)
             try:
-                os.posix_fallocate(fd, 0, self._kept_bytes)
+                os.posix_fallocate(fd, 0, self._reserve_bytes)
                 os.fsync(fd)
-                self._has_kept = True
+                self._has_reserve = True
             finally:
                 os.close(fd)
-                if not self._has_kept:
+                if not self._has_reserve:
                     path.unlink()
 
     def _recycle(self, path: Path) -> None:
         # A file that can't be recycled stays: a restart finds it below the frames it needs.
         with contextlib.suppress(OSError, ClosedError):
             self._fence.check()
-            self._keep_or_delete(path)
+            self._store_or_delete(path)
             disk.sync_folder(self.folder)
         if self.is_full:
             self._prepare()
 
-    def _keep_or_delete(self, path: Path, *, rename: bool = True) -> None:
-        """Keep the file for whatever use it has; delete it if the disk is short of room."""
+    def _store_or_delete(self, path: Path, *, rename: bool = True) -> None:
+        """Store the file as the reserve or a spare, or delete it if it isn't needed or space is short."""
         size_bytes = path.stat().st_size
-        if rename and size_bytes == self._kept_bytes and not self._has_kept:
-            path.rename(self.folder / _KEPT_FILE)
-            self._has_kept = True
+        if rename and size_bytes == self._reserve_bytes and not self._has_reserve:
+            path.rename(self.folder / _RESERVE_FILE)
+            self._has_reserve = True
         elif (
             len(self._spares) < self._spare_files
             and size_bytes == self._file_bytes
@@ -265,13 +266,13 @@ class FileSupply:
 
 
 def _has_all(path: Path, size_bytes: int) -> bool:
-    """Whether it is a file of that size with all its blocks allocated: it can be written on a full disk."""
+    """Return whether a file has that size and all its blocks, so that it can be written on a full disk."""
     return path.is_file() and path.stat().st_size == size_bytes and disk.held_bytes(path) >= size_bytes
 
 
 class FrameWriter:
-    """Writes frame after frame, each durable before `write` returns. `on_new_file` is called with each file before its
-    first frame is written."""
+    """Writes one frame after another, each durable before `write` returns. on_new_file: called with each file before
+    its first frame is written."""
 
     def __init__(self, log_id: bytes, fence: Fence, supply: FileSupply, on_new_file: Callable[[LogFile], None]) -> None:
         self._log_id, self._fence, self._supply = log_id, fence, supply
@@ -280,13 +281,13 @@ class FrameWriter:
         self._next_number = 0  # known at `prepare`
         self._file: LogFile | None = None
         self._file_bytes = 0
-        self._in_kept = False  # whether the current file is the one that was kept aside
+        self._in_reserve = False  # whether the current file is the reserved one
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
     def write(self, parts: Sequence[bytes], sequence: int) -> Appended:
-        """Make a frame durable. OSError: the frame may be on disk in full, in part, or not at all. ClosedError: another
-        owner has opened the log."""
+        """Make a frame durable. OSError: the frame may be on disk completely, partly, or not at all. ClosedError:
+        another owner has opened the log."""
         head, data = (parts[0], parts[1:]) if parts else (b"", parts)
         payload_bytes = sum(map(len, parts))
         assert payload_bytes <= FRAME_MAX_PAYLOAD_BYTES, "the size field has 32 bits"
@@ -318,14 +319,14 @@ class FrameWriter:
         return Appended(LogAddress(sequence, file.number, place), checksums)
 
     def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
-        """Whether such a frame fits the current file: then `write` waits for nothing but the disk."""
+        """Return whether such a frame fits the current file: then `write` waits only for the disk."""
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
 
     def _fits(self, file: LogFile, size: int) -> bool:
-        if self._in_kept and self._supply.ready is not None:
-            return False  # there is room again
+        if self._in_reserve and self._supply.ready is not None:
+            return False  # the disk has space again
         if file.end == BLOCK_BYTES:
-            return True  # an empty one is enlarged if needed
+            return True  # an empty file is enlarged if needed
         return file.end + size <= self._file_bytes
 
     def is_settled(self, payload_bytes: int) -> bool:
@@ -334,7 +335,7 @@ class FrameWriter:
 
     @property
     def sure_bytes(self) -> int:
-        if self._file is None or self._in_kept:
+        if self._file is None or self._in_reserve:
             return 0
         return self._file_bytes - self._file.end - 2 * BLOCK_BYTES
 
@@ -343,16 +344,16 @@ class FrameWriter:
         if not supply.is_full:
             if supply.ready is None or supply.ready.size_bytes >= _LARGE_BYTES:
                 return _PLENTY_BYTES
-            # a frame that is larger than its file makes it larger
+            # a frame larger than its file enlarges it
             room = disk.room_to_spare(supply.folder)
             return max(supply.ready.size_bytes, self._rest_bytes(of_kept), room) - 2 * BLOCK_BYTES
-        return max(self._rest_bytes(of_kept), int(of_kept * supply.kept_bytes) - BLOCK_BYTES) - BLOCK_BYTES
+        return max(self._rest_bytes(of_kept), int(of_kept * supply.reserve_bytes) - BLOCK_BYTES) - BLOCK_BYTES
 
     def _rest_bytes(self, of_kept: float) -> int:
-        """What is left of the current file for frames that may use that much of what is kept aside."""
+        """Return the bytes left in the current file for frames that may use that fraction of the reserve."""
         if self._file is None:
             return 0
-        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_kept else 0
+        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_reserve else 0
         return self._file_bytes - self._file.end - not_theirs
 
     def prepare(self, number: int) -> None:
@@ -365,11 +366,11 @@ class FrameWriter:
             self._fd = -1
 
     def _next_file(self, first_sequence: int) -> LogFile:
-        """Move on to a new file. Its header is durable before any frame: recovery relies on that."""
+        """Switch to a new file. Its header is durable before any frame: recovery relies on that."""
         prepared = self._supply.take()
         self.close()
         assert prepared.number == self._next_number, "files are taken in the order they were requested"
-        self._fd, self._file_bytes, self._in_kept = prepared.fd, prepared.size_bytes, prepared.is_kept
+        self._fd, self._file_bytes, self._in_reserve = prepared.fd, prepared.size_bytes, prepared.is_reserve
         header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch, prepared.size_bytes)
         block = disk.aligned_buffer(BLOCK_BYTES)
         block[:] = header.encode()
@@ -379,7 +380,7 @@ class FrameWriter:
             note(prepared.path.parent, self._log_id, self._next_number)
         except OSError as error:
             if not is_no_room(error):
-                raise  # else it is noted with the next file: what can be done on a full disk comes first
+                raise  # else noted with the next file: on a full disk, writing frames comes first
         self._next_number += 1
         self._supply.request(self._next_number)
         self._file = LogFile(

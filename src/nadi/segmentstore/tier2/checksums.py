@@ -1,15 +1,15 @@
-"""The checksums of a chunk's data: one for each block of `BLOCK_BYTES`, the last one shorter.
+"""Computes the checksums of a chunk's data: one for each block of `BLOCK_BYTES`, the last one shorter.
 
-Each is seeded with the chunk's name and the block's number, so that a block of another chunk, or from another place,
-never passes. Extents and descriptions keep them packed as u32, little-endian, one after the other.
+Each is seeded with the chunk's name and the block's number, so that a block of another chunk or position is detected.
+Extents and descriptions store them packed as u32, little-endian, one after the other.
 
-A chunk object describes itself after its data: whose bytes they are, checksums, where events may begin.
+A chunk object has a description after its data: the segment, checksums, and positions where events may begin.
 
     object     data · description, msgpack · footer
     footer     size of the description u32 · its crc32c, seeded with the chunk's name, u32 · magic 8 (little-endian)
 
-The data comes first, so that positions in it are those of the extent. Readers don't need the description: the state
-has the checksums too. It says where to resume after damage, and whose the bytes are if the state is lost.
+The data comes first, so that its positions are those of the extent. Readers don't need the description: the state has
+the checksums too. It tells readers where to resume after damage, and identifies the segment if the state is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crc32c import crc32c
 from nadi.limits import MIB
 from nadi.wire.fields import Buffer
 
-BLOCK_BYTES = MIB  # of stored checksums: never to be changed
+BLOCK_BYTES = MIB  # stored checksums depend on this: never change it
 
 _U32 = struct.Struct("<I")
 _FOOTER = struct.Struct("<II8s")
@@ -36,12 +36,12 @@ def seed_of(name: str, block: int) -> int:
 
 
 def checksums_of(name: str, parts: Sequence[Buffer]) -> bytes:
-    """The checksums of the chunk of that name whose data is `parts` end to end; takes about 50 us per MiB."""
+    """Return the checksums of a chunk of that name whose data is the concatenated `parts`; about 50 us per MiB."""
     checksums: list[bytes] = []
     crc, left = seed_of(name, 0), BLOCK_BYTES
     for part in parts:
         size = len(part)
-        if size < left:  # almost all of them are: appends of one frame
+        if size < left:  # almost always: appends of one frame
             crc, left = crc32c(part, crc), left - size
             continue
         view = memoryview(part)
@@ -57,38 +57,38 @@ def checksums_of(name: str, parts: Sequence[Buffer]) -> bytes:
 
 
 def seeded(name: str, plain: Sequence[int], length: int) -> bytes:
-    """The checksums of a chunk of that name with `length` bytes, from those of its blocks without a seed.
+    """Return the checksums of a chunk of that name with `length` bytes, from the unseeded ones of its blocks.
 
-    CRC32C is linear: what another seed changes depends only on the block's size. So the data need not be read again.
+    CRC32C is linear: the effect of another seed depends only on the block's size. So the data needn't be read again.
 
     >>> seeded("a chunk", [crc32c(b"its data")], 8) == checksums_of("a chunk", [b"its data"])
     True
     """
-    found = []
+    packed = []
     for block, crc in enumerate(plain):
         zeros = _ZEROS[: min(BLOCK_BYTES, length - block * BLOCK_BYTES)]
-        found.append(_U32.pack(crc ^ crc32c(zeros) ^ crc32c(zeros, seed_of(name, block))))
-    return b"".join(found)
+        packed.append(_U32.pack(crc ^ crc32c(zeros) ^ crc32c(zeros, seed_of(name, block))))
+    return b"".join(packed)
 
 
 def renamed(name: str, new: str, checksums: bytes, length: int) -> bytes:
-    """The checksums that the same `length` bytes have in a chunk of another name. As in `seeded`, nothing is read.
+    """Return the checksums that `length` bytes have in a chunk of another name; as in `seeded`, nothing is read.
 
     >>> renamed("a", "b", checksums_of("a", [b"its data"]), 8) == checksums_of("b", [b"its data"])
     True
     """
-    found = []
+    packed = []
     for block, (crc,) in enumerate(_U32.iter_unpack(checksums)):
         zeros = _ZEROS[: min(BLOCK_BYTES, length - block * BLOCK_BYTES)]
-        found.append(_U32.pack(crc ^ crc32c(zeros, seed_of(name, block)) ^ crc32c(zeros, seed_of(new, block))))
-    return b"".join(found)
+        packed.append(_U32.pack(crc ^ crc32c(zeros, seed_of(name, block)) ^ crc32c(zeros, seed_of(new, block))))
+    return b"".join(packed)
 
 
 def damaged_blocks(name: str, checksums: bytes, first: int, data: Buffer, length: int) -> list[int]:
-    """Return which blocks of the chunk are not what was stored.
+    """Return the numbers of the chunk's damaged blocks.
 
-    first: the number of the block that `data` begins with. length: how long `data` should be. checksums: of the whole
-    chunk.
+    first: the number of the block that `data` starts with. length: the correct length of `data`. checksums: of the
+    entire chunk.
 
     >>> checksums = checksums_of("a chunk", [b"its data"])
     >>> damaged_blocks("a chunk", checksums, 0, b"its data", 8), damaged_blocks("a chunk", checksums, 0, b"its dat", 8)
@@ -109,10 +109,10 @@ def is_right(checksums: bytes, block: int, checksum: int) -> bool:
 
 
 class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
-    """segment, offset: whose bytes these were when they were moved here, and from where on; a merge may move them.
-    boundaries: for each block of `BLOCK_BYTES`, the first position in the data at or after the block's start where an
-    append begins, not counting appends that continue an event; the data's length if there is none. sequence: of the
-    frame that the chunk was planned in; 0: not known."""
+    """The description of a chunk. segment, offset: the segment and position of its bytes when they were moved here; a
+    merge may change both. boundaries: for each block of `BLOCK_BYTES`, the first position in the data at or after the
+    block's start where an append begins that doesn't continue an event, or the data's length. sequence: the frame in
+    which the chunk was planned; 0: unknown."""
 
     container: int
     segment_id: int
@@ -129,7 +129,7 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, name: str, tail: Buffer) -> ChunkDescription | None:
-        """Return the description at the end of an object of that name, or None if there is no intact one.
+        """Return the description at the end of an object of that name, or None if it is missing or damaged.
 
         >>> described = ChunkDescription(0, 7, "s/t/0.#epoch.0", 0, 4, b"....", (0,))
         >>> ChunkDescription.decode("a", b"data" + described.encode("a")) == described
@@ -145,28 +145,28 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
             return None
         try:
             return msgspec.msgpack.decode(body, type=cls)
-        except msgspec.DecodeError:  # of a later version
+        except msgspec.DecodeError:  # from a later version
             return None
 
-    def go_on_at(self, block: int) -> int:
-        """The first position at or after the start of that block where an event may begin."""
+    def resume_at(self, block: int) -> int:
+        """Return the first position at or after the start of that block where an event may begin."""
         return self.boundaries[block] if block < len(self.boundaries) else self.length
 
     @property
     def continues(self) -> bool:
-        return self.length > 0 and self.go_on_at(0) > 0
+        return self.length > 0 and self.resume_at(0) > 0
 
 
 def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:
-    """The boundaries of a description, from all positions where events may begin, in order.
+    """Return the boundaries of a description, from all positions where events may begin, in order.
 
     >>> boundaries_of([0, 100, BLOCK_BYTES + 5], 3 * BLOCK_BYTES)
     (0, 1048581, 3145728)
     """
-    found: list[int] = []
+    boundaries: list[int] = []
     for begin in begins:
-        while len(found) * BLOCK_BYTES <= begin and len(found) * BLOCK_BYTES < length:
-            found.append(begin)
-    while len(found) * BLOCK_BYTES < length:
-        found.append(length)
-    return tuple(found)
+        while len(boundaries) * BLOCK_BYTES <= begin and len(boundaries) * BLOCK_BYTES < length:
+            boundaries.append(begin)
+    while len(boundaries) * BLOCK_BYTES < length:
+        boundaries.append(length)
+    return tuple(boundaries)

@@ -1,8 +1,8 @@
-"""Chunk objects in an object store: put once, read by range, deleted. `tests/conformance/test_chunk_store.py` says what
-every store does.
+"""Stores chunk objects in an object store: put once, read by range, deleted. Tests in
+`tests/conformance/test_chunk_store.py` define every store's behaviour.
 
-What keeps them is a `ChunkPlace`: a folder, an object store, or HDFS. Elsewhere than in a folder here an object is put
-only if its name is free. A store that a data folder has claimed (`claim`) is written only while it is that folder's.
+They are stored in a `ChunkPlace`: a folder, an object store, or HDFS. Outside a local folder an object is put only if
+its name is free. A store that a data folder has claimed (`claim`) is written only while that claim holds.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ _PLENTY_BYTES = 1 << 62
 MARK, MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
-_PUT_TIMEOUT_S = 120  # a chunk of 16 MiB has 140 KiB/s
+_PUT_TIMEOUT_S = 120  # allows a chunk of 16 MiB at 140 KiB/s
 _PIECE_BYTES = 256 * KIB
 
 
 async def put_new(place: ChunkPlace, name: str, parts: Sequence[Buffer]) -> None:
-    """Store `parts`, end to end, if nothing has the name; they are durable when this returns. StorageFullError,
-    UnavailableError: it isn't known whether they are stored, or something else has the name."""
+    """Store the concatenated `parts` if the name is free, durably. StorageFullError, UnavailableError: it is unknown
+    whether they are stored, or the name is taken."""
     if await place.create(name, parts):
         return
     try:
-        there = await place.read(name, 0, None)
+        existing = await place.read(name, 0, None)
     except FileNotFoundError:
         raise ContradictionError(
-            f"{name} could not be stored in tier 2, though nothing is there: tried again"
+            f"{name} could not be stored in tier 2, though the name is free: it is retried"
         ) from None
-    if there != b"".join(parts):
+    if existing != b"".join(parts):
         raise UnavailableError(
-            f"tier 2 has another {name}: another server writes there, and each needs a prefix of its own"
+            f"tier 2 has another {name}: another server writes there; give each server a separate prefix"
         )
 
 
 def read_checked(path: Path, name: str, position: int, length: int, checksums: bytes) -> tuple[memoryview, list[int]]:
-    """`ChunkStore.read_checked` of a file; blocking. Raises: OSError."""
-    data = np.empty(length, np.uint8).data  # doesn't clear the memory
+    """`ChunkStore.read_checked` for a file; blocking. Raises OSError."""
+    data = np.empty(length, np.uint8).data  # uninitialized memory
     damaged: list[int] = []
     read = 0
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place would make it wait
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe in its place would block
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EIO, "it is no file")
+            raise OSError(errno.EIO, "it isn't a file")
         for begin in range(0, length, BLOCK_BYTES):
             number, end = (position + begin) // BLOCK_BYTES, min(begin + BLOCK_BYTES, length)
             checksum = seed_of(name, number)
@@ -94,9 +94,9 @@ def read_checked(path: Path, name: str, position: int, length: int, checksums: b
 
 
 class ChunkStore:
-    """Chunks by name. local: the folder if the place is one. runtime: its threads wait for the disk, and check what was
-    read. claim: that of the data folder whose chunks these are, if they are kept elsewhere. Errors have no cause with
-    them: what a store says may hold credentials."""
+    """Chunks by name. local: the folder, if the place is one. runtime: its threads wait for the disk, and verify data.
+    claim: of the data folder that owns these chunks, if they are external. Errors have no cause: a store's messages may
+    contain credentials."""
 
     def __init__(
         self,
@@ -108,24 +108,24 @@ class ChunkStore:
         claim: StoreClaim | None = None,
     ) -> None:
         self.runtime, self.claim = runtime, claim
-        self.url = url  # without credentials: those that it takes come from the environment
+        self.url = url  # without credentials, which come from the environment
         self._mark = ""
-        self._is_alone = False  # in a data folder
+        self._is_alone = False  # inside a data folder
         self._place, self._local, self._config = place, local, config or {}
         self._opening = asyncio.Lock()
         self._opened: tuple[LogEngine, ContainerRecords] | None = None
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
-        """That of a data folder, in the folder itself."""
+        """Return the chunk store inside a data folder."""
         store = cls.at(folder.absolute().as_uri(), runtime, {})
         store._is_alone = True
         return store
 
     @classmethod
     def from_url(cls, url: str, **config: str) -> ChunkStore:
-        """The store at `file:///folder`, `hdfs://host:port/folder`, or one of `remote_store`, which says what `config`
-        is and what is wrong.
+        """Return the store at `file:///folder`, `hdfs://host:port/folder`, or a URL of `remote_store`, which documents
+        `config` and the errors.
 
         >>> ChunkStore.from_url("memory:///").room_bytes() > 0
         True
@@ -134,7 +134,7 @@ class ChunkStore:
 
     @classmethod
     def at(cls, url: str, runtime: Runtime, config: dict[str, str], claim: StoreClaim | None = None) -> ChunkStore:
-        """`from_url`. claim: that of the data folder that claims it."""
+        """Implement `from_url`. claim: of the data folder that uses the store."""
         place: ChunkPlace
         folder = folder_of(url, **config)
         if folder is not None:
@@ -155,8 +155,8 @@ class ChunkStore:
         return self._local is not None
 
     async def check_ours(self) -> None:
-        """Before deleting what a state doesn't need: raise StoreError if a copy of the data folder has opened the store
-        since, which may need it, UnavailableError if the store can't say."""
+        """Check the claim before deleting objects that a state doesn't need: raise StoreError if a copy of the data
+        folder, which may need them, has opened the store since, UnavailableError if the store doesn't answer."""
         if self.claim is not None:
             self._check_mounted()
             await self.claim.check()
@@ -167,12 +167,12 @@ class ChunkStore:
             self._check_mounted()
 
     def _check_mounted(self) -> None:
-        """Raise UnavailableError if a folder elsewhere isn't there now: nothing in it is missing for that."""
+        """Raise UnavailableError if an external folder is missing now, so that its objects don't count as missing."""
         if self.claim is not None and self._local is not None and not self.claim.is_at(self._local):
-            raise UnavailableError(f"tier 2 isn't in {self._local} now: see whether it is mounted")
+            raise UnavailableError(f"tier 2 is missing in {self._local}: check that it is mounted")
 
     async def records(self) -> ContainerRecords:
-        """The records of the store's containers. Raises: as `StoreClaim.confirm`."""
+        """Return the records of the store's containers. Raises as `StoreClaim.confirm`."""
         if self.claim is not None:
             await self.claim.confirm()
             self._check_mounted()
@@ -189,13 +189,13 @@ class ChunkStore:
             return self._opened[1]
 
     async def close(self) -> None:
-        """Close what reads and writes records; it is opened again when it is needed."""
+        """Close the access to records; it is reopened when needed."""
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened[0].close()
 
     async def mark(self) -> str:
-        """What this store alone says of itself, so that no other is taken for it; made when it is first asked for."""
+        """Return the store's unique id; created at the first call."""
         if not self._mark:
             await self._before_write()
             await self._place.create(MARK, [self.runtime.unique().encode()])
@@ -203,20 +203,20 @@ class ChunkStore:
         return self._mark
 
     def room_bytes(self) -> int:
-        """How much may still be stored, as far as known; the last of a disk is left to others."""
+        """Return the bytes that may still be stored, as far as known; the last of a disk is reserved for others."""
         try:
             return _PLENTY_BYTES if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
-        except OSError:  # `put` says what is wrong
+        except OSError:  # `put` reports the error
             return _PLENTY_BYTES
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise StorageFullError if there is certainly no room for a chunk of that size; call before writing it."""
+        """Raise StorageFullError if there is certainly no space for a chunk of that size; call before writing it."""
         if self.room_bytes() < size_bytes:
-            raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
+            raise StorageFullError(f"tier 2 has no space for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
-        """Store a chunk that is `parts` end to end, whose name nobody has used; it is durable when this returns.
-        StorageFullError, UnavailableError: it may be there all the same, or come to be there."""
+        """Store a chunk of concatenated `parts`, durably, under an unused name. StorageFullError, UnavailableError: it
+        may be stored nevertheless, even later."""
         await self._before_write()
         if self._local is None:
             await put_new(self._place, name, parts)
@@ -224,13 +224,13 @@ class ChunkStore:
             await self._place.put_over(name, parts)
 
     async def replace(self, name: str, parts: Sequence[Buffer]) -> None:
-        """`put`, in place of what has the name now. Raises: as `put`, and as `check_ours`, for that is lost then."""
+        """`put` that replaces an object of that name. Raises as `put` and `check_ours`, as that object is lost."""
         await self.check_ours()
         await self._before_write()
         await self._place.put_over(name, parts)
 
     async def settle(self, name: str) -> None:
-        """Make an object durable that a process has stored which may have been killed before that."""
+        """Make an object durable that a process may have stored without syncing before it was killed."""
         if self._local is not None:
             try:
                 await self.runtime.in_thread(object_store.sync, self._local, self._local / name)
@@ -238,21 +238,21 @@ class ChunkStore:
                 raise unwritten(error) from error
 
     def _missing(self, name: str) -> NotFoundError:
-        """What isn't found is gone, unless nothing is found there now."""
+        """Return the error of a missing chunk; raise UnavailableError if the entire store is missing."""
         self._check_mounted()
         return NotFoundError(f"chunk {name} is not in tier 2")
 
     async def adopt(self, name: str, file: Path, complete: Callable[[], None]) -> bool:
-        """Store a file as a chunk, durably, by giving it a second name; return False if that isn't possible here.
-        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more. Raises:
-        NotFoundError if the file is gone; as `put`."""
+        """Store a file as a chunk, durably, by linking it; return False if that isn't possible here. complete: writes
+        the end of the file, in a thread; afterwards the file is immutable. Raises NotFoundError if the file is missing,
+        else as `put`."""
         if self._local is None:
             return False
         await self._before_write()
         try:
             await self.runtime.in_thread(object_store.adopt, self._local, file, name, complete)
         except FileNotFoundError as error:
-            raise NotFoundError(f"{file} is gone") from error
+            raise NotFoundError(f"{file} is missing") from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 return False
@@ -260,8 +260,8 @@ class ChunkStore:
         return True
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
-        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter. NotFoundError if it is
-        gone; DiskReadError if its disk can't read it."""
+        """Return bytes of a chunk as stored, neither copied nor verified; fewer if it is shorter. NotFoundError: it is
+        missing. DiskReadError: its disk can't read it."""
         self._check_is_file(name)
         try:
             return await self._place.read(name, position, length)
@@ -271,8 +271,8 @@ class ChunkStore:
     async def read_checked(
         self, name: str, position: int, length: int, checksums: bytes
     ) -> tuple[memoryview, list[int]]:
-        """`read` from the start of a block; also return the numbers of the blocks that are not what was stored.
-        checksums: of the whole chunk."""
+        """`read` from the start of a block; also return the numbers of damaged blocks. checksums: of the entire
+        chunk."""
         if self._local is not None:
             arguments = self._local / name, name, position, length, checksums
             try:
@@ -287,19 +287,19 @@ class ChunkStore:
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
             return data, check()
-        return data, await self.runtime.in_thread(check)  # it takes long enough to hold up others
+        return data, await self.runtime.in_thread(check)  # long enough to block the loop
 
     async def describe(self, name: str, length: int) -> ChunkDescription | None:
-        """`description`; None also if it can't be read."""
+        """Return `description`; None also if it can't be read."""
         try:
             return await self.description(name, length)
-        except (NotFoundError, UnavailableError) as error:  # whoever reads the data reports it
-            log.debug("chunk %s has no description: %s", name, error)
+        except (NotFoundError, UnavailableError) as error:  # reads of the data report it
+            log.debug("the description of chunk %s can't be read: %s", name, error)
             return None
 
     async def description(self, name: str, length: int) -> ChunkDescription | None:
         """Return the description after `length` bytes of data in a chunk; None if it is damaged or missing.
-        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer."""
+        NotFoundError: the chunk is missing. UnavailableError: tier 2 doesn't answer."""
         self._check_is_file(name)
         try:
             return ChunkDescription.decode(name, await self._place.read(name, length, None))
@@ -309,20 +309,20 @@ class ChunkStore:
             return None
 
     def _check_is_file(self, name: str) -> None:
-        """A pipe in its place would make whoever opens it wait forever."""
+        """Raise DiskReadError for a pipe, as opening it would block forever."""
         if self._local is None:
             return
-        with contextlib.suppress(OSError):  # reading it will report that
+        with contextlib.suppress(OSError):  # the read reports it
             if stat.S_ISREG(os.stat(self._local / name).st_mode):
                 return
-            raise DiskReadError(f"the disk can't read chunk {name}: it is no file")
+            raise DiskReadError(f"the disk can't read chunk {name}: it isn't a file")
 
     async def listed(self, folder: str) -> dict[str, int]:
-        """Return the sizes in bytes of all objects in a folder, and below it, by name."""
+        """Return the sizes in bytes, by name, of all objects in a folder and its subfolders."""
         return await self.runtime.in_thread(self.sizes, folder)
 
     def has(self, name: str) -> bool:
-        """Whether an object of that name is there; blocking."""
+        """Return whether an object of that name exists; blocking."""
         return self._place.has(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -330,7 +330,7 @@ class ChunkStore:
         return self._place.sizes(prefix)
 
     def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
-        """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
+        """Yield all objects in a folder and its subfolders, in pages, unordered; the folder "" is the entire store."""
         return self._place.pages(folder)
 
     async def rename(self, name: str, new: str) -> None:

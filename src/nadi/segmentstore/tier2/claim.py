@@ -1,10 +1,10 @@
-"""A data folder's claim to a store elsewhere: no two folders, no cluster, and no copy of the folder ever write there
-together.
+"""A data folder's claim to an external store: no two folders, no cluster, and no copy of the folder ever write there at
+the same time.
 
-Each opening claims the records of all containers, as a server of a cluster does, before anything else, and the folder
-remembers the epochs (`store.json`). So another folder is told apart by the store's id, and a copy of the same folder by
-the epochs: the one that opens the store after the other did is refused, and the one that has it open finds out before
-it deletes anything, and lets no snapshot count after that.
+Before anything else, each opening claims the records of all containers, as a cluster's server does, and the folder
+stores their epochs (`store.json`). So another folder is detected by the store's id, and a copy of the same folder by
+the epochs: of two copies, the earlier one is refused at its next start, and if it is running, it detects the claim
+before it deletes anything or publishes a snapshot.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.records import ContainerRecords, VersionedRecord, check_stays, name_of
 
 T = TypeVar("T")
-START_S = 30.0  # that a start tries to reach a store that the folder had before: HDFS may lose data nodes meanwhile
+START_S = 30.0  # time limit of a start to reach its store: HDFS may be losing data nodes
 
 
 class StoreClaim:
-    """Of a data folder, to the store that `store` says. options: as that is reached. on_lost: called once it turns out
-    that the store isn't this folder's, or not any more; nothing is written there from then on."""
+    """A data folder's claim to the store in `store`. options: for reaching it. on_lost: called once the store turns out
+    not to be this folder's; nothing is written there from then on."""
 
     def __init__(self, folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> None:
         self.options = options
@@ -52,11 +52,11 @@ class StoreClaim:
         return self.store.url
 
     def is_at(self, root: Path) -> bool:
-        """Whether that folder, which may be a mounted one, is the store now; blocking, but not for long."""
+        """Return whether the folder, possibly a mount, is the store now; blocking briefly."""
         return (root / NAME).exists()
 
     async def start(self) -> None:
-        """Claim the store, before anything is served. StoreError: it is another's, can't be used, or refuses.
+        """Claim the store, before serving. StoreError: another one owns it, or it is unusable or refuses.
         UnavailableError: it doesn't answer."""
         failure = "it doesn't answer"
 
@@ -74,20 +74,20 @@ class StoreClaim:
         except TimeoutError:
             raise UnavailableError(
                 f"tier 2 in {self.url} can't be claimed for {START_S:.0f} s ({failure}), and a start needs the "
-                "snapshots there: see to it, then start again. Nothing is lost: what isn't there yet is in the log here"
+                "snapshots there: make it available, then start again. No data is lost: the log has what tier 2 lacks"
             ) from None
 
     async def confirm(self) -> None:
-        """Make sure that the store was claimed by this process. StoreError: it is another's, or can't be used;
-        `on_lost` was called. UnavailableError: that isn't known."""
+        """Make sure that this process has claimed the store. StoreError: another one owns it, or it is unusable;
+        `on_lost` was called. UnavailableError: that is unknown."""
         if self.lost is not None:
             raise self.lost.with_traceback(None)
         if not self.is_confirmed:
             await self._confirm()
 
     async def check(self) -> None:
-        """Make sure that no other has opened the store since: whoever does claims the first container first. Raises: as
-        `confirm`."""
+        """Make sure that no other folder has opened the store since: it would claim the first container first. Raises
+        as `confirm`."""
         await self.confirm()
         try:
             await (await self.records()).still_claimed(0, self.store.epochs[0])
@@ -95,11 +95,11 @@ class StoreClaim:
             raise self.overtaken() from None
 
     def overtaken(self) -> StoreError:
-        """A copy of the folder has opened the store since: return what to say of that; `on_lost` was called."""
+        """Lose the claim to a copy of the folder: call `on_lost`, and return the error."""
         return self._lose(self._copied())
 
     async def records(self) -> ContainerRecords:
-        """Those in the store, which need not be claimed yet. UnavailableError: it isn't there."""
+        """Return the store's records, perhaps not claimed yet. UnavailableError: the store is missing."""
         _, registry = await self._opened()
         return ContainerRecords(registry, self._runtime)
 
@@ -112,7 +112,7 @@ class StoreClaim:
         if self._engines is None:
             folder = folder_of(self.url, **self.options)
             if folder is not None and self.store.is_elsewhere and not folder.is_dir():
-                raise UnavailableError(f"there is no {folder} now: see whether it is mounted")
+                raise UnavailableError(f"the folder {folder} is missing: check that it is mounted")
             self._engines = await open_of_chunks(self.url, self._runtime, **self.options)
         return self._engines
 
@@ -123,38 +123,39 @@ class StoreClaim:
             cluster = await read_cluster(engine)
             if cluster is None:
                 if self.store.is_elsewhere:
-                    raise StoreError(gone(self.folder, self.url))
+                    raise StoreError(missing_store(self.folder, self.url))
                 await refuse_strangers(engine, self._runtime)
                 await prove(engine, registry, self._runtime)
                 named = self.store.cluster, self.store.containers
                 cluster = await named_cluster(engine, *named, self._runtime, LOG_ELSEWHERE)
             check_is_elsewhere(cluster, self.url)
             if cluster.cluster != self.store.cluster:
-                raise StoreError(f"{self.url} has the chunks of another data folder: give this one a prefix of its own")
+                raise StoreError(f"{self.url} has the chunks of another data folder: give this one a separate prefix")
             seen = await _of_each(records.read, range(self.store.containers))
-            for number, one in enumerate(seen):
-                self._check_known(number, one)
+            for number, record in enumerate(seen):
+                self._check_known(number, record)
         except StoreError as error:
             raise self._lose(error) from None
         await self._claim(records, seen)
 
     def _check_known(self, number: int, seen: VersionedRecord) -> None:
-        """That nobody but this folder has claimed the container since it last did."""
+        """Raise StoreError if another folder has claimed the container since this one did."""
         check_stays(seen.record)
         known = self.store.epochs[number] if self.store.epochs else 0
         is_unfinished = seen.record.epoch == known + 1 and seen.record.nonce == self.store.next != ""
         if seen.record.epoch < known:
             raise StoreError(
-                f"{name_of(number)} in {self.url} is older than what the data folder {self.folder} has claimed, or was "
-                f"deleted: restore it; if there is no newer one, `nadi tier2 claim {self.folder}` goes by what is there"
+                f"{name_of(number)} in {self.url} was deleted, or is older than the last claim of the data folder "
+                f"{self.folder}: restore it; without a newer one, `nadi tier2 claim {self.folder}` accepts it"
             )
         if seen.record.epoch != known and not is_unfinished:
             raise self._copied()
 
     async def _claim(self, records: ContainerRecords, seen: list[VersionedRecord]) -> None:
-        """Claim what was seen, the first container first; the folder knows before that it may, and then that it has."""
-        epochs = tuple(one.record.epoch for one in seen)
-        await self._say(replace(self.store, epochs=epochs, next=self._runtime.unique()))
+        """Claim the records read, the first container first; the folder stores the intent before, and the epochs
+        after."""
+        epochs = tuple(each.record.epoch for each in seen)
+        await self._save_store(replace(self.store, epochs=epochs, next=self._runtime.unique()))
 
         async def claim(number: int) -> int:
             claimed = await records.claim(number, self.store.cluster, seen[number], self.store.next)
@@ -164,21 +165,21 @@ class StoreClaim:
             first = await claim(0)
             others = await _of_each(claim, range(1, len(seen)))
         except FencedError:
-            raise UnavailableError(f"somebody else is just opening {self.url}") from None
-        await self._say(replace(self.store, epochs=(first, *others), next=""))
+            raise UnavailableError(f"another server is opening {self.url}: stop it, or use a separate prefix") from None
+        await self._save_store(replace(self.store, epochs=(first, *others), next=""))
         self.is_confirmed = True
 
     async def take_over(self) -> None:
-        """Claim the store whichever copy of the folder had it, for an operator who knows that nobody else needs it.
-        StoreError: its data was moved elsewhere, or a record is damaged. UnavailableError: it isn't known whether it
-        was claimed; it may be done again."""
+        """Claim the store although another copy of the folder may have it, for an operator who knows that none needs
+        it. StoreError: its data was moved elsewhere, or a record is damaged. UnavailableError: the outcome is unknown;
+        retry."""
         records = await self.records()
         await self._claim(records, await _of_each(records.read, range(self.store.containers)))
 
     def _copied(self) -> StoreError:
         return StoreError(
-            f"{self.url} was opened by a copy of the data folder {self.folder} since this one had it: use that one; "
-            f"or, if it is gone, `nadi tier2 claim {self.folder}`"
+            f"{self.url} has since been opened by a copy of the data folder {self.folder}: use that copy; or, if it is "
+            f"lost, run `nadi tier2 claim {self.folder}`"
         )
 
     def _lose(self, error: StoreError) -> StoreError:
@@ -187,7 +188,7 @@ class StoreClaim:
             self.on_lost()
         return error
 
-    async def _say(self, store: StoreFile) -> None:
+    async def _save_store(self, store: StoreFile) -> None:
         await self._runtime.in_thread(_write, store, self.folder)
         self.store = store
 
@@ -203,7 +204,7 @@ async def _of_each(work: Callable[[int], Awaitable[T]], numbers: range) -> list[
 
 
 def _write(store: StoreFile, folder: Path) -> None:
-    """On a full disk in room that a container keeps aside; blocking."""
+    """Write the file; on a full disk, use a container's reserve. Blocking."""
     try:
         store.write(folder)
     except OSError as error:
@@ -216,16 +217,16 @@ def _write(store: StoreFile, folder: Path) -> None:
 
 
 def check_is_elsewhere(cluster: Cluster, url: str) -> None:
-    """Raise StoreError unless it is the store of a data folder that isn't in the folder."""
+    """Raise StoreError unless it is the external store of a data folder."""
     if cluster.log == LOG:
-        raise StoreError(f"{url} is in a data folder, whose store it is: give a URL of its own")
+        raise StoreError(f"{url} is the store inside a data folder: pass a separate URL")
     if cluster.log != LOG_ELSEWHERE:
-        raise StoreError(f"{url} is the store of a cluster: give a URL of its own")
+        raise StoreError(f"{url} is the store of a cluster: pass a separate URL")
 
 
-def gone(folder: Path, url: str) -> str:
-    """What to say of a store that the folder had, and that has nothing of it."""
+def missing_store(folder: Path, url: str) -> str:
+    """Return the message for a folder's store whose contents are missing."""
     return (
-        f"{url} doesn't have {NAME} any more, by which the folder {folder} knows its chunks: it was emptied, isn't "
-        "mounted, or is another one. Restore it"
+        f"{url} has lost {NAME}, which identifies the chunks of {folder}: it was emptied, isn't mounted, or is "
+        "another store. Restore or mount it"
     )

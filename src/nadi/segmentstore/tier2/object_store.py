@@ -1,8 +1,8 @@
-"""What keeps chunks: `obstore` (S3, GCS, Azure, a folder, or memory for tests), or HDFS.
+"""Stores chunks through `obstore` (S3, GCS, Azure, a folder, or memory for tests), or in HDFS.
 
 `obstore` renames a local object into place but never fsyncs it. So in a folder an object counts as stored only once its
-file and the folders that lead to it have been synced here. Elsewhere an object is put in one request: parts of one that
-was begun and never ended would be paid for, and seen by nobody.
+file and the folders above it have been synced here. Elsewhere an object is put in one request: parts of an unfinished
+multipart upload would cost money without being visible.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> No
 
 
 def sync(root: Path, file: Path) -> None:
-    """Make a file of the folder `root` durable, and the folders that lead to it; blocking. Raises: OSError."""
+    """Make a file of the folder `root` durable, with the folders above it; blocking. Raises OSError."""
     for path in (file, *file.parents):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
+            mode = 0o600 if path is file else 0o700  # `obstore` uses the umask
             if os.fstat(descriptor).st_mode & 0o777 != mode:
                 os.fchmod(descriptor, mode)
             os.fsync(descriptor)
@@ -53,11 +53,11 @@ def sync(root: Path, file: Path) -> None:
 
 
 class DiskReadError(UnavailableError):
-    """A place on the disk that holds a chunk can't be read."""
+    """A part of a chunk's disk can't be read."""
 
 
 class ListedObject(NamedTuple):
-    """An object as a listing shows it. modified_ms: when it was stored, since 1970, by the store's own clock."""
+    """An object in a listing. modified_ms: when it was stored, since 1970, by the store's own clock."""
 
     name: str
     size_bytes: int
@@ -65,38 +65,38 @@ class ListedObject(NamedTuple):
 
 
 class ChunkPlace(Protocol):
-    """Objects by name. All calls raise UnavailableError, or a kind of it, if the place can't answer, without the text
-    or the cause of what it says, which may have credentials."""
+    """Objects by name. All calls raise UnavailableError, or a subclass, if the place doesn't answer, without its
+    message or cause, which may contain credentials."""
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """As `LogEngine.create`."""
+        """Store an object, as `LogEngine.create`."""
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
-        """Store `parts`, end to end, whatever has the name now; durable, too. Raises: as `create`."""
+        """Store the concatenated `parts`, durably, replacing any object of that name. Raises as `create`."""
 
     async def read(self, name: str, position: int, length: int | None) -> memoryview:
-        """The object's bytes from there on, fewer if it is shorter; length: None is up to its end. FileNotFoundError:
-        nothing has the name, though the place is there. DiskReadError: the disk can't read them."""
+        """Return the object's bytes from `position` on, fewer if it is shorter; length None: up to its end.
+        FileNotFoundError: the object is missing, though the place exists. DiskReadError: the disk can't read them."""
 
     def has(self, name: str) -> bool:
-        """Whether an object has the name; blocking."""
+        """Return whether an object has the name; blocking."""
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The sizes in bytes of all objects in a folder, and below it; blocking."""
+        """Return the sizes in bytes of all objects in a folder and its subfolders; blocking."""
 
     def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
-        """All objects in a folder, and below it, some at a time, in no order; a folder "" is all there is."""
+        """Yield all objects in a folder and its subfolders, in pages, unordered; the folder "" is the entire place."""
 
     async def rename(self, name: str, new: str) -> None:
-        """The new name is durable when this returns. UnavailableError: or nothing has the old name."""
+        """Rename an object, durably. UnavailableError: also if no object has the old name."""
 
     async def delete(self, name: str) -> None:
-        """Delete an object if it is there."""
+        """Delete an object if it exists."""
 
 
 class ObjectPlace:
-    """A `ChunkPlace` of `obstore`. local: the folder if it is one, for fsync. secrets: what no text may have. patient:
-    the same store, for puts, which may take longer."""
+    """A `ChunkPlace` in `obstore`. local: the folder, if it is one, for fsync. secrets: removed from messages. patient:
+    the same store with a longer timeout, for puts."""
 
     def __init__(
         self,
@@ -116,16 +116,16 @@ class ObjectPlace:
 
     async def _put(self, name: str, parts: Sequence[Buffer], mode: Literal["create", "overwrite"]) -> bool:
         try:
-            # an iterator: obstore puts them together in a thread of its own, while the loop continues
+            # an iterator: obstore joins the parts in its own thread, while the loop continues
             await obstore.put_async(self._patient, name, iter(parts), mode=mode, use_multipart=False)
             await self._settle(name)
-        except Exception as error:  # obstore raises its own family, mapped here once
+        except Exception as error:  # obstore's errors are mapped once, here
             if mode == "create" and isinstance(error, (AlreadyExistsError, PreconditionError)):
                 return False
             problem = told(f"store {name}", error, self._secrets) if self._local is None else unwritten(error)
         else:
             return True
-        raise problem  # here, so that it has no context: its text may have credentials
+        raise problem  # raised here, without a context, which may contain credentials
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
         await self._put(name, parts, "overwrite")
@@ -150,8 +150,8 @@ class ObjectPlace:
             raise self._failed(f"read {name}", error) from None
 
     async def _size_after(self, name: str, error: Exception) -> int:
-        """The size of an object of which a part can't be read: where it ends, a range that begins there is an error, to
-        each store another one."""
+        """Return the size of an object whose read failed: a range that starts at its end is an error, which differs by
+        store."""
         if was_unanswered(error):
             raise self._failed(f"read {name}", error) from None
         try:
@@ -172,7 +172,7 @@ class ObjectPlace:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         try:
-            return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
+            return {each["path"]: each["size"] for batch in obstore.list(self._store, prefix) for each in batch}
         except Exception as error:
             raise self._failed(f"list {prefix}", error) from None
 
@@ -180,11 +180,11 @@ class ObjectPlace:
         try:
             async for page in obstore.list(self._store, folder or None, chunk_size=_PAGE):
                 yield [
-                    ListedObject(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000))
-                    for one in page
+                    ListedObject(each["path"], each["size"], round(each["last_modified"].timestamp() * 1000))
+                    for each in page
                 ]
         except Exception as error:
-            raise self._failed(f"list {folder or 'what is there'}", error) from None
+            raise self._failed(f"list {folder or 'the store'}", error) from None
 
     async def rename(self, name: str, new: str) -> None:
         try:
@@ -204,26 +204,26 @@ class ObjectPlace:
             raise self._failed(f"delete {name}", error) from None
 
     def _is_missing(self, error: Exception) -> bool:
-        """What isn't found is gone, unless its bucket is."""
+        """Return whether the error means a missing object, not a missing bucket."""
         return isinstance(error, FileNotFoundError) and (self._local is not None or not is_no_bucket(error))
 
-    def _failed(self, what: str, error: Exception) -> UnavailableError:
-        """what: that can't be done, as in "read a chunk"."""
+    def _failed(self, operation: str, error: Exception) -> UnavailableError:
+        """Return the error of a failed operation. what: the operation, as in "read a chunk"."""
         if self._local is None:
-            return told(what, error, self._secrets)
-        return failed(what, error)
+            return told(operation, error, self._secrets)
+        return failed(operation, error)
 
 
 def unwritten(error: Exception) -> UnavailableError:
-    """What to say of a folder that takes nothing."""
+    """Return the error of a folder that can't be written."""
     if is_no_room(error) or "No space left" in str(error):
         return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
     return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
 
 
-def failed(what: str, error: Exception) -> UnavailableError:
-    """What to say of a folder. what: as in "read a chunk"."""
-    return UnavailableError(f"tier 2 can't {what}: {_in_a_line(error)}")
+def failed(operation: str, error: Exception) -> UnavailableError:
+    """Return the error of a folder. what: the operation, as in "read a chunk"."""
+    return UnavailableError(f"tier 2 can't {operation}: {_in_a_line(error)}")
 
 
 def _in_a_line(error: Exception) -> str:
@@ -239,7 +239,7 @@ class HdfsPlace:
 
     async def put_over(self, name: str, parts: Sequence[Buffer]) -> None:
         if not await self._files.put(name, parts, over=True):
-            raise UnavailableError(f"HDFS can't replace {name}: it is tried again")
+            raise UnavailableError(f"HDFS can't replace {name}: it is retried")
 
     async def read(self, name: str, position: int, length: int | None) -> memoryview:
         return memoryview(await self._files.read(name, position, length))
@@ -248,7 +248,7 @@ class HdfsPlace:
         return self._files.is_there(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        return {one.name: one.size_bytes for one in map(_listed, self._files.listed(prefix))}
+        return {each.name: each.size_bytes for each in map(_listed, self._files.listed(prefix))}
 
     async def pages(self, folder: str) -> AsyncIterator[list[ListedObject]]:
         async for page in self._files.pages(folder):
@@ -262,5 +262,5 @@ class HdfsPlace:
 
 
 def _listed(file: HdfsFile) -> ListedObject:
-    """A value goes by its own name, not by those of its versions."""
+    """Convert a listing entry; a value has its own name, not that of a version."""
     return ListedObject(value_of(file.name) or file.name, file.size_bytes, file.modified_ms)

@@ -1,4 +1,4 @@
-"""The chunk store of a data folder: in the folder, or wherever the folder says."""
+"""Opens the chunk store of a data folder, in the folder or at the URL that it names."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from nadi.segmentstore.data_dir import (
     normal,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, gone
+from nadi.segmentstore.tier2.claim import StoreClaim, check_is_elsewhere, missing_store
 
 
 def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: Runtime) -> ChunkStore:
-    """For a server, which then starts the store's `claim`, if it is elsewhere. options: as that is reached. Blocking.
-    InvalidArgumentError: it isn't a store's URL, or its options lack something. UnavailableError: it is in a folder
-    that isn't there now."""
+    """Return the chunk store for a server, which then starts the store's `claim`, if it is external. options: for
+    reaching it. Blocking. InvalidArgumentError: the URL or its options are invalid. UnavailableError: its folder is
+    missing now."""
     if not store.url:
         return ChunkStore.in_folder(folder / TIER2, runtime)
     _check_there(folder, store)
@@ -43,15 +43,15 @@ def chunks_of(folder: Path, store: StoreFile, options: dict[str, str], runtime: 
 
 @contextmanager
 def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
-    """That of a stopped folder, to read from; an empty one elsewhere if the folder has lost its own. Blocking.
-    StoreError: it is elsewhere, and not the folder's, as when a disk isn't mounted: no chunk is missing for that.
-    UnavailableError: it doesn't answer. Others: as `chunks_of`."""
+    """Open the chunk store of a stopped folder read-only; empty if the folder has lost its own one. Blocking.
+    StoreError: it is external, and isn't the folder's, as when a disk isn't mounted: its chunks don't count as missing.
+    UnavailableError: it doesn't answer. Else raises as `chunks_of`."""
     store = find(folder).store
     if store is not None and store.is_elsewhere:
         _check_there(folder, store)
         chunks = ChunkStore.from_url(store.url, **store.options)
         if not chunks.has(NAME):
-            raise StoreError(gone(folder, store.url))
+            raise StoreError(missing_store(folder, store.url))
         yield chunks
     elif (folder / TIER2).is_dir():
         yield ChunkStore.in_folder(folder / TIER2, runtime)
@@ -62,13 +62,13 @@ def looked_at(folder: Path, runtime: Runtime) -> Iterator[ChunkStore]:
 
 @asynccontextmanager
 async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore]:
-    """That of a stopped folder, to change it. Raises: as `chunks_of`, and `StoreClaim.confirm`."""
+    """Open the chunk store of a stopped folder for changes. Raises as `chunks_of` and `StoreClaim.confirm`."""
     store = find(folder).store
     if store is None or not store.is_elsewhere:
         yield ChunkStore.in_folder(folder / TIER2, runtime)
         return
     chunks = chunks_of(folder, store, store.options, runtime)
-    assert chunks.claim is not None, "it is elsewhere"
+    assert chunks.claim is not None, "it is external"
     try:
         await chunks.claim.confirm()
         yield chunks
@@ -77,28 +77,27 @@ async def taken_over(folder: Path, runtime: Runtime) -> AsyncIterator[ChunkStore
 
 
 async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
-    """Make the store the folder's, whichever copy had it, and begin the folder anew if it is empty; return its URL. It
-    may be killed, and done again. at: None is the store that the folder names. DataFolderError: the folder names none,
-    has chunks of its own, was moved, or has other containers. InvalidArgumentError: it isn't the URL of a store that
-    can have them. StoreError: the store isn't a data folder's, or another folder's. UnavailableError: it isn't known
-    whether it was claimed."""
+    """Claim the store for the folder, whichever copy had it, creating an empty folder's files; return its URL. Can be
+    repeated after a kill. at: None is the store that the folder names. DataFolderError: the folder names none, has its
+    own chunks, was moved, or has a different number of containers. InvalidArgumentError: the URL isn't a valid store.
+    StoreError: the store isn't a data folder's, or another folder's. UnavailableError: the outcome is unknown."""
     store = find(folder).store
     if store is not None:
         check_stays(folder, store)
     if at is None:
         if store is None or not store.is_elsewhere:
-            raise DataFolderError(f"{folder} names no store of its chunks: say which, with --tier2")
+            raise DataFolderError(f"{folder} doesn't name the store of its chunks: pass --tier2")
         at = Tier2(store.url, store.options)
     url = normal(at.url)
     check_outside(folder, url)
     if has_chunks(folder):
         raise DataFolderError(
             f"the data folder {folder} has its chunks in {folder / TIER2}: `nadi migrate` moves them to a new folder; "
-            f"if they are left of an earlier try, set {folder / TIER2} aside first"
+            f"if they are left over from an earlier attempt, move {folder / TIER2} aside first"
         )
     elsewhere = folder_of(url)
     if elsewhere is not None and not elsewhere.is_dir():
-        raise StoreError(f"there is no folder {elsewhere}: see whether the URL is right, and whether it is mounted")
+        raise StoreError(f"the folder {elsewhere} is missing: check the URL, and that it is mounted")
     engine, _ = await open_of_chunks(url, runtime, **at.options)
     try:
         cluster = await read_cluster(engine)
@@ -107,16 +106,16 @@ async def claim_anew(folder: Path, at: Tier2 | None, runtime: Runtime) -> str:
     finally:
         await engine.close()
     if cluster is None:
-        raise StoreError(f"there are no chunks in {url}: see whether the URL is right")
+        raise StoreError(f"{url} has no chunks: check the URL")
     check_is_elsewhere(cluster, url)
     new = StoreFile(FORMAT, cluster.cluster, cluster.containers, url, public(at.options))
     if store is not None and store.is_elsewhere and store.cluster != new.cluster:
-        raise StoreError(f"{url} has the chunks of another data folder: see whether the URL is right")
-    there = container_folders(folder)
-    if all(map(is_pristine, there.values())):
-        make_containers(folder, new.containers)  # only the claim says whose they are
-    elif set(there) != set(range(new.containers)):
-        raise DataFolderError(f"{url} has {new.containers} containers, and {folder} has others: see if it is the one")
+        raise StoreError(f"{url} has the chunks of another data folder: check the URL")
+    existing = container_folders(folder)
+    if all(map(is_pristine, existing.values())):
+        make_containers(folder, new.containers)  # they belong to no store before the claim
+    elif set(existing) != set(range(new.containers)):
+        raise DataFolderError(f"{url} has {new.containers} containers, but {folder} has others: check the URL")
     claim = StoreClaim(folder, new, at.options, runtime)
     try:
         await claim.take_over()
@@ -131,5 +130,5 @@ def _check_there(folder: Path, store: StoreFile) -> None:
     elsewhere = folder_of(store.url)
     if elsewhere is not None and store.is_elsewhere and not elsewhere.is_dir():
         raise UnavailableError(
-            f"there is no {elsewhere} now, where the chunks of {folder} are: see whether it is mounted"
+            f"the folder {elsewhere} with the chunks of {folder} is missing: check that it is mounted"
         )

@@ -1,12 +1,12 @@
-"""The containers' records: one small object each in a store, changed by compare-and-set. A record says whose the
-container is, and where one who takes it over begins: which snapshot, and which place in the log.
+"""Stores the containers' records: one small object each, changed by compare-and-set. A record names the container's
+owner, and the start of its next owner: a snapshot, and a position in the log.
 
-An owner changes it only while it has its own epoch; so one that was overtaken can't release anything of the log, nor
-let a snapshot count. Each change carries a nonce of its own, which tells whether one without an answer was made.
+An owner changes it only with its own epoch; so an owner that was overtaken can neither release the log nor publish a
+snapshot. Each change carries a unique nonce, which shows whether a change without an answer was made.
 
-In a data folder its lock says who the owner is. So a record there is stored twice; the copy is written after it, and
-counts if it is damaged or gone. As nothing that a record names is deleted before its copy is written, each of the two
-is a place to begin at.
+In a data folder the lock determines the owner. There a record is stored twice; the copy is written second, and is used
+if the first is damaged or missing. As nothing that a record names is deleted before its copy is written, a start from
+either works.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from nadi.segmentstore.chain.log import ChainStart
 
 T = TypeVar("T")
 FOLDER = "containers/"
-COPY = "-copy"  # at the end of the name of an object's copy
+COPY = "-copy"  # suffix of the name of an object's copy
 
 
 class DamagedRecordError(StoreError):
-    """A container's record isn't what was stored. version: of what is there; None: nothing is."""
+    """A container's record is damaged. version: of the stored value; None if there is none."""
 
-    def __init__(self, container: int, what: str, version: str | None) -> None:
-        super().__init__(f"{name_of(container)} in the store {what}")
+    def __init__(self, container: int, problem: str, version: str | None) -> None:
+        super().__init__(f"{name_of(container)} in the store {problem}")
         self.name, self.version = name_of(container), version
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, frozen=True):
-    """A piece of a snapshot, which is stored twice. crc: of its bytes as stored."""
+    """A part of a snapshot, which is stored twice. crc: of its bytes as stored."""
 
     name: str
     size_bytes: int
@@ -50,7 +50,7 @@ class SnapshotPart(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the two objects."""
+        """The names of the two objects."""
         return self.name, self.name + COPY
 
 
@@ -68,21 +68,21 @@ class SnapshotManifest(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def names(self) -> set[str]:
-        """Of all its objects."""
+        """The names of all its objects."""
         return {name for part in self.parts for name in part.names}
 
 
 class MovedAway(msgspec.Struct, frozen=True):
-    """to: the URL of what has the data now. migration: the id of what moved it there."""
+    """The new location of moved data. to: its URL. migration: the id of the migration."""
 
     to: str
     migration: str
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """epoch: of the newest claim, 0 if there was none. owner: the id of the server that made it. target: the server
-    that gets the container next, once the owner has `released` it; "" if the owner keeps it. snapshot: of the state;
-    None: the log has everything. moved: nobody can claim it any more, for its data is elsewhere."""
+    """A container's record. epoch: of the newest claim, 0 without one. owner: the id of the server that claimed it.
+    target: the server that claims it next, once the owner has `released` it; "" if the owner keeps it. snapshot: of the
+    state; None: the log has everything. moved: set once the data is elsewhere, and prevents further claims."""
 
     epoch: int = 0
     owner: str = ""
@@ -95,7 +95,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
 
 class VersionedRecord(NamedTuple):
-    """A record and its version; None: there is none yet."""
+    """A record and its version; None if it doesn't exist yet."""
 
     record: ContainerRecord
     version: str | None
@@ -109,41 +109,44 @@ def _encode(record: ContainerRecord) -> bytes:
 
 
 class ContainerRecords:
-    """Those of all containers of a store. is_alone: it is in a data folder, whose lock keeps others from it."""
+    """The records of all containers of a store. is_alone: the store is in a data folder, whose lock excludes other
+    servers."""
 
     def __init__(self, registry: Registry, runtime: Runtime, *, is_alone: bool = False) -> None:
         self.is_alone = is_alone
         self._registry, self._runtime = registry, runtime
 
     async def read(self, container: int) -> VersionedRecord:
-        """The newest record; of a folder's two, that with the newer snapshot. DamagedRecordError: it is damaged: a
-        wrong place in the log, or a wrong snapshot, would lose what was acknowledged. UnavailableError: the store can't
-        answer."""
+        """Return the newest record; of a folder's two, the one with the newer snapshot. DamagedRecordError: it is
+        damaged: a wrong position in the log, or a wrong snapshot, would lose acknowledged data. UnavailableError: the
+        store doesn't answer."""
         records, damages, version = list[ContainerRecord](), list[DamagedRecordError](), None
         for which in ("", COPY) if self.is_alone else ("",):
             try:
-                record, there = await self._read(container, which)
+                record, version_read = await self._read(container, which)
             except DamagedRecordError as error:
                 damages.append(error)
-                there = error.version
+                version_read = error.version
             else:
-                records += [record] if there is not None else []
-            version = there if not which else version  # of the first one, which is set first
+                records += [record] if version_read is not None else []
+            version = version_read if not which else version  # of the first record, which is set first
         if damages and not records:
             raise damages[0]
-        newest = max(records, key=lambda one: one.snapshot.sequence if one.snapshot else 0, default=ContainerRecord())
+        newest = max(
+            records, key=lambda each: each.snapshot.sequence if each.snapshot else 0, default=ContainerRecord()
+        )
         return VersionedRecord(newest, version)
 
     async def unequal(self, container: int) -> str:
-        """Why a folder's two records aren't both the newest one, or ""; of a store elsewhere there is one."""
-        found = []
+        """Describe why a folder's two records differ or are damaged, or return ""; an external store has one record."""
+        records = []
         for which in ("", COPY) if self.is_alone else ():
             try:
-                found.append(await self._read(container, which))
+                records.append(await self._read(container, which))
             except DamagedRecordError as error:
                 return str(error)
-        if len({(stored.version is None, stored.record) for stored in found}) > 1:
-            return f"{name_of(container)} and its copy in the store don't say the same"
+        if len({(stored.version is None, stored.record) for stored in records}) > 1:
+            return f"{name_of(container)} and its copy in the store differ"
         return ""
 
     async def _read(self, container: int, which: str = "") -> VersionedRecord:
@@ -152,7 +155,7 @@ class ContainerRecords:
         return VersionedRecord(_record(container, entry), entry.version) if entry is not None else NONE
 
     async def read_to_change(self, container: int) -> VersionedRecord:
-        """`read`; an empty record in place of a damaged one that may be written anew."""
+        """`read`; return an empty record in place of a damaged one that may be rewritten."""
         try:
             return await self.read(container)
         except DamagedRecordError as error:
@@ -161,15 +164,14 @@ class ContainerRecords:
             return VersionedRecord(ContainerRecord(), error.version)
 
     async def put(self, number: int, record: ContainerRecord) -> None:
-        """Set a record that nobody else changes now; raise UnavailableError if it isn't known whether it is set."""
+        """Set a record that no other server changes now; raise UnavailableError if the outcome is unknown."""
         for which in ("", COPY) if self.is_alone else ("",):
             await self._registry.put(name_of(number) + which, _encode(record))
 
     async def claim(self, container: int, server: str, seen: VersionedRecord, nonce: str = "") -> VersionedRecord:
-        """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
-        former owner can change the record from now on. nonce: of this claim alone, by which it is known later.
-        FencedError: it is another by now. StoreError: its data was moved elsewhere. UnavailableError: it isn't known
-        whether it is claimed."""
+        """Claim a container whose record is unchanged since `seen`, and return the record with the next epoch. No
+        earlier owner can change the record from now on. nonce: identifies this claim later. FencedError: the record has
+        changed. StoreError: its data was moved elsewhere. UnavailableError: the outcome is unknown."""
         record = seen.record
         check_stays(record)
         claimed = replace(
@@ -191,7 +193,7 @@ class ContainerRecords:
         return await self._within_tries(f"container {container} can't be claimed", attempt)
 
     async def still_claimed(self, container: int, epoch: int) -> None:
-        """Raise FencedError if there is a later claim than that one, otherwise as `read`."""
+        """Raise FencedError if there is a later claim than `epoch`, otherwise as `read`."""
 
         async def attempt() -> None:
             record, version = await self.read(container)
@@ -205,45 +207,45 @@ class ContainerRecords:
     async def set_snapshot(
         self, container: int, epoch: int, snapshot: SnapshotManifest | None, start: ChainStart
     ) -> None:
-        """Let that snapshot count, and the log begin there, durably; raise FencedError if the container is another's,
-        UnavailableError if it isn't known whether it counts."""
+        """Publish a snapshot and the log's start, durably; raise FencedError if another server owns the container,
+        UnavailableError if the outcome is unknown."""
         await self._change(container, epoch, snapshot=snapshot, start=start)
 
     async def renew(self, container: int, epoch: int) -> None:
-        """Set the record anew as it is: a claim of what it was before fails from now on. Raises as `set_snapshot`."""
+        """Rewrite the unchanged record, so that claims of its earlier version fail. Raises as `set_snapshot`."""
         await self._change(container, epoch)
 
     async def announce(self, container: int, epoch: int, target: str) -> None:
-        """Say that the container will be released to that server soon. Raises as `set_snapshot`."""
+        """Announce that the container will be released to that server soon. Raises as `set_snapshot`."""
         await self._change(container, epoch, target=target)
 
     async def release(self, container: int, epoch: int, target: str) -> None:
-        """Give the container to that server. Raises as `set_snapshot`."""
+        """Release the container to that server. Raises as `set_snapshot`."""
         await self._change(container, epoch, target=target, released=True)
 
     async def move_away(self, container: int, epoch: int, moved: MovedAway) -> None:
-        """Let nobody claim the container any more, as its data is elsewhere. Raises as `set_snapshot`."""
+        """Prevent further claims of the container, as its data is elsewhere. Raises as `set_snapshot`."""
         await self._change(container, epoch, moved=moved)
 
     async def take_back(self, container: int, epoch: int) -> None:
-        """Let the container be claimed again though its data was moved away; who moved it can't change its record any
-        more. Raises as `set_snapshot`."""
+        """Allow claims of the container again after `move_away`; the migration can't change its record any more. Raises
+        as `set_snapshot`."""
         await self._change(container, epoch, epoch=epoch + 1, owner="", target="", released=False, moved=None)
 
     async def _change(self, container: int, epoch: int, /, **changes: object) -> None:
-        """Make an owner's change once, whatever gets no answer: it is known by its nonce."""
+        """Make an owner's change exactly once, identified by its nonce, even if answers are lost."""
         nonce = self._runtime.unique()
 
         async def attempt() -> None:
             record, version = await self.read_to_change(container)
-            if record.nonce == nonce and version is not None:  # made by an earlier try
+            if record.nonce == nonce and version is not None:  # made by an earlier attempt
                 value = _encode(record)
             elif record.epoch != epoch and not self.is_alone:
                 raise FencedError(container, record.epoch)
             else:
                 value = _encode(replace(record, **{"epoch": epoch, "nonce": nonce, **changes}))
                 if await outcomes.was_set(self._registry, name_of(container), value, version) is None:
-                    raise UnavailableError("others were faster each time")
+                    raise UnavailableError("other servers were faster each time")
             if self.is_alone:
                 await self._registry.put(name_of(container) + COPY, value)
 
@@ -268,26 +270,26 @@ NONE = VersionedRecord(ContainerRecord(), None)
 
 @asynccontextmanager
 async def answer_within(seconds: float) -> AsyncIterator[None]:
-    """UnavailableError if there is none by then: whoever asked may have stood still, too."""
+    """Raise UnavailableError without an answer by then: this process may have stood still, too."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise UnavailableError(f"the registry hasn't answered within {seconds:g} s") from error
+        raise UnavailableError(f"the registry didn't answer within {seconds:g} s: try again") from error
 
 
 def check_stays(record: ContainerRecord) -> None:
     """Raise StoreError if the container's data was moved elsewhere."""
     if record.moved is not None:
         raise StoreError(
-            f"the data of this store was moved to {record.moved.to}: start its servers there. If it is to be served "
-            "from here again, see `nadi migrate --undo`"
+            f"the data of this store was moved to {record.moved.to}: start its servers there. To serve it from here "
+            "again, see `nadi migrate --undo`"
         )
 
 
 def first_record(epoch: int, snapshot: SnapshotManifest) -> ContainerRecord:
-    """The record of a container that begins with a snapshot and a log of which nothing is there; epochs of
-    claims follow that one."""
+    """Return the record of a container that starts with a snapshot and an empty log; claims get epochs after
+    `epoch`."""
     sequence = snapshot.sequence
     start = ChainStart(epoch, 1, sequence, ((epoch, sequence + 1),), sequence + 1, 0)
     return ContainerRecord(epoch, start=start, snapshot=snapshot)
@@ -298,13 +300,13 @@ def name_of(container: int) -> str:
 
 
 def _record(container: int, entry: VersionedValue) -> ContainerRecord:
-    found = value_of(entry.value)
-    if found is None:
-        raise DamagedRecordError(container, "is damaged: its checksum doesn't fit", entry.version)
+    value = value_of(entry.value)
+    if value is None:
+        raise DamagedRecordError(container, "is damaged: its checksum is wrong", entry.version)
     try:
-        record = _decode(found)
+        record = _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedRecordError(container, f"is no record of a container ({error})", entry.version) from error
+        raise DamagedRecordError(container, f"isn't a container's record ({error})", entry.version) from error
     if record.snapshot is not None and record.snapshot.container != container:
         raise DamagedRecordError(container, "is another container's", entry.version)
     return record
