@@ -27,7 +27,7 @@ HOUR_S = 3600
 
 async def behind(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
     flow = w.controller._flow
-    found = await bytes_behind(flow, await cut_sizes.look(flow, STREAM), cut, end)
+    found = await bytes_behind(flow, await cut_sizes.measure(flow, STREAM), cut, end)
     return found.size, await seconds_behind(flow, STREAM, found.unread)
 
 

@@ -81,15 +81,15 @@ async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cut_sizes.look
+    real = cut_sizes.measure
 
-    async def look(flow: object, name: StreamName) -> cut_sizes.Past:
+    async def measure(flow: object, name: StreamName) -> cut_sizes.Past:
         if name == OTHER:
             await asyncio.Event().wait()
         return await real(flow, name)  # type: ignore[arg-type]
 
     async with with_groups() as controller:
-        monkeypatch.setattr(cut_sizes, "look", look)
+        monkeypatch.setattr(cut_sizes, "measure", measure)
         monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete

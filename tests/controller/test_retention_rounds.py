@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.retention.cut_sizes import look
+from nadi.controller.retention.cut_sizes import measure
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupConfig, GroupRetention, RetentionType, StreamConfigRecord
@@ -79,7 +79,7 @@ async def head(controller: Controller) -> Cut:
 
 
 async def kept(controller: Controller) -> int:
-    return (await look(controller._flow, STREAM)).bytes_after({})
+    return (await measure(controller._flow, STREAM)).bytes_after({})
 
 
 async def group(controller: Controller, retention: GroupRetention = GroupRetention.MANUAL) -> None:
@@ -391,7 +391,7 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
 
         store.before, store.full = refuse, True
         await controller.retention.round()
-        assert (await look(controller._flow, other)).bytes_after({}) == 100
+        assert (await measure(controller._flow, other)).bytes_after({}) == 100
         assert await kept(controller) == 500
         store.before = None
         await controller.retention.round()

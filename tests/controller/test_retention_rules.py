@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from nadi.controller.retention.cut_sizes import MOMENTS_TRIED, CutSearch, Past, look
+from nadi.controller.retention.cut_sizes import MOMENTS_TRIED, CutSearch, Past, measure
 from nadi.controller.retention.rounds import Bounds, NamedCut, RetentionRule, check_policy, decide, protected
 from nadi.controller.state.records import RetentionType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
@@ -280,15 +280,15 @@ async def test_bytes_after_a_cut_over_a_store_and_what_was_scaled_and_truncated(
         flow = controller._flow
         store.append(STREAM.segment(0), b"a" * 100)
         store.append(STREAM.segment(1), b"b" * 50)
-        assert (await look(flow, STREAM)).bytes_after({}) == 150
+        assert (await measure(flow, STREAM)).bytes_after({}) == 150
         await scaled(controller, [0, 1], [(0.0, 0.75), (0.75, 1.0)])
         left, right = [segment.id for segment in await controller.current_segments(STREAM)]
         store.append(STREAM.segment(left), b"c" * 7)
-        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 47
-        assert (await look(flow, STREAM)).bytes_after({0: 100, left: -1, 1: 10}) == 47
-        assert (await look(flow, STREAM)).bytes_after({left: 7, right: 0}) == 0
+        assert (await measure(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 47
+        assert (await measure(flow, STREAM)).bytes_after({0: 100, left: -1, 1: 10}) == 47
+        assert (await measure(flow, STREAM)).bytes_after({left: 7, right: 0}) == 0
         await controller.truncate_stream(STREAM, {0: 90, 1: 50})
-        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 17, "what was truncated doesn't count"
-        assert (await look(flow, STREAM)).bytes_after({}) == 17
+        assert (await measure(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 17, "what was truncated doesn't count"
+        assert (await measure(flow, STREAM)).bytes_after({}) == 17
         with pytest.raises(InvalidStreamCutError):
-            (await look(flow, STREAM)).bytes_after({99: 0})
+            (await measure(flow, STREAM)).bytes_after({99: 0})

@@ -317,13 +317,13 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
             name = StreamName("home", f"wide{number}")
             await controller.create_stream(name, replace(ELASTIC, min_segments=60))
             store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
-        turn, look = MostInATurn(), ScalingJudge.look
+        turn, evaluate = MostInATurn(), ScalingJudge.evaluate
 
         def counted(judge: ScalingJudge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
             turn.count(len(segments))
-            return look(judge, segments, *others, **more)
+            return evaluate(judge, segments, *others, **more)
 
-        monkeypatch.setattr(ScalingJudge, "look", counted)
+        monkeypatch.setattr(ScalingJudge, "evaluate", counted)
         async with turn:
             await controller.scaling.round()
         assert turn.all == 12 * 60

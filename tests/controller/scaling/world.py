@@ -114,10 +114,10 @@ class World:
 
     def _look(self) -> None:
         loads = {s.id: self._load(s, self.rates[s.id]) for s in self.segments if s.id in self.rates}
-        decision = self.judge.look(self.segments, self.config, loads, self.now_s)
+        decision = self.judge.evaluate(self.segments, self.config, loads, self.now_s)
         if decision.steps:
             self.history.append((self.now_s - 1_000, decision))
-        self.judge.told |= {step.segments[0] for step in decision.steps if not step.into}
+        self.judge.logged |= {step.segments[0] for step in decision.steps if not step.into}
         if decision.sealed:
             self._change(decision)
 
