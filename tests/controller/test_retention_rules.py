@@ -226,20 +226,20 @@ def test_forgotten_epochs_protect_no_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "value"),
     [
         (StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=-1), "-1 milliseconds"),
         (
             StreamConfigRecord(retention_type=RetentionType.SIZE, retention_param=1, retention_max=-5),
             "-5 bytes",
         ),
-        (StreamConfigRecord(retention_type=RetentionType.SIZE), "keeps nothing"),
+        (StreamConfigRecord(retention_type=RetentionType.SIZE), "0 bytes"),
         (
             StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=9, retention_max=8),
-            "raise the maximum",
+            "minimum of 9",
         ),
-        (StreamConfigRecord(retention_param=9), "set its type"),
-        (StreamConfigRecord(retention_over_bookmarks=True), "set its type"),
+        (StreamConfigRecord(retention_param=9), "type"),
+        (StreamConfigRecord(retention_over_bookmarks=True), "type"),
     ],
 )
 def test_invalid_retention_policy_raises_error_with_its_values(config: StreamConfigRecord, value: str) -> None:
