@@ -266,8 +266,9 @@ class Soak:
         """Resume readers that were stopped for long enough; they find their segments reassigned, and end."""
         while self.stopped and self.stopped[0][0] <= now:
             _, one = self.stopped.popleft()
-            self._until(lambda one=one: one.reader_id not in self.group.online_readers(), "it counts as dead")  # type:
-            ignore[misc] one.process.send_signal(signal.SIGCONT) assert one.process.wait(PATIENCE_S) == 0, one.name
+            self._until(lambda one=one: one.reader_id not in self.group.online_readers(), "it counts as dead")  # type: ignore[misc]
+            one.process.send_signal(signal.SIGCONT)
+            assert one.process.wait(PATIENCE_S) == 0, one.name
 
     # --- the stream ---------------------------------------------------------------------------
 
