@@ -138,19 +138,19 @@ def test_watermarks_never_go_back(
                 first = which % (len(current) - 1)
                 merge(history, current[first].id, current[first + 1].id)
             case "note":
-                previous = marks.get(writer)
+                mark = marks.get(writer)
                 epoch_seen[which] = max(epoch_seen[which], history.newest - size % 2)
                 seen = history.epoch(epoch_seen[which])
-                before = previous.position if previous else {}  # a segment that a writer has noted stays noted
+                before = mark.position if mark else {}  # a segment that a writer has noted stays noted
                 named = [s.id for s in seen if whole or (s.id + number) % 3 or s.id in before]
                 position = {segment: lengths.get(segment, 0) for segment in named}
-                time = number + (previous.time if previous else 0)
-                steps = (*previous.steps[-3:], (time, position)) if previous else ((time, position),)
+                time = number + (mark.time if mark else 0)
+                steps = (*mark.steps[-3:], (time, position)) if mark else ((time, position),)
                 marks[writer] = WriterMark(time, position, steps=steps)
                 since.pop(writer, None)
             case "remove" if writer in marks:
-                previous = marks[writer]
-                marks[writer] = replace(previous, alive=False)
+                mark = marks[writer]
+                marks[writer] = replace(mark, alive=False)
             case "round":
                 waited_ms = {writer: now_ms - began for writer, began in since.items()}
                 verdict = judge(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)
