@@ -48,10 +48,10 @@ class Distribution(NamedTuple):
 class Histogram:
     """Counts values by size with a binary search of a few bounds.
 
-    >>> took = Histogram((0.1, 1.0))
-    >>> took.add(0.5), took.add(0.1, 3), took.add(7.0)
+    >>> latency = Histogram((0.1, 1.0))
+    >>> latency.add(0.5), latency.add(0.1, 3), latency.add(7.0)
     (None, None, None)
-    >>> took.read()
+    >>> latency.read()
     Distribution(bounds=(0.1, 1.0), counts=(3, 1, 1), total=7.8)
     """
 

@@ -26,7 +26,7 @@ from nadi.controller.rest.endpoint import (
     on_cluster,
     on_stream,
 )
-from nadi.controller.rest.intake import LOGS_PATH, Intake, Sent, taken
+from nadi.controller.rest.intake import LOGS_PATH, Intake, Sent, received
 from nadi.controller.state.metadata import StreamName
 from nadi.limits import MIGRATION_PAUSE_MAX_S
 from nadi.model.cloud_events import BATCH, STRUCTURED
@@ -116,9 +116,9 @@ class WrittenBody(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def _taken(call: RestCall, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
-    """Receive data as `taken` does. A sealed stream is a conflict here, but 500 at Pravega's own paths."""
-    async with taken(call.request, call.api.data_places, grows=grows) as sent:
+async def _received(call: RestCall, *, grows: bool = False) -> AsyncIterator[tuple[Intake, Sent]]:
+    """Receive data as `received` does. A sealed stream is a conflict here, but 500 at Pravega's own paths."""
+    async with received(call.request, call.api.data_places, grows=grows) as sent:
         if call.api.intake is None:
             raise errors.UnavailableError("the server is still recovering: try again, or watch /v1/health")
         try:
@@ -147,7 +147,7 @@ async def write_events(call: RestCall) -> Any:
     """Write one event or many; the response is sent once they are stored."""
     for name, value in (("scope", call.scope), ("stream", call.stream.stream)):
         check_name(name, value)
-    async with _taken(call) as (intake, sent):
+    async with _received(call) as (intake, sent):
         return WrittenBody(await intake.events(call.stream, sent))
 
 
@@ -179,7 +179,7 @@ async def write_logs(call: RestCall) -> Any:
     """Write OpenTelemetry log records sent by OTLP over HTTP; the response reports rejected records."""
     from nadi.wire.rpc import logs_pb2  # few servers receive logs
 
-    async with _taken(call, grows=True) as (intake, sent):
+    async with _received(call, grows=True) as (intake, sent):
         rejected = await intake.logs(_stream_of_logs(call), sent)
     if sent.media == PROTOBUF:
         response = logs_pb2.Response()
@@ -211,7 +211,7 @@ class LeaveRequest(Struct, frozen=True, forbid_unknown_fields=True):
     migration: Annotated[str, Meta(min_length=1)]
 
 
-def _left(call: RestCall) -> Any:
+def _migration(call: RestCall) -> Any:
     if call.api.left is None:
         raise errors.NotFoundError("this server belongs to a cluster or is still recovering: see docs/migrate.md")
     return call.api.left
@@ -227,19 +227,19 @@ def _left(call: RestCall) -> Any:
 )
 async def hold(call: RestCall) -> Any:
     """Freeze all writes and move all data to tier 2 for a migration; responds once that is done."""
-    return await _left(call).hold(call.body.limit_s)
+    return await _migration(call).hold(call.body.limit_s)
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/refresh", _CHANGES, status=204, codes={**_NO_FOLDER, 409: "Writes are frozen."})
 async def refresh(call: RestCall) -> None:
     """Move the current log contents to tier 2, with new snapshots, without freezing writes."""
-    await _left(call).refresh()
+    await _migration(call).refresh()
 
 
 @endpoint("POST", f"{MIGRATION_PATH}/go-on", _CHANGES, status=204, codes=_NO_FOLDER)
-async def go_on(call: RestCall) -> None:
+async def resume_writes(call: RestCall) -> None:
     """Resume writes if they are frozen."""
-    await _left(call).go_on()
+    await _migration(call).go_on()
 
 
 @endpoint(
@@ -252,7 +252,7 @@ async def go_on(call: RestCall) -> None:
 )
 async def leave(call: RestCall) -> None:
     """Record that the data has moved to another store; writes stay frozen and the server can't be restarted here."""
-    await _left(call).leave(call.body.hold, call.body.to, call.body.migration)
+    await _migration(call).leave(call.body.hold, call.body.to, call.body.migration)
 
 
 ENDPOINTS = (

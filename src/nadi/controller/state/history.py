@@ -62,7 +62,7 @@ class EpochHistory:
         self.first, self.newest = 0, -1
         self._began_ms = dict(began_ms or {})
         self._stops: list[int] = []  # epochs that are stored in full
-        self._wholes: list[tuple[EpochSegment, ...]] = []
+        self._full_epochs: list[tuple[EpochSegment, ...]] = []
         self._changed = 0  # segments changed since the last of them
         self._recent: LRUCache[int, tuple[EpochSegment, ...]] = LRUCache(_RECENT_KEPT)
         self._sides: LRUCache[int, tuple[list[EpochSegment], list[EpochSegment]]] = LRUCache(_RECENT_KEPT)
@@ -82,9 +82,9 @@ class EpochHistory:
         self.sealed_in.update(dict.fromkeys(change.removed, change.epoch))
         self._changed += len(change.removed) + len(change.added)
         self.newest = change.epoch
-        if not self._wholes or self._changed > max(len(self._wholes[-1]), _LEAST_CHANGES):
-            whole = self._assemble(change.epoch)
-            self._wholes.append(whole)
+        if not self._full_epochs or self._changed > max(len(self._full_epochs[-1]), _LEAST_CHANGES):
+            segments = self._assemble(change.epoch)
+            self._full_epochs.append(segments)
             self._stops.append(change.epoch)
             self._changed = 0
 
@@ -96,7 +96,7 @@ class EpochHistory:
 
     def _assemble(self, epoch: int) -> tuple[EpochSegment, ...]:
         at = bisect.bisect_right(self._stops, epoch) - 1
-        known, begin = (self._wholes[at], self._stops[at] + 1) if at >= 0 else ((), self.first)
+        known, begin = (self._full_epochs[at], self._stops[at] + 1) if at >= 0 else ((), self.first)
         live = {segment.id: segment for segment in known}
         for number in range(begin, epoch + 1):
             change = self.change(number)
@@ -169,10 +169,10 @@ class EpochHistory:
         return self._find(segment) is None and not self.is_forgotten(segment)
 
     def forgetting(self, first: int) -> EpochHistory:
-        whole = self.epoch(first)
+        segments = self.epoch(first)
         change = self.change(first)
-        base = EpochChange(first, change.reference, change.created_ms, (), whole)
-        began_ms = {piece.id: self.began_ms(piece.id) for piece in whole if segment_epoch(piece.id) != first}
+        base = EpochChange(first, change.reference, change.created_ms, (), segments)
+        began_ms = {piece.id: self.began_ms(piece.id) for piece in segments if segment_epoch(piece.id) != first}
         history = EpochHistory([base, *self.changes[first + 1 - self.first :]], began_ms=began_ms)
         history.sizes = {segment: size for segment, size in self.sizes.items() if segment in history.segments}
         return history
@@ -372,8 +372,8 @@ def history_of(
     """Assemble a history from its records, up to the first gap; None if its first epoch is missing."""
     first = -1 if base is None else base.epoch
     known = sorted((change for change in changes if change.epoch > first), key=lambda change: change.epoch)
-    whole = itertools.takewhile(lambda item: item[1].epoch == first + 1 + item[0], enumerate(known))
-    chain = [change for _, change in whole]
+    consecutive = itertools.takewhile(lambda item: item[1].epoch == first + 1 + item[0], enumerate(known))
+    chain = [change for _, change in consecutive]
     began_ms: dict[int, int] = {}
     if base is not None:
         chain.insert(0, EpochChange(base.epoch, base.reference, base.created_ms, (), base.segments))
