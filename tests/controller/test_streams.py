@@ -79,11 +79,11 @@ async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
         await controller.create_stream(STREAM, StreamConfigRecord())
         await controller.seal_stream(STREAM)
         await settle()
-        store.held = asyncio.Event()
+        store.release = asyncio.Event()
         await controller.delete_stream(STREAM)
         deletion = asyncio.create_task(controller.delete_scope("home"))
         await settle()
-        store.held.set()
+        store.release.set()
         await deletion
         assert not await controller.scope_exists("home")
 

@@ -38,12 +38,12 @@ class TableUser(Client):
         return {bytes(entry.key): entry for entry in reply.entries}
 
     async def _count(self, keys: list[bytes], mean_s: float) -> None:
-        entries = await self.read(keys)
+        stored = await self.read(keys)
         await self.pause(mean_s)  # others count meanwhile
-        values = {key: int(bytes(entry.value) or b"0") + 1 for key, entry in entries.items()}
+        values = {key: int(bytes(entry.value) or b"0") + 1 for key, entry in stored.items()}
         entries = tuple(
             WireTableEntry(key, entry.version if entry.value else NOT_EXISTS, str(values[key]).encode())
-            for key, entry in entries.items()
+            for key, entry in stored.items()
         )
         for key, value in values.items():
             self.history.counters[key].tried = max(self.history.counters[key].tried, value)
