@@ -112,7 +112,7 @@ def test_possible_calls_pass(steps: list[Step]) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([FIRST, ("put", 2, 5, 1, 2, b"b"), ("put", 2, 5, 1, 3, b"c")], "that is lost"),
+        ([FIRST, ("put", 2, 5, 1, 2, b"b"), ("put", 2, 5, 1, 3, b"c")], "is lost"),
         ([FIRST, ("put", 2, 3, 1, 2, b"b"), ("get", 3.5, 4, 0, 1, b"a")], "took effect before"),
         ([("get", 0, 1, 0, 1, b"a"), ("put", 2, 3, ABSENT, 1, b"a")], "took effect before"),
         ([("get", 0, 1, 0, 1, b"a")], "never put"),
