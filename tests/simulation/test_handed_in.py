@@ -16,7 +16,7 @@ MODULES = {"time", "uuid", "random", "secrets", "threading", "concurrent"}
 CALLS = {"to_thread", "run_in_executor", "now", "utcnow", "today", "urandom"}
 MAY = {  # exceptions: code behind an interface, or names in a folder
     "segmentstore/tier1/files.py": "the log's own thread, its id, and the disk's timing",
-    "segmentstore/tier1/blob_files.py": "its pools, which it passes to the runtime; a buffer and a lock for their threads",
+    "segmentstore/tier1/blob_files.py": "its pools, passed to the runtime; a buffer and a lock for their threads",
     "segmentstore/tier1/writer.py": "the thread that prepares the log's files",
     "segmentstore/tier1/disk.py": "the time in the names of quarantined files",
     "controller/state/history.py": "its pool, which it passes to the runtime",

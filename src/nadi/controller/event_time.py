@@ -251,11 +251,11 @@ async def note(
     history = await flow.metadata.history(name)
     if any(history.is_unknown(segment) for _, at in [(time, position), *new] for segment in at):
         raise errors.InvalidStreamCutError(f"the position of writer {writer} has a segment that {name} never had")
-    is_first, kept = False, new
+    is_first, retained = False, new
 
     async def noted(previous: WriterMark | None) -> WriterMark:
-        nonlocal is_first, kept
-        is_first, kept = previous is None, new
+        nonlocal is_first, retained
+        is_first, retained = previous is None, new
         if previous is not None:
             if time < previous.time:
                 raise InvalidTimeError(f"writer {writer} has already noted a later time, {previous.time}, than {time}")
@@ -264,10 +264,10 @@ async def note(
                     raise errors.InvalidStreamCutError(
                         f"writer {writer} has already noted offset {offset:,} of segment {segment}: it can't go back"
                     )
-            kept = [*previous.steps, *new]
-        if len(kept) > 2 * limits.NOTED_STEPS_MAX:  # another writer delays watermarks
-            kept = [*kept[:-1:2], kept[-1]]
-        return WriterMark(time, dict(position), steps=tuple(kept))
+            retained = [*previous.steps, *new]
+        if len(retained) > 2 * limits.NOTED_STEPS_MAX:  # another writer delays watermarks
+            retained = [*retained[:-1:2], retained[-1]]
+        return WriterMark(time, dict(position), steps=tuple(retained))
 
     table = flow.metadata.marks(name)
     await table.change(writer, f"the mark of writer {writer} in {name}", noted)
@@ -278,7 +278,7 @@ async def note(
         await table.remove([writer])
         await table.drop(must_be_empty=True)
         raise errors.StreamNotFoundError(*name)
-    return len(kept) > limits.NOTED_STEPS_MAX
+    return len(retained) > limits.NOTED_STEPS_MAX
 
 
 async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
@@ -445,7 +445,7 @@ class WatermarkRounds:
     async def check_stream(
         self, name: StreamName, unreachable: dict[str, errors.UnavailableError] | None = None
     ) -> None:
-        """Make the watermarks of a stream that are due. away: the errors of unreachable stores, by location."""
+        """Make the watermarks of a stream that are due. unreachable: the stores' errors, by location."""
         unreachable = {} if unreachable is None else unreachable
         metadata = self._flow.metadata
         record = await metadata.find_stream(name)
