@@ -48,7 +48,7 @@ _WORK_A_ROUND = 200_000  # positions compared for a stream's watermarks: 0.1 s
 
 @dataclass(frozen=True, slots=True)
 class WatermarkDecision:
-    """What to do about a stream: the watermarks to emit, the writers to drop, and the writers to wait for."""
+    """A decision about a stream: the watermarks to emit, the writers to drop, and the writers to wait for."""
 
     watermarks: tuple[Watermark, ...]
     dropped: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What clients saw, and checks that the storage guarantees allow it."""
+"""Observations of clients, and checks that the storage guarantees allow it."""

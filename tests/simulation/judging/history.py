@@ -1,4 +1,4 @@
-"""What clients of simulated servers saw, and checks that the storage guarantees allow it.
+"""Observations of clients of simulated servers, and checks that the storage guarantees allow it.
 
 * acknowledged events are readable until they are truncated or deleted;
 * each offset has a single event, for all readers at all times; each event exists once, and was written by a client;

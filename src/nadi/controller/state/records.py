@@ -32,7 +32,7 @@ class StreamState(IntEnum):
 
 
 class GroupRetention(IntEnum):
-    """What a reader group protects from retention: nothing, data after a cut that its user publishes, or data after its
+    """A reader group's protection from retention: nothing, data after a cut that its user publishes, or data after its
     last checkpoint."""
 
     NONE = 0
