@@ -139,7 +139,7 @@ def test_a_server_of_no_cluster_says_so(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server:
         code, output = run("cluster", "drain", "--rest", server.rest_uri)
         assert code == 1
-        assert "is of no cluster" in output
+        assert "docs/cluster.md" in output
         with pytest.raises(HTTPError) as refused:
             urlopen(Request(f"{server.rest_uri}/v1/cluster/drain", method="POST", data=b""))
         assert refused.value.code == 404

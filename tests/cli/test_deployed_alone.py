@@ -95,11 +95,9 @@ def test_an_abstract_socket_is_one_too_and_one_that_is_gone_harms_nobody(
     tell_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:2:1")
     tell_systemd("READY=1")
-    assert [message.split(":")[0] for message in caplog.messages[:2]] == [
-        f"systemd can't be told 'READY=1' at @{name}",
-        f"systemd can't be told 'READY=1' at {tmp_path}/none",
-    ]
-    assert "no socket" in caplog.messages[2]
+    for address, message in zip((f"@{name}", f"{tmp_path}/none", "vsock:2:1"), caplog.messages, strict=True):
+        assert address in message
+        assert "READY=1" in message
     monkeypatch.delenv("NOTIFY_SOCKET")
     tell_systemd("READY=1")
     assert len(caplog.messages) == 3

@@ -102,7 +102,7 @@ def test_an_embedded_server_by_its_environment(tmp_path: Path, capfd: pytest.Cap
         pass
     messages = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["container"] for line in messages if "recovered" in line["message"]] == [0]
-    with pytest.raises(InvalidArgumentError, match=r"^NADI_LOG_FORMAT can't be 'xml': it is one of text,"):
+    with pytest.raises(InvalidArgumentError, match=r"NADI_LOG_FORMAT .*'xml'"):
         nadi.embedded(tmp_path / "other", environment={"NADI_LOG_FORMAT": "xml"})
 
 

@@ -1,7 +1,7 @@
-"""The segment store in memory (`tests.support.memory_store`), for the controller's tests: it can be told to die.
+"""The in-memory segment store (`tests.support.memory_store`) for controller tests, with simulated failures.
 
-After `die_at` the given command and all later ones fail as an unreachable store does; with `lose_reply` that
-command is still carried out, so only its answer is lost. `revive` brings it back with all it had.
+After `die_at` the given command and all later ones fail like an unreachable store; with `lose_reply` that command is
+still executed, and only its reply is lost. `revive` restores the store with all its data.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nadi.wire.codec import encode
 from nadi.wire.commands import Command
 from tests.support.memory_store import MemoryStore
 
-_GROWING = (wire.UpdateTableEntries, wire.CreateSegment, wire.CreateTableSegment)  # what a full disk has no room for
-_PAGE_ENTRIES = 7  # so that small tables have several pages
+_GROWING = (wire.UpdateTableEntries, wire.CreateSegment, wire.CreateTableSegment)  # rejected when the disk is full
+_PAGE_ENTRIES = 7  # so that small tables span several pages
 
 
 class FakeStore(MemoryStore):
@@ -27,12 +27,12 @@ class FakeStore(MemoryStore):
         self.log: list[Command] = []
         self.die_after: int | None = None
         self.lose_reply = False
-        self.full = False  # whether there is no room, but for what makes some
+        self.full = False  # only commands that free space are accepted
         self.dead = asyncio.Event()
-        self.before: Callable[[Command], Awaitable[None]] | None = None  # what is to happen before a command
+        self.before: Callable[[Command], Awaitable[None]] | None = None  # called before each command
 
     def die_at(self, commands: int, *, lose_reply: bool = False) -> None:
-        """Die at the `commands`-th command from now, counted from 0."""
+        """Die at the given command, counted from 0."""
         self.die_after, self.lose_reply = commands, lose_reply
         self.dead = asyncio.Event()
 
@@ -56,7 +56,7 @@ class FakeStore(MemoryStore):
                     self.answer(command)
                 self.dead.set()
                 raise UnavailableError("the fake store dies")
-        if isinstance(command, wire.LocateOffset):  # which reads, in turns
+        if isinstance(command, wire.LocateOffset):  # reads in several turns
             self.log.append(command)
             return await super().exchange(command)
         reply = self.answer(command)

@@ -1,5 +1,5 @@
-"""A stream's history as plainly as it can be said: every question looks at every segment there ever was, and nothing is
-forgotten. What `History` answers for what it still knows must be the same."""
+"""A naive model of a stream's history: every query scans all segments that ever existed, and nothing is forgotten.
+`EpochHistory` must give the same answers for whatever it retains."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PlainHistory:
         return all(i >= before for i in later for before in ids_under(place, self.segments[i]))
 
     def between(self, start: Cut, end: Cut) -> list[int]:
-        """From one cut to another at or after it."""
+        """Return the segments from one cut to another at or after it."""
         place = oldest_by_key(self.segments[i] for i in start)
         first, last = min(self.span(start).values()), max(self.span(end).values())
         sure = range(max(self.span(start).values()), min(self.span(end).values()) + 1)

@@ -36,9 +36,9 @@ async def calls(address: str) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[Call, FakeStore, Controller]]:
-    """A controller's RPCs, over a store in memory that can be told to die."""
+    """Serve a controller's RPCs over an in-memory store that can be made to die."""
     store = FakeStore()
-    with pytest.MonkeyPatch.context() as patient:  # for a machine that pauses
+    with pytest.MonkeyPatch.context() as patient:  # for a slow machine
         patient.setattr("nadi.limits.RPC_MESSAGE_TIMEOUT_S", 60.0)
         async with running(store) as controller:
             server = grpc.aio.server(options=SERVER_OPTIONS)

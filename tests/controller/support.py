@@ -1,4 +1,4 @@
-"""What the controller's tests share: a clock they move, and a controller over the fake store."""
+"""Shared helpers of the controller's tests: a manual clock, and a controller over the fake store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAM = StreamName("home", "meters")
 
 
 class FakeClock(Runtime):
-    """Time that moves only when told to; sleepers wake in order. The wall clock can be `set` by itself."""
+    """A clock that moves only when advanced; sleepers wake in order. The wall clock can be `set` separately."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now = 1_000_000  # monotonic
@@ -41,7 +41,7 @@ class FakeClock(Runtime):
         return self._now
 
     def set(self, ms: int) -> None:
-        """Set the wall clock on, or back; nothing else notices."""
+        """Set the wall clock forward or back; no sleeper wakes."""
         self._wall += ms
 
     async def sleep(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class FakeClock(Runtime):
         await future
 
     def jump(self, ms: int) -> None:
-        """Set the time on, without waking anybody before the next `advance`."""
+        """Advance the time without waking sleepers before the next `advance`."""
         self._now += ms
 
     async def advance(self, ms: int) -> None:
@@ -61,12 +61,12 @@ class FakeClock(Runtime):
             if not future.done():
                 future.set_result(None)
                 await settle(20)
-        self._now = max(self._now, end)  # who was woken may have taken longer
+        self._now = max(self._now, end)  # woken tasks may have advanced it further
         await settle()
 
 
 async def settle(rounds: int = 100) -> None:
-    """Let everything run that needs no time to pass."""
+    """Run everything that doesn't need time to pass."""
     for _ in range(rounds):
         await asyncio.sleep(0)
 
@@ -92,7 +92,7 @@ async def running(store: FakeStore, clock: Runtime | None = None) -> AsyncIterat
 
 @asynccontextmanager
 async def with_stream(segments: int = 2, **more: Any) -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
-    """A controller that has one stream, `STREAM`."""
+    """Start a controller that has one stream, `STREAM`."""
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
@@ -101,12 +101,12 @@ async def with_stream(segments: int = 2, **more: Any) -> AsyncIterator[tuple[Con
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], rounds: int = 2_000) -> None:
-    """Wait until the condition holds, without any time passing on a fake clock."""
+    """Wait until the condition holds, without advancing the fake clock."""
     for _ in range(rounds):
         if await condition():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it never came to hold")
+    raise AssertionError("the condition never held")
 
 
 async def scaled(controller: Controller, sealed: list[int], ranges: list[tuple[float, float]]) -> None:

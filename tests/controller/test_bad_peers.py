@@ -1,4 +1,4 @@
-"""gRPC under halves of calls, calls that are too large or too many, and a flood from one peer."""
+"""gRPC under partial calls, too large or too many calls, and a flood from one peer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def code_of(call: Any) -> Any:
     return grpc.StatusCode.OK
 
 
-async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_without_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 0.3)
 
     async def never() -> AsyncIterator[bytes]:
@@ -72,7 +72,7 @@ async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.Monke
         assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
 
 
-async def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_calls_of_one_address_leave_capacity_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_AT_ONCE", 20)
     monkeypatch.setattr(limits, "RPC_REFUSED_AT_ONCE", 100, raising=False)
 
@@ -113,8 +113,8 @@ async def test_a_call_that_is_too_large_is_refused() -> None:
         assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100))) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
+async def test_concurrently_received_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests wait outside or are rejected in the end; small requests that have arrived are not delayed."""
     monkeypatch.setattr(limits, "RPC_RECEIVING_BYTES", 2 * RPC_MESSAGE_MAX_BYTES)
     monkeypatch.setattr(limits, "RPC_MESSAGE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 0.5)
@@ -140,7 +140,7 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
         async with asyncio.timeout(60):
             while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are worked on one after the other
+            monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)  # the two are processed one after the other
             go.set()
             codes = [await task for task in calls]
         assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
@@ -150,7 +150,7 @@ async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.Monk
         assert await code_of(call(scope)) is grpc.StatusCode.OK
 
 
-async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrently_processed_large_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RPC_WORK_BYTES", 2 * RPC_WORK_TIMES * 100_000)
     monkeypatch.setattr(limits, "RPC_ROOM_TIMEOUT_S", 60.0)
     working, most, finish = 0, 0, asyncio.Event()
@@ -174,13 +174,13 @@ async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: 
             while working < 2:  # noqa: ASYNC110 - it is counted elsewhere
                 await asyncio.sleep(0.01)
             small = pb.ScopeInfo(scope="s").SerializeToString()
-            assert await code_of(call(small)) is grpc.StatusCode.OK, "it does not wait for them"
+            assert await code_of(call(small)) is grpc.StatusCode.OK, "a small request does not wait"
             assert most <= 3
             finish.set()
             assert {await task for task in calls} == {grpc.StatusCode.OK}
 
 
-async def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
+async def test_calls_start_a_few_per_turn_in_rotation_of_peers() -> None:
     turns, order = LoopTurns(RPC_STARTS_A_TURN), list[str]()
 
     async def call(peer: str) -> None:
@@ -193,7 +193,7 @@ async def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
     before = len(order)
     good = asyncio.create_task(call("good"))
     await asyncio.wait_for(good, 60)
-    assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for those that were there before"
+    assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for all earlier calls"
     seen = [len(order)]
     while len(order) < 501:
         await asyncio.sleep(0)
@@ -220,7 +220,7 @@ async def test_work_that_asks_for_another_turn_waits_for_it() -> None:
     assert max(b - a for a, b in itertools.pairwise([0, *seen])) <= 2
 
 
-async def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
+async def test_cancelled_calls_leave_their_turns_to_others() -> None:
     turns = LoopTurns(1)
     waiting = [asyncio.create_task(turns.mine(f"peer {n}")) for n in range(10)]
     await asyncio.sleep(0)
@@ -230,7 +230,7 @@ async def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
+def test_connections_are_limited_and_calls_continue(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, environment={"NADI_LIMITS": "rpc_connections_max=10"}) as server:
         host, port = server.controller_uri.removeprefix("tcp://").split(":")
         with StreamManager(server.controller_uri) as manager:
@@ -240,7 +240,7 @@ def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
             for each in idle:
                 each.settimeout(60)
                 try:
-                    refused += each.recv(100) == b""  # those that have a place are sent the server's settings
+                    refused += each.recv(100) == b""  # accepted connections receive the server's settings
                 except ConnectionError:
                     refused += 1
                 except TimeoutError:
@@ -251,7 +251,7 @@ def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
                 each.close()
 
 
-# --- connections that ask nothing keep nobody from the controller for long: gRPC ends them, and tho ---
+# --- idle connections don't lock others out: gRPC closes them ---------------------------------------
 
 
 pytestmark = pytest.mark.timeout(300)
@@ -261,7 +261,7 @@ HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def call() -> bytes:
-    """The head of a call, which then waits for its message."""
+    """Return the head of a call, which then waits for its message."""
     fields = {
         ":path": "/io.pravega.controller.stream.api.grpc.v1.ControllerService/pingTransaction",
         ":authority": "localhost:9090",
@@ -275,14 +275,14 @@ def call() -> bytes:
     return len(block).to_bytes(3, "big") + bytes([1, 4, 0, 0, 0, 1]) + block
 
 
-def connected(server: EmbeddedServer, stack: ExitStack, count: int, said: bytes) -> list[socket.socket]:
+def connected(server: EmbeddedServer, stack: ExitStack, count: int, greeting: bytes) -> list[socket.socket]:
     port = int(server.controller_uri.rpartition(":")[2])
-    made = []
+    sockets = []
     for _ in range(count):
-        made.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)))
-        made[-1].sendall(said)
-        made[-1].setblocking(False)
-    return made
+        sockets.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)))
+        sockets[-1].sendall(greeting)
+        sockets[-1].setblocking(False)
+    return sockets
 
 
 def has_ended(one: socket.socket) -> bool:
@@ -296,16 +296,16 @@ def has_ended(one: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("said", [b"", HELLO], ids=["nothing", "a hello"])
-def test_silent_ones_make_room(said: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("greeting", [b"", HELLO], ids=["nothing", "a hello"])
+def test_idle_connections_are_evicted_for_new_ones(greeting: bytes, tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
-        silent = connected(server, stack, 3 * MOST, said)
+        silent = connected(server, stack, 3 * MOST, greeting)
         with StreamManager(server.controller_uri) as manager:
             assert manager.create_scope("home")
         until(lambda: all(map(has_ended, silent)))
 
 
-def test_those_with_a_call_under_way_stay(tmp_path: Path) -> None:
+def test_connections_with_a_call_in_progress_stay(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, environment=LIMITS) as server, ExitStack() as stack:
         asking = connected(server, stack, 5, HELLO + call())
         silent = connected(server, stack, 5, HELLO)
@@ -313,13 +313,13 @@ def test_those_with_a_call_under_way_stay(tmp_path: Path) -> None:
         assert not any(map(has_ended, asking))
 
 
-# --- callers that leave just as they are answered -----------------------------------------------------
+# --- callers that disconnect just as they are answered -----------------------------------------------
 
 
 CALLERS, CALLS = 16, 100
 
 
-async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disconnected_callers_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     answered = 0
 
@@ -347,21 +347,21 @@ async def test_nothing_is_logged_of_them(caplog: pytest.LogCaptureFixture) -> No
     assert not [record.getMessage() for record in caplog.records]
 
 
-async def test_what_else_grpc_says_stays(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_grpc_messages_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     rpc_server()
     logging.getLogger("grpc._cython.cygrpc").error("something else", exc_info=ValueError("something else"))
     of_grpc = [record.getMessage() for record in caplog.records if record.name == "grpc._cython.cygrpc"]
-    assert of_grpc == ["something else"]  # servers of other tests' threads may log meanwhile
+    assert of_grpc == ["something else"]  # other tests' servers may log meanwhile
 
 
-# --- callers that go away before it is their turn leave nothing behind: neither work to do nor a pl ---
+# --- callers that disconnect while queued leave nothing behind ---------------------------------------
 
 
-async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
+async def test_caller_that_disconnects_while_queued_changes_nothing() -> None:
     async with with_stream() as (controller, store, _):
         await settle()
         before = len(asyncio.all_tasks())
-        async with controller._flow.lock(STREAM):  # as another workflow does, for as long as it takes
+        async with controller._flow.lock(STREAM):  # as a long workflow does
             callers = [
                 asyncio.create_task(
                     controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=(f"t{n}",)))
@@ -373,7 +373,7 @@ async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
             await settle()
-            assert len(asyncio.all_tasks()) == before, "nobody waits for the stream any more"
+            assert len(asyncio.all_tasks()) == before, "no task is waiting for the stream any longer"
             store.log.clear()
         await settle()
         assert not store.log
@@ -381,7 +381,7 @@ async def test_who_gives_up_before_it_is_his_turn_changes_nothing() -> None:
         await controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=("mine",)))
 
 
-async def test_what_has_begun_goes_on_when_its_caller_is_gone() -> None:
+async def test_started_workflow_continues_without_its_caller() -> None:
     async with with_stream() as (controller, store, _):
         caller = asyncio.create_task(
             controller.update_stream(STREAM, StreamConfigRecord(min_segments=2, tags=("mine",)))

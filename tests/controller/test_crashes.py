@@ -1,8 +1,8 @@
-"""A controller that dies at any command leaves nothing half-done: the next one finishes or forgets it.
+"""A controller that dies at any command leaves nothing half done: the next one finishes or undoes it.
 
-Every workflow is killed at each of its commands, once with that command lost and once with only its
-reply lost. Another controller then starts over the same store and must come to rest with the workflow
-done or never begun; doing it again must give what it gives without a crash.
+Every workflow is killed at each of its commands, once with that command lost and once with only its reply lost. Another
+controller then starts over the same store and must settle with the workflow done or never started; repeating it must
+have the same result as without a crash.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ async def scaled_stream(controller: Controller, store: FakeStore) -> None:
 async def open_transactions(controller: Controller, store: FakeStore) -> None:
     await two_segments(controller, store)
     for number in range(2):
-        begun = await controller.transactions.create(STREAM, 600_000)
+        open_ids = await controller.transactions.create(STREAM, 600_000)
         for segment in (0, 1):
-            store.append(transaction_segment_name(STREAM.segment(segment), begun.txn_id), b"t%d" % number)
+            store.append(transaction_segment_name(STREAM.segment(segment), open_ids.txn_id), b"t%d" % number)
 
 
 async def outlived_transactions(controller: Controller, store: FakeStore) -> None:
@@ -179,7 +179,7 @@ async def delete_empty_scope(controller: Controller, store: FakeStore) -> None:
 
 
 async def delete_scope_that_gets_a_stream(controller: Controller, store: FakeStore) -> None:
-    """It looks empty at first: so it is marked, refused, and as it was before."""
+    """The scope seems empty at first: it is marked, the deletion rejected, and the scope restored."""
 
     async def at_the_mark(command: Command) -> None:
         if isinstance(command, wire.UpdateTableToFreeRoom) and command.segment.endswith("/scopes"):
@@ -188,7 +188,7 @@ async def delete_scope_that_gets_a_stream(controller: Controller, store: FakeSto
                 await controller.create_stream(STREAM, StreamConfigRecord(min_segments=1))
 
     store.before = at_the_mark
-    with contextlib.suppress(ScopeNotFoundError):  # what died before the stream was recorded went on with the deletion
+    with contextlib.suppress(ScopeNotFoundError):  # if it died before recording the stream, the deletion went through
         with pytest.raises(NotEmptyError):
             await controller.delete_scope(STREAM.scope)
         assert (await controller.metadata.scope(STREAM.scope)).value.state is ScopeState.ACTIVE
@@ -244,7 +244,7 @@ async def delete_scope_with_table(controller: Controller, store: FakeStore) -> N
     assert not any("_kvtable" in table for table in store.tables)
 
 
-def begun(controller: Controller) -> list[int]:
+def open_ids(controller: Controller) -> list[int]:
     return sorted(int(text, 16) for text in controller.transactions.live(STREAM, TxnState.OPEN))
 
 
@@ -255,29 +255,29 @@ async def begin_transaction(controller: Controller, store: FakeStore) -> None:
 
 
 async def commit_all(controller: Controller, store: FakeStore) -> None:
-    for txn_id in begun(controller):
+    for txn_id in open_ids(controller):
         await controller.transactions.commit(STREAM, txn_id)
     await settle(600)
     data = {name: bytes(s.data) for name, s in store.segments.items() if "_MARK" not in name}
     assert not any(TRANSACTION_DELIMITER in name for name in data)
-    for number in (0, 1):  # all of it, once, in order, on each of its two segments
+    for number in (0, 1):  # the complete data, once, in order, on each of its two segments
         whole = b"".join(v for n, v in sorted(data.items()) if parse_segment_name(n)[2] & 0xFFFFFFFF == number)
         assert whole[10:] == b"t0t1", data
 
 
 async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
-    for txn_id in begun(controller):
+    for txn_id in open_ids(controller):
         await controller.transactions.commit(STREAM, txn_id, "w", 7)
     await commit_all(controller, store)
-    found = await controller.metadata.marks(STREAM).get("w", fresh=True)
-    assert found is not None
-    assert found.value.time == 7
-    assert {offset % 10 for offset in found.value.position.values()} <= {2, 4}, found  # one rolled alone, or both
+    record = await controller.metadata.marks(STREAM).get("w", fresh=True)
+    assert record is not None
+    assert record.value.time == 7
+    assert {offset % 10 for offset in record.value.position.values()} <= {2, 4}, record  # one or both rolled
 
 
 async def commit_together(controller: Controller, store: FakeStore) -> None:
-    ids = begun(controller)
-    if ids:  # else they were committed before the crash
+    ids = open_ids(controller)
+    if ids:  # otherwise they were committed before the crash
         await controller.transactions.commit_together(STREAM, ids)
     await commit_all(controller, store)
     if ids:
@@ -285,7 +285,7 @@ async def commit_together(controller: Controller, store: FakeStore) -> None:
 
 
 async def abort_all(controller: Controller, store: FakeStore) -> None:
-    for txn_id in begun(controller):
+    for txn_id in open_ids(controller):
         await controller.transactions.abort(STREAM, txn_id)
     await settle(300)
     assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
@@ -323,7 +323,7 @@ CASES: dict[str, tuple[Step, Step]] = {
 
 
 async def drive(clock: FakeClock, what: Awaitable[None], seconds: int = 60) -> None:
-    """Await something for which time must pass."""
+    """Await something that needs time to pass."""
     task = asyncio.ensure_future(what)
     for _ in range(seconds * 2):
         await settle(200)
@@ -335,13 +335,13 @@ async def drive(clock: FakeClock, what: Awaitable[None], seconds: int = 60) -> N
 
 
 async def check(controller: Controller, store: FakeStore, *, recreated: bool = False) -> None:
-    """What holds whenever nothing is going on. `recreated`: streams may have been deleted, with their subscribers,
-    and created again."""
+    """Check the invariants that hold whenever no work is in progress. `recreated`: streams may have been deleted with
+    their subscribers and recreated."""
     assert not store.tables["_system/_tables/work"].entries
     expected: set[str] = set()
     for scope in (await controller.list_scopes(""))[0]:
-        for stream_name, found in [item async for item in controller.metadata.streams(scope).scan()]:
-            name, stream = StreamName(scope, stream_name), found.value
+        for stream_name, record in [item async for item in controller.metadata.streams(scope).scan()]:
+            name, stream = StreamName(scope, stream_name), record.value
             controller.metadata.forget_history(name)
             history = await controller.metadata.history(name)
             assert history.newest == stream.epoch
@@ -349,9 +349,9 @@ async def check(controller: Controller, store: FakeStore, *, recreated: bool = F
             for epoch in range(history.first, history.newest + 1):
                 assert tiles(history.epoch(epoch))
             for segment in history.between(stream.head or history.head_of_time(), {}):
-                held = store.segments[name.segment(segment)]
+                segment_state = store.segments[name.segment(segment)]
                 is_active = segment not in history.sealed_in and stream.state is StreamState.ACTIVE
-                assert held.sealed != is_active, name.segment(segment)
+                assert segment_state.sealed != is_active, name.segment(segment)
                 expected.add(name.segment(segment))
             assert stream.state is not StreamState.SEALING
             assert not controller.transactions.live(name, TxnState.COMMITTING)
@@ -367,17 +367,17 @@ async def check(controller: Controller, store: FakeStore, *, recreated: bool = F
 
 
 async def check_tables(controller: Controller, store: FakeStore, recreated: bool) -> None:
-    """Groups have their streams, streams the subscribers that name them, key-value tables their segments; and
-    nothing is kept of what is gone."""
+    """Check that groups have their streams, streams the subscribers that name them, key-value tables their segments,
+    and that nothing remains of deleted ones."""
     streams: dict[str, set[str]] = {}
     expected: set[str] = set()
     for scope in (await controller.list_scopes(""))[0]:
         streams |= {f"{scope}/{name}": set() async for name, _ in controller.metadata.streams(scope).scan()}
-    for table, held in store.tables.items():
+    for table, record_table in store.tables.items():
         kind, _, owner = table.removeprefix("_system/_tables/").partition("/")
         if kind in ("groups", "kvtables", "tags", "scope") and not await controller.scope_exists(owner):
             assert kind == "scope", table
-            assert not held.entries  # a scope whose creation was cut off: the next one finds it made
+            assert not record_table.entries  # left by an interrupted creation of the scope, for the next one
         if kind in ("subscribers", "marks", "stream"):
             assert owner in streams, table
     for scope in (await controller.list_scopes(""))[0]:
@@ -396,14 +396,14 @@ async def check_tables(controller: Controller, store: FakeStore, recreated: bool
         assert not tags
     assert {table for table in store.tables if not table.startswith("_system/_tables/")} == expected
     for key, groups in streams.items():
-        found = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()
-        subscribed_groups = {f"{name} {record.value.generation}" async for name, record in found}
+        scan = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()
+        subscribed_groups = {f"{name} {record.value.generation}" async for name, record in scan}
         assert subscribed_groups <= groups
         assert subscribed_groups == groups or recreated
 
 
 async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:
-    """Run `act` over a store that dies at its command `at`; False if it was done before that."""
+    """Run `act` over a store that dies at its command `at`; return False if it was done before that."""
     store, clock = FakeStore(), FakeClock()
     controller = new_controller(store, clock)
     await controller.start()
@@ -431,7 +431,7 @@ async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:
     store.revive()
     controller = new_controller(store, clock)
     await controller.start()
-    await settle(300)  # it finishes what it found, without being asked
+    await settle(300)  # recovery starts by itself
     await clock.advance(1_000)
     await check(controller, store)
     await drive(clock, act(controller, store))
@@ -443,12 +443,12 @@ async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:
 
 @pytest.mark.parametrize("case", CASES)
 def test_killed_at_every_command(case: str) -> None:
-    """Right before each; and so right after the one before it. Right after the last one, its answer is lost."""
+    """Kill the controller right before each command, and so right after the previous one; also lose the last reply."""
     setup, act = CASES[case]
     at = 0
     while asyncio.run(crash(setup, act, at, lose_reply=False)):
         at += 1
-    assert at >= 2, "the workflow gives at least two commands"
+    assert at >= 2, "the workflow has at least two commands"
     assert asyncio.run(crash(setup, act, at - 1, lose_reply=True))
 
 

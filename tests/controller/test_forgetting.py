@@ -1,5 +1,5 @@
-"""Epochs well before a stream's head are forgotten, whoever is killed meanwhile and whoever else looks; and what still
-needs one of them keeps it."""
+"""Epochs well before a stream's head are forgotten, whatever is killed and read concurrently; epochs that are still
+needed are retained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def scale_often(controller: Controller, times: int = 12) -> None:
-    """The first segment is split, then joined again with what it was split into; the last is never touched."""
+    """Split the first segment and merge its pieces, repeatedly; the last segment stays unchanged."""
     for _ in range(times):
         segments = await controller.current_segments(STREAM)
         if len(segments) == 2:
@@ -57,25 +57,25 @@ async def truncate_all(controller: Controller, store: FakeStore) -> None:
 
 
 async def check_records(controller: Controller, first: int) -> None:
-    """The table has nothing from before that epoch, and what it has is what is in memory."""
+    """Check that the table has no records from before that epoch, and matches the history in memory."""
     newest = (await controller.stream(STREAM)).epoch
-    found = {key: record.value async for key, record in controller.metadata.epochs(STREAM).scan()}
-    base = found.pop("base")
+    records = {key: record.value async for key, record in controller.metadata.epochs(STREAM).scan()}
+    base = records.pop("base")
     assert isinstance(base, EpochBase)
     assert (base.epoch, base.cleared) == (first, first)
-    changes = [one.epoch for one in found.values() if isinstance(one, EpochChange)]
+    changes = [record.epoch for record in records.values() if isinstance(record, EpochChange)]
     assert sorted(changes) == list(range(first + 1, newest + 1))
-    sizes = [key for key, one in found.items() if isinstance(one, SealedSizes)]
+    sizes = [key for key, record in records.items() if isinstance(record, SealedSizes)]
     assert sorted(sizes) == sorted(f"sizes/{epoch}" for epoch in range(first + 1, newest + 1))
-    held = await controller.history(STREAM)
+    history = await controller.history(STREAM)
     controller.metadata.forget_history(STREAM)
     read = await controller.history(STREAM)
-    assert held is not read
-    for history in (held, read):
-        assert (history.first, history.newest) == (first, newest)
-    assert held.changes == read.changes
-    assert held.sizes == read.sizes
-    assert {i: held.began_ms(i) for i in held.segments if i >= 0 and i not in held.sealed_in} == {
+    assert history is not read
+    for known in (history, read):
+        assert (known.first, known.newest) == (first, newest)
+    assert history.changes == read.changes
+    assert history.sizes == read.sizes
+    assert {i: history.began_ms(i) for i in history.segments if i >= 0 and i not in history.sealed_in} == {
         i: read.began_ms(i) for i in read.segments if i not in read.sealed_in
     }
 
@@ -84,11 +84,11 @@ def test_killed_at_every_command() -> None:
     at = 0
     while asyncio.run(crash(scaled_often, truncate_all, at, lose_reply=False)):
         at += 1
-    assert at >= 10, "it forgets in several steps"
+    assert at >= 10, "forgetting takes several steps"
     assert asyncio.run(crash(scaled_often, truncate_all, at - 1, lose_reply=True))
 
 
-async def test_old_positions_are_told_that_they_were_truncated() -> None:
+async def test_old_positions_raise_truncation_errors() -> None:
     store = FakeStore()
     async with running(store) as controller:
         await two_segments(controller, store)
@@ -102,13 +102,13 @@ async def test_old_positions_are_told_that_they_were_truncated() -> None:
             controller.segments_between(STREAM, old, head),
             controller.successors(STREAM, 0),
         ):
-            with pytest.raises(EpochGoneError, match="start at the stream's head"):
+            with pytest.raises(EpochGoneError):
                 await ask
-        with pytest.raises(InvalidStreamCutError, match="truncated beyond"):
+        with pytest.raises(InvalidStreamCutError):
             await controller.truncate_stream(STREAM, old)
         with pytest.raises(NotFoundError):
             await controller.successors(STREAM, 77 << 32)
-        # a segment that outlived its epoch is known, and when it began
+        # a segment that outlived its epoch is still known, with its creation time
         assert [piece.id for piece in await controller.epoch_segments(STREAM, 0)] == [1]
         assert (await controller.history(STREAM)).began_ms(1) == began_ms
         assert await controller.is_cut_valid(STREAM, head)
@@ -123,31 +123,31 @@ async def test_an_unfinished_transaction_keeps_its_epoch(commits: bool) -> None:
     async with running(store, clock) as controller:
         await two_segments(controller, store)
         await scale_often(controller, 2)
-        begun = await controller.transactions.create(STREAM, 600_000)
-        for piece in begun.ranges:
-            store.append(transaction_segment_name(STREAM.segment(piece.id), begun.txn_id), b"t")
+        transaction = await controller.transactions.create(STREAM, 600_000)
+        for piece in transaction.ranges:
+            store.append(transaction_segment_name(STREAM.segment(piece.id), transaction.txn_id), b"t")
         await scale_often(controller, 10)
         await controller.truncate_stream(STREAM, await tail(controller))
         assert (await controller.history(STREAM)).first == 2
-    async with running(store, clock) as controller:  # another, which knows of it from the table only
+    async with running(store, clock) as controller:  # another controller, which reads it from the table
         await controller.truncate_stream(STREAM, await tail(controller))
         assert (await controller.history(STREAM)).first == 2
         if commits:
-            await controller.transactions.commit(STREAM, begun.txn_id)
+            await controller.transactions.commit(STREAM, transaction.txn_id)
         else:
-            await controller.transactions.abort(STREAM, begun.txn_id)
+            await controller.transactions.abort(STREAM, transaction.txn_id)
         await settle(600)
-        state = await controller.transactions.state(STREAM, begun.txn_id)
+        state = await controller.transactions.state(STREAM, transaction.txn_id)
         assert state is (TxnState.COMMITTED if commits else TxnState.ABORTED)
         assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
         written = b"".join(bytes(segment.data) for segment in store.segments.values() if b"t" in segment.data)
-        assert written.count(b"t") == (len(begun.ranges) if commits else 0)
+        assert written.count(b"t") == (len(transaction.ranges) if commits else 0)
         await controller.truncate_stream(STREAM, await tail(controller))
         await check_records(controller, (await controller.stream(STREAM)).reference - KEPT)
         await check(controller, store)
 
 
-async def test_who_reads_the_epochs_while_some_are_forgotten_reads_them_again() -> None:
+async def test_reader_of_epochs_being_forgotten_reads_again() -> None:
     store = FakeStore()
     pages = reads = 0
 
@@ -173,7 +173,7 @@ async def test_who_reads_the_epochs_while_some_are_forgotten_reads_them_again() 
             await reader.stop()
 
 
-async def test_records_that_a_crash_left_count_for_nothing_and_are_removed_later() -> None:
+async def test_records_left_by_a_crash_are_ignored_and_removed_later() -> None:
     store = FakeStore()
     async with running(store) as controller:
         await scaled_often(controller, store)

@@ -1,4 +1,4 @@
-"""Workflows on a full disk: what frees room is done, what takes some is refused or waits, and everybody is told."""
+"""Workflows on a full disk: those that free space proceed, those that need space are rejected or wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .support import STREAM, settle, with_stream
 OTHER = StreamName(STREAM.scope, "other")
 
 
-async def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
+async def test_work_that_needs_space_is_rejected_and_work_that_frees_it_is_done() -> None:
     async with with_stream() as (controller, store, _):
         txn = (await controller.transactions.create(STREAM, 30_000)).txn_id
         store.full = True
@@ -31,7 +31,7 @@ async def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
         ):
             with pytest.raises(StorageFullError):
                 await refused()
-        assert controller.unfinished["workflows"] == 0, "what was refused is not done later"
+        assert controller.unfinished["workflows"] == 0, "rejected work is not done later"
         await controller.transactions.abort(STREAM, txn)
         await settle()
         assert await controller.transactions.state(STREAM, txn) is TxnState.ABORTED
@@ -41,7 +41,7 @@ async def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
         assert not await controller.stream_exists(STREAM)
 
 
-async def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is_room() -> None:
+async def test_work_interrupted_by_a_full_disk_raises_and_finishes_later() -> None:
     async with with_stream() as (controller, store, clock):
 
         async def fill(command: Command) -> None:
@@ -50,18 +50,18 @@ async def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is
         store.before = fill
         with pytest.raises(StorageFullError):
             await controller.create_stream(OTHER, StreamConfigRecord(min_segments=2))
-        for _ in range(2):  # whoever comes after it is told too, and what he asked for is not done later
-            with pytest.raises(StorageFullError, match="unfinished work"):
+        for _ in range(2):  # later requests fail as well, and aren't done later
+            with pytest.raises(StorageFullError):
                 await controller.seal_stream(OTHER)
             await clock.advance(60_000)
         store.before, store.full = None, False
         await clock.advance(1_000)
         assert controller.unfinished["workflows"] == 0
-        assert len(await controller.current_segments(OTHER)) == 2, "created, and not sealed"
+        assert len(await controller.current_segments(OTHER)) == 2, "created, but not sealed"
 
 
 async def stuck(controller: Controller, store: FakeStore) -> None:
-    """A creation waits for room, half-way."""
+    """Start a creation that gets stuck for lack of space."""
 
     async def fill(command: Command) -> None:
         store.full = store.full or isinstance(command, wire.CreateSegment)
@@ -72,7 +72,7 @@ async def stuck(controller: Controller, store: FakeStore) -> None:
     store.before = None
 
 
-async def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions() -> None:
+async def test_work_waiting_for_space_spares_the_reserve_for_deletions() -> None:
     async with with_stream() as (controller, store, clock):
         await stuck(controller, store)
         before = len(store.log)
@@ -80,17 +80,17 @@ async def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions
             await clock.advance(1_000)
         written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
         assert not written
-        assert len(store.log) > before, "it goes on trying"
+        assert len(store.log) > before, "it keeps retrying"
         store.full = False
         await clock.advance(1_000)
         assert len(await controller.current_segments(OTHER)) == 2
 
 
-async def test_unfinished_work_does_not_keep_a_controller_from_starting_where_there_is_no_room_at_all() -> None:
+async def test_controller_starts_with_unfinished_work_on_a_full_disk() -> None:
     async with with_stream() as (controller, store, clock):
         await stuck(controller, store)
         await controller.stop()
-        store.full, has_room = False, False  # but for this
+        store.full, has_room = False, False  # only this flag rejects writes
 
         async def exchange(command: Command) -> Command:
             if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom):
@@ -107,7 +107,7 @@ async def test_unfinished_work_does_not_keep_a_controller_from_starting_where_th
         await second.stop()
 
 
-async def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
+async def test_waiters_get_storage_full_error() -> None:
     async with with_stream() as (controller, store, _):
         goes_on = asyncio.Event()
 
@@ -122,6 +122,6 @@ async def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
         sealing = asyncio.create_task(controller.seal_stream(OTHER))
         await settle()
         goes_on.set()
-        for told in (creating, sealing):
+        for waiting in (creating, sealing):
             with pytest.raises(StorageFullError):
-                await told
+                await waiting

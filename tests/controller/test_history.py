@@ -24,7 +24,7 @@ from .support import STREAM, scaled, settle, with_stream
 
 
 def random_history(seed: int, scales: int, first: int = 3) -> EpochHistory:
-    """Splits, merges of neighbours, and now and then a rolling transaction."""
+    """Make a history of random splits, merges of neighbours, and occasional rolling transactions."""
     rng = random.Random(seed)
     history = EpochHistory([first_epoch(first, 1_000)])
     while history.newest < scales:
@@ -53,21 +53,21 @@ histories = st.builds(random_history, st.integers(0, 1 << 30), st.integers(0, 12
 
 
 def read_on(history: EpochHistory, rng: random.Random, cut: dict[int, int], read: set[int]) -> dict[int, int]:
-    """The cut of a group of readers after they have read one present segment to its end."""
+    """Return the cut of a reader group after it has read one of its segments to the end."""
     present = [i for i, offset in cut.items() if offset >= 0 and i in history.sealed_in]
     if not present:
         return cut
     done = rng.choice(present)
     read.add(done)
-    left = {i: offset for i, offset in cut.items() if i != done}
+    remaining = {i: offset for i, offset in cut.items() if i != done}
     for new, before in history.successors(done):
-        left[new.id] = 0 if read.issuperset(before) else -1
-    return left
+        remaining[new.id] = 0 if read.issuperset(before) else -1
+    return remaining
 
 
 @given(histories, st.integers(0, 1 << 30))
 @settings(max_examples=120)
-def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: EpochHistory, seed: int) -> None:
+def test_every_reader_position_is_a_valid_cut_after_the_previous(history: EpochHistory, seed: int) -> None:
     rng = random.Random(seed)
     cut = head = history.head_of_time()
     tail = {s.id: 5 for s in history.epoch(history.newest)}
@@ -79,7 +79,7 @@ def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: E
         assert history.is_at_or_after(following, cut)
         assert following == cut or not history.is_at_or_after(cut, following)
         assert history.is_at_or_after(tail, following)
-        # what was read lies before the cut, what wasn't lies after it
+        # what was read is before the cut, everything else after it
         named = set(following)
         assert set(history.between(head, following)) - named == read - named
         assert set(history.between(following, {})) - named == set(history.segments) - read - named
@@ -91,7 +91,7 @@ def test_every_place_a_reader_can_be_at_is_a_valid_cut_after_the_last(history: E
 
 
 @given(histories)
-def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: EpochHistory) -> None:
+def test_every_epoch_is_a_valid_cut_unless_it_has_a_hole(history: EpochHistory) -> None:
     for epoch in range(history.newest + 1):
         cut = {s.id: 0 for s in history.epoch(epoch)}
         assert history.is_valid_cut(cut)
@@ -101,7 +101,7 @@ def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: EpochHistory) ->
     assert not history.is_valid_cut({segment_id(0, 999): 0})
 
 
-def test_a_cut_of_what_comes_before_and_after_a_merge_is_none() -> None:
+def test_cut_with_segments_before_and_after_a_merge_is_invalid() -> None:
     history = EpochHistory([first_epoch(2, 0)])
     for sealed, ranges in [([0, 1], [(0.0, 1.0)]), ([segment_id(2, 1)], [(0.0, 0.5), (0.5, 1.0)])]:
         history.add(history.plan_scale(history.newest, sealed, ranges, min_segments=1, time_ms=0))
@@ -115,7 +115,7 @@ def test_a_cut_of_what_comes_before_and_after_a_merge_is_none() -> None:
 @given(histories, st.integers(0, 1 << 30))
 @settings(max_examples=120)
 def test_a_valid_cut_can_be_reached_by_reading(history: EpochHistory, seed: int) -> None:
-    """Any mixture of two epochs is valid only if a group of readers can come to stand there."""
+    """A mixture of two epochs is valid only if a reader group can reach it."""
     rng = random.Random(seed)
     first, second = sorted(rng.randrange(history.newest + 1) for _ in range(2))
     cut = {s.id: 0 for s in history.epoch(first)}
@@ -138,7 +138,7 @@ def test_a_valid_cut_can_be_reached_by_reading(history: EpochHistory, seed: int)
     assert {i for i, offset in reached.items() if offset >= 0} == set(cut), (cut, reached)
 
 
-def test_bad_scales_are_refused() -> None:
+def test_invalid_scales_are_rejected() -> None:
     history = EpochHistory([first_epoch(4, 0)])
 
     def plan(sealed: list[int], ranges: list[tuple[float, float]], least: int = 1) -> None:
@@ -163,7 +163,7 @@ def test_bad_scales_are_refused() -> None:
         plan([0, 1], [(0.0, 0.5)], 4)
 
 
-def test_unknown_segments_and_wrong_order_are_told() -> None:
+def test_unknown_segments_and_wrong_order_raise_errors() -> None:
     history = random_history(1, 4)
     with pytest.raises(NotFoundError):
         history.successors(segment_id(7, 99))
@@ -178,11 +178,11 @@ def test_unknown_segments_and_wrong_order_are_told() -> None:
         history.between({segment_id(7, 99): 0}, {})
 
 
-# --- histories of very many epochs, parts of which are forgotten: they answer as one that forgets n ---
+# --- histories of very many epochs, parts of which are forgotten, answer like ones that forget nothing ---
 
 
 class Twins:
-    """One stream's history, twice: `history` forgets at times, `plain` never. `head`: where it was truncated."""
+    """The same history twice: `history` forgets at times, `plain` never. `head`: where it was truncated."""
 
     def __init__(self, seed: int, first: int) -> None:
         self.chance = random.Random(seed)
@@ -215,7 +215,7 @@ class Twins:
         self._add(history.plan_scale(history.newest, [s.id for s in sealed], ranges, min_segments=1, time_ms=0))
 
     def roll(self) -> None:
-        """Of a transaction of an epoch that is still known."""
+        """Roll a transaction of an epoch that is still known."""
         history = self.history
         old = history.reference(self.chance.randrange(history.first, history.newest + 1))
         if history.first <= old != history.reference(history.newest):
@@ -223,7 +223,7 @@ class Twins:
                 self._add(change)
 
     def rebuild(self) -> None:
-        """An epoch that replaces all."""
+        """Add an epoch that replaces all segments."""
         live, epoch = self.history.epoch(self.history.newest), self.history.newest + 1
         number = max(segment_number(piece.id) for piece in live) + 1
         count = self.chance.randint(1, 4)
@@ -242,13 +242,13 @@ class Twins:
         self.head = self.further(self.head, self.chance.randint(1, 30))
 
     def forget(self) -> None:
-        """As much as the head allows, or less."""
+        """Forget as much as the head allows, or less."""
         most = min(self.plain.span(self.head).values())
         if most > self.history.first:
             self.history = self.history.forgetting(self.chance.randint(self.history.first, most))
 
     def further(self, cut: Cut, steps: int) -> dict[int, int]:
-        """Where readers could stand that read on from a cut: some of its segments to their ends."""
+        """Return a cut reached by reading on from a cut: some of its segments to their ends."""
         at = dict(cut)
         for _ in range(steps):
             done = self.chance.choice([i for i, offset in at.items() if offset >= 0])
@@ -268,17 +268,17 @@ class Twins:
         return any(other.low < own.high and own.low < other.high for other in others)
 
     def anywhere(self) -> dict[int, int]:
-        """Segments that are known, from a few epochs, and may be no cut at all."""
+        """Return known segments of a few epochs, which may not be a cut at all."""
         first, newest = self.history.first, self.history.newest
-        found: dict[int, int] = {}
+        cut: dict[int, int] = {}
         for _ in range(self.chance.randint(1, 3)):
             pieces = self.history.epoch(self.chance.randint(first, newest))
             low, high = sorted(self.chance.sample(range(len(pieces) + 1), 2))
-            found |= {piece.id: self.chance.choice([0, 5, -1]) for piece in pieces[low:high]}
-        return found
+            cut |= {piece.id: self.chance.choice([0, 5, -1]) for piece in pieces[low:high]}
+        return cut
 
     def mixed(self) -> dict[int, int]:
-        """Up to a border that two epochs have the segments of one, behind it those of the other."""
+        """Return a mixture: up to a border the segments of one epoch, after it those of another."""
         first, newest = self.history.first, self.history.newest
         one, other = (self.history.epoch(self.chance.randint(first, newest)) for _ in range(2))
         border = self.chance.choice(sorted({piece.low for piece in one} & {piece.low for piece in other}))
@@ -307,7 +307,7 @@ class Twins:
         ids = sorted(history.segments)
         assert list(history.ids_after(-1)) == ids
         assert list(history.ids_after(ids[len(ids) // 2])) == ids[len(ids) // 2 + 1 :]
-        never = segment_id(999, history.newest + 1)  # one of the first known epoch may be forgotten
+        never = segment_id(999, history.newest + 1)  # a segment of the first known epoch may be forgotten
         assert history.is_unknown(never)
         with pytest.raises(NotFoundError):
             history.successors(never)
@@ -331,7 +331,7 @@ class Twins:
 
 @given(st.integers(0, 1 << 30), st.integers(1, 5), st.integers(0, 60))
 @settings(max_examples=60)
-def test_a_history_answers_as_one_that_forgets_nothing(seed: int, first: int, steps: int) -> None:
+def test_forgetful_history_answers_like_a_complete_one(seed: int, first: int, steps: int) -> None:
     twins = Twins(seed, first)
     for _ in range(steps):
         twins.live()
@@ -340,7 +340,7 @@ def test_a_history_answers_as_one_that_forgets_nothing(seed: int, first: int, st
 
 @given(st.integers(0, 1 << 30))
 @settings(max_examples=25)
-def test_a_view_stays_as_it_was(seed: int) -> None:
+def test_view_is_immutable(seed: int) -> None:
     twins = Twins(seed, 3)
     for _ in range(20):
         twins.live()
@@ -358,7 +358,7 @@ def test_a_view_stays_as_it_was(seed: int) -> None:
 
 
 def long_history(count: int) -> EpochHistory:
-    """Random neighbours are split and merged, 4 to 16 segments at a time."""
+    """Make a history in which random neighbours are split and merged, 4 to 16 segments at a time."""
     chance = random.Random(count)
     history = EpochHistory([first_epoch(4, 0)])
     for epoch in range(count):
@@ -373,7 +373,7 @@ def long_history(count: int) -> EpochHistory:
 
 
 class Looks:
-    """Counts how often changes and segments are looked at."""
+    """Counts accesses to changes and segments."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -396,7 +396,7 @@ class Looks:
         return self.count - before
 
 
-def test_what_a_question_costs_does_not_depend_on_how_many_epochs_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_cost_is_independent_of_the_number_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     histories = [long_history(count) for count in (200, 2_000)]
     looks = Looks(monkeypatch)
     for _ in range(2):
@@ -424,8 +424,8 @@ def _costs(history: EpochHistory, looks: Looks) -> Iterator[tuple[str, int]]:
 
 
 async def commands_of_scalings(count: int) -> list[list[str]]:
-    """What a controller asks its store for each of so many scalings."""
-    chance, found = random.Random(3), []
+    """Return the commands that a controller sends to its store for each of `count` scalings."""
+    chance, commands = random.Random(3), []
     async with with_stream(4) as (controller, store, _):
         for _ in range(count):
             active = await controller.current_segments(STREAM)
@@ -436,15 +436,15 @@ async def commands_of_scalings(count: int) -> list[list[str]]:
             del store.log[:]
             await scaled(controller, [piece.id for piece in sealed], ranges)
             await settle(20)
-            found.append([type(command).__name__ for command in store.log])
-    return found
+            commands.append([type(command).__name__ for command in store.log])
+    return commands
 
 
-async def test_a_scaling_asks_the_store_for_as_much_however_many_went_before() -> None:
+async def test_commands_per_scaling_are_constant() -> None:
     scalings = await commands_of_scalings(120)
     asked = [len(commands) for commands in scalings]
     assert max(asked[1:]) <= max(asked[1:10])
-    assert not any("ReadTableEntries" in commands for commands in scalings[1:]), "the history is read again"
+    assert not any("ReadTableEntries" in commands for commands in scalings[1:]), "the history is not read again"
 
 
 @pytest.mark.slow

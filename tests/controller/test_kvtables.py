@@ -1,4 +1,4 @@
-"""Key-value tables as the official Java client asks for them: over gRPC, before the whole server."""
+"""Key-value tables as used by the official Java client: over gRPC, before the whole server."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def info(name: str = "prices") -> Any:
 
 
 async def numbers(call: Call, name: str = "prices") -> list[int]:
-    found = await call("getCurrentSegmentsKeyValueTable", info(name))
-    return [segment.segmentId.segmentId for segment in found.segmentRanges]
+    reply = await call("getCurrentSegmentsKeyValueTable", info(name))
+    return [segment.segmentId.segmentId for segment in reply.segmentRanges]
 
 
 async def names(call: Call) -> list[str]:
-    """All tables of the scope, read as the clients do: until a page is empty."""
-    found: list[str] = []
+    """List all tables of the scope as clients do: until a page is empty."""
+    listed: list[str] = []
     token = pb.ContinuationToken()
     while True:
         page = await call("listKeyValueTablesInScope", pb.KVTablesInScopeRequest(scope=SCOPE, continuationToken=token))
         assert page.HasField("continuationToken")
         if not page.kvtables:
-            return found
-        found += [table.kvtName for table in page.kvtables]
+            return listed
+        listed += [table.kvtName for table in page.kvtables]
         token = page.continuationToken
 
 
@@ -61,9 +61,9 @@ async def test_a_table_is_created_with_its_segments_and_echoed() -> None:
         assert (await call("createKeyValueTable", config)).status == CREATED.TABLE_EXISTS
         read = await call("getKeyValueTableConfiguration", info())
         assert (read.status, read.config) == (FOUND.SUCCESS, config)
-        found = (await call("getCurrentSegmentsKeyValueTable", info())).segmentRanges
-        assert all(s.segmentId.streamInfo == pb.StreamInfo(scope="home", stream="prices") for s in found)
-        assert tiles([EpochSegment(s.segmentId.segmentId, s.minKey, s.maxKey) for s in found])
+        ranges = (await call("getCurrentSegmentsKeyValueTable", info())).segmentRanges
+        assert all(s.segmentId.streamInfo == pb.StreamInfo(scope="home", stream="prices") for s in ranges)
+        assert tiles([EpochSegment(s.segmentId.segmentId, s.minKey, s.maxKey) for s in ranges])
         assert await numbers(call) == [0, 1, 2]
         assert not (await call("checkStreamExists", pb.StreamInfo(scope="home", stream="prices"))).exists
         for number in range(3):
@@ -73,7 +73,7 @@ async def test_a_table_is_created_with_its_segments_and_echoed() -> None:
             assert answer.key_length == 12
 
 
-async def test_what_cannot_be_a_table() -> None:
+async def test_invalid_tables_are_rejected() -> None:
     async with served() as (call, _store, _controller):
         await call("createScope", SCOPE)
         for name in ("", "_a", "a_b", "a/b", "a" * 251):
@@ -103,7 +103,7 @@ async def test_what_cannot_be_a_table() -> None:
         assert await code_of(call("listKeyValueTablesInScope", odd)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_delete_takes_the_entries_along_and_numbers_go_on() -> None:
+async def test_delete_removes_entries_and_numbers_continue() -> None:
     async with served() as (call, store, _controller):
         await call("createScope", SCOPE)
         await call("createKeyValueTable", table_config())
@@ -123,16 +123,16 @@ async def test_tables_are_listed_page_by_page() -> None:
     async with served() as (call, _store, _controller):
         await call("createScope", SCOPE)
         assert await names(call) == []
-        expected = [f"t{i}" for i in range(30)]  # the store gives at most seven at a time
+        expected = [f"t{i}" for i in range(30)]  # the store returns at most seven at a time
         await asyncio.gather(*(call("createKeyValueTable", table_config(name)) for name in expected))
-        found = await names(call)
-        assert len(found) == len(set(found))
-        assert sorted(found) == sorted(expected)
+        listed = await names(call)
+        assert len(listed) == len(set(listed))
+        assert sorted(listed) == sorted(expected)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-async def test_no_incarnation_reuses_a_number(partitions: list[int]) -> None:
+async def test_recreated_table_reuses_no_number(partitions: list[int]) -> None:
     async with running(FakeStore()) as controller:
         name = TableName("home", "prices")
         await controller.create_scope(name.scope)

@@ -1,4 +1,4 @@
-"""The lag of a place in a stream, over a real store and a clock that is moved: against what was appended when."""
+"""The lag of a position in a stream, over a real store and a manual clock, compared with the appends."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ pytestmark = pytest.mark.uvloop
 HOUR_S = 3600
 
 
-async def behind(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
+async def lag_at(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
     flow = w.controller._flow
-    found = await bytes_behind(flow, await cut_sizes.look(flow, STREAM), cut, end)
-    return found.size, await seconds_behind(flow, STREAM, found.unread)
+    lag = await bytes_behind(flow, await cut_sizes.measure(flow, STREAM), cut, end)
+    return lag.size, await seconds_behind(flow, STREAM, lag.unread)
 
 
-async def test_an_event_that_nobody_reads_waits_ever_longer(tmp_path: Path) -> None:
+async def test_age_of_an_unread_event_grows(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        assert await behind(w, {0: 0, 1: 0}) == (0, 0)
+        assert await lag_at(w, {0: 0, 1: 0}) == (0, 0)
         await w.append(0, b"12345678")
-        assert await behind(w, {0: 0, 1: 0}) == (16, 0)
+        assert await lag_at(w, {0: 0, 1: 0}) == (16, 0)
         for hours in (1, 5, 100):
             w.clock.jump(hours * HOUR_S * 1000)
-            size, seconds = await behind(w, {0: 0, 1: 0})
+            size, seconds = await lag_at(w, {0: 0, 1: 0})
             waited = (w.clock.now_ms() - w.pieces[0][0]) / 1000
             assert size == 16
             assert seconds is not None
             assert waited * 0.98 - 11 <= seconds <= waited
         await w.append(1, b"new")
-        assert (await behind(w, {0: 16, 1: 0}))[1] == 0, "who has read the old one is not late"
-        assert await behind(w, {0: 16, 1: 11}) == (0, 0)
-        assert await behind(w, {0: 0, 1: 0}, {0: 0, 1: 0}) == (0, 0), "up to an end"
-        assert (await behind(w, {99: 0}))[0] is None
+        assert (await lag_at(w, {0: 16, 1: 0}))[1] == 0, "a reader that finished the old event is not late"
+        assert await lag_at(w, {0: 16, 1: 11}) == (0, 0)
+        assert await lag_at(w, {0: 0, 1: 0}, {0: 0, 1: 0}) == (0, 0), "up to an end"
+        assert (await lag_at(w, {99: 0}))[0] is None
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
@@ -69,7 +69,7 @@ async def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: 
             cut = await w.at(moment_ms)
             before = await w.lies_before(cut)
             unread = [piece for piece in w.pieces if not before(piece[1], piece[2])]
-            size, seconds = await behind(w, cut)
+            size, seconds = await lag_at(w, cut)
             assert size == sum(piece[3] for piece in unread)
             assert seconds is not None
             waited_ms = max((now_ms - piece[0] for piece in unread), default=0)
@@ -77,37 +77,37 @@ async def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: 
             assert seconds * 1000 >= waited_ms * 0.98 - TIME_INDEX_MOST_MS - TIME_INDEX_MS
 
 
-async def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> None:
+async def test_lag_of_a_truncated_position_counts_from_the_head(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.append(0, b"12345678")
         w.clock.jump(HOUR_S * 1000)
         await w.append(0, b"12345678")
         w.clock.jump(HOUR_S * 1000)
         await w.controller.truncate_stream(STREAM, {0: 16, 1: 0})
-        size, seconds = await behind(w, {0: 0, 1: 0})
+        size, seconds = await lag_at(w, {0: 0, 1: 0})
         assert size == 16
         assert seconds == pytest.approx(HOUR_S, rel=0.03)
 
 
-async def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
+async def test_events_after_the_end_do_not_count(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await w.append(0, b"12345678")
         await w.scale([0], [(0.0, 0.25), (0.25, 0.5)])
         left, right, read, end = *sorted(await w.current())[1:], {0: 16, 1: 0}, {0: 16, 1: 0}
         await w.append(left, b"12345678")
         w.clock.jump(HOUR_S * 1000)
-        assert await behind(w, read, end) == (0, 0)
-        assert await behind(w, read, {left: 0, right: 0, 1: 0}) == (0, 0)
-        assert (await behind(w, {0: 0, 1: 0}, end))[0] == 16
-        size, seconds = await behind(w, {0: 0, 1: 0}, {left: 0, right: 0, 1: 0})
+        assert await lag_at(w, read, end) == (0, 0)
+        assert await lag_at(w, read, {left: 0, right: 0, 1: 0}) == (0, 0)
+        assert (await lag_at(w, {0: 0, 1: 0}, end))[0] == 16
+        size, seconds = await lag_at(w, {0: 0, 1: 0}, {left: 0, right: 0, 1: 0})
         assert size == 16
-        assert seconds == pytest.approx(HOUR_S, rel=0.03), "what lies before the end waits"
-        size, seconds = await behind(w, read, {left: 16, right: 0, 1: 0})
+        assert seconds == pytest.approx(HOUR_S, rel=0.03), "only events before the end wait"
+        size, seconds = await lag_at(w, read, {left: 16, right: 0, 1: 0})
         assert size == 16
         assert seconds == pytest.approx(HOUR_S, rel=0.03)
 
 
-def test_an_end_that_was_forgotten_lies_before_all_that_is_left() -> None:
+def test_forgotten_end_precedes_everything_retained() -> None:
     history = EpochHistory([first_epoch(1, 0)])
     for epoch in range(3):
         (segment,) = (piece.id for piece in history.epoch(epoch))
@@ -118,7 +118,7 @@ def test_an_end_that_was_forgotten_lies_before_all_that_is_left() -> None:
     assert _measured(left, {0: 0}, {0: 16}) == _measured(left, {last: 30}, {0: 16}) == LagReport(0, {})
 
 
-async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
+async def test_lag_of_another_clients_group_uses_published_cuts() -> None:
     async with with_stream(2) as (controller, store, clock):
         other, silent = GroupName("home", "other"), GroupName("home", "silent")
         await controller.create_scope("elsewhere")
@@ -140,7 +140,7 @@ async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
         assert [f"{lag.scope}/{lag.group}" for lag in all_lags] == ["home/other", "elsewhere/far", "home/silent"]
 
 
-async def test_groups_that_read_other_streams_are_left_out() -> None:
+async def test_groups_of_other_streams_are_omitted() -> None:
     async with with_stream(1) as (controller, _, _clock):
         other = STREAM._replace(stream="other")
         await controller.create_stream(other, StreamConfigRecord(min_segments=1))

@@ -1,4 +1,4 @@
-"""Writer marks: what writers and commits tell of time, and what is refused."""
+"""Writer marks: times noted by writers and commits, and rejected ones."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def note(
     steps: Sequence[tuple[int, dict[int, int]]] = (),
 ) -> int:
     cut = pb.StreamCut(streamInfo=METERS, cut=position)
-    told = [pb.TimestampFromWriter.Step(timestamp=at, cut=place) for at, place in steps]
-    request = pb.TimestampFromWriter(writer=writer, position=cut, timestamp=time, steps=told)
+    wire_steps = [pb.TimestampFromWriter.Step(timestamp=at, cut=place) for at, place in steps]
+    request = pb.TimestampFromWriter(writer=writer, position=cut, timestamp=time, steps=wire_steps)
     return int((await call("noteTimestampFromWriter", request)).result)
 
 
@@ -52,7 +52,7 @@ async def marks(controller: Controller) -> dict[str, WriterMark]:
     return {writer: record.value async for writer, record in controller.metadata.marks(NAME).scan()}
 
 
-async def test_time_and_position_of_a_writer_only_move_on() -> None:
+async def test_time_and_position_of_a_writer_never_decrease() -> None:
     async with served() as (call, _store, controller):
         await prepare(call)
         assert await note(call, -5, {0: 10, 1: 0}) == NOTED.SUCCESS
@@ -72,10 +72,10 @@ async def test_time_and_position_of_a_writer_only_move_on() -> None:
             assert await code_of(note(call, 1, {}, writer)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_steps_are_kept_in_order_and_wrong_ones_are_refused() -> None:
+async def test_steps_are_stored_in_order_and_invalid_ones_rejected() -> None:
     async with served() as (call, _store, controller):
         await prepare(call)
-        assert await note(call, 9, {0: 90}, steps=[(-(1 << 63) + 1, {})]) == NOTED.SUCCESS  # it knows none
+        assert await note(call, 9, {0: 90}, steps=[(-(1 << 63) + 1, {})]) == NOTED.SUCCESS  # without a position
         assert (await marks(controller))["w"].steps == ()
         steps = [(9, {0: 90}), (10, {0: 95, 1: 2})]
         assert await note(call, 12, {0: 120, 1: 2}, steps=steps) == NOTED.SUCCESS
@@ -86,9 +86,9 @@ async def test_steps_are_kept_in_order_and_wrong_ones_are_refused() -> None:
         assert (await marks(controller))["w"].time == 12
         for time in range(15, 15 + 3 * NOTED_STEPS_MAX):
             assert await note(call, time, {0: 1_000 + time}) == NOTED.SUCCESS
-        kept = (await marks(controller))["w"].steps
-        assert len(kept) <= 2 * NOTED_STEPS_MAX
-        assert kept[-1] == (14 + 3 * NOTED_STEPS_MAX, {0: 1_014 + 3 * NOTED_STEPS_MAX})
+        stored = (await marks(controller))["w"].steps
+        assert len(stored) <= 2 * NOTED_STEPS_MAX
+        assert stored[-1] == (14 + 3 * NOTED_STEPS_MAX, {0: 1_014 + 3 * NOTED_STEPS_MAX})
 
 
 async def test_a_removed_writer_may_come_back() -> None:
@@ -105,7 +105,7 @@ async def test_a_removed_writer_may_come_back() -> None:
         assert (await marks(controller))["w"].alive
 
 
-async def test_a_deleted_stream_takes_its_marks_along() -> None:
+async def test_deleting_a_stream_deletes_its_marks() -> None:
     async with served() as (call, store, _controller):
         await prepare(call)
         await note(call, 5, {0: 1})
@@ -121,13 +121,13 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
     async with with_stream(2) as (controller, store, _):
 
         async def commit(writer: str, time: int | None, sizes: dict[int, int]) -> None:
-            begun = await controller.transactions.create(STREAM, 600_000)
+            transaction = await controller.transactions.create(STREAM, 600_000)
             for number, size in sizes.items():
-                store.append(transaction_segment_name(STREAM.segment(number), begun.txn_id), b"x" * size)
-            await controller.transactions.commit(STREAM, begun.txn_id, writer, time)
+                store.append(transaction_segment_name(STREAM.segment(number), transaction.txn_id), b"x" * size)
+            await controller.transactions.commit(STREAM, transaction.txn_id, writer, time)
 
             async def done() -> bool:
-                return (await controller.transactions.state(STREAM, begun.txn_id)).name == "COMMITTED"
+                return (await controller.transactions.state(STREAM, transaction.txn_id)).name == "COMMITTED"
 
             await until(done)
 
@@ -137,13 +137,13 @@ async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
         await commit("a", 50, {0: 10, 1: 1})
         await commit("b", None, {0: 5})
         assert await stored() == {"a": mark(50, {0: 10, 1: 1})}
-        await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
+        await commit("a", 40, {0: 1})  # an earlier time adds nothing; the commit is valid
         await commit("", 99, {0: 1})
         assert await stored() == {"a": mark(50, {0: 10, 1: 1})}
-        begun = await controller.transactions.create(STREAM, 600_000)
-        store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
+        transaction = await controller.transactions.create(STREAM, 600_000)
+        store.append(transaction_segment_name(STREAM.segment(0), transaction.txn_id), b"y" * 7)
         await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
-        await controller.transactions.commit(STREAM, begun.txn_id, "c", 60)
+        await controller.transactions.commit(STREAM, transaction.txn_id, "c", 60)
 
         async def rolled() -> bool:
             return "c" in await stored()

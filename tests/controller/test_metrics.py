@@ -1,4 +1,4 @@
-"""Gathering figures: what is slow, broken or too much is left out, and the figures say so."""
+"""Gathering metrics: slow, broken or excessive parts are omitted, and the metrics report that they are incomplete."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OTHER = STREAM._replace(stream="other")
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that pauses leaves nothing out."""
+    """Raise the limits, so that a slow machine omits nothing."""
     for limit in ("METRICS_NAMES_S", "METRICS_LAGS_S", "METRICS_KEPT_S"):
         monkeypatch.setattr(limits, limit, 60.0)
 
 
 @asynccontextmanager
 async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
-    """Two streams, and groups that have published where they are in the first."""
+    """Start a controller with two streams, and groups that have published positions in the first."""
     async with with_stream(2) as (controller, store, _):
         await controller.create_stream(OTHER, StreamConfigRecord(min_segments=1))
         store.append(STREAM.segment(0), b"a" * 100)
@@ -56,7 +56,7 @@ async def figures_of(controller: Controller) -> Figures:
     return await metrics.gather(controller._flow, controller.rates, controller.scaling.hot_keys)
 
 
-async def test_all_that_there_is() -> None:
+async def test_all_metrics_are_gathered() -> None:
     async with with_groups() as controller:
         figures = await figures_of(controller)
         assert figures.is_complete
@@ -69,7 +69,7 @@ async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPa
     async with with_groups(0) as controller:
         old, new = (1.0, 100.0, 0.0, 0.0, 0.0, 0.0), (50.0, 50.0, 50.0, 50.0, 50.0, 50.0)
 
-        async def loads() -> list[SegmentLoad]:  # a segment that was sealed 0.1 s ago, and its two successors
+        async def loads() -> list[SegmentLoad]:  # a segment sealed 0.1 s ago, and its two successors
             return [
                 SegmentLoad(STREAM.segment(0), 1000.0, old, old),
                 *(SegmentLoad(STREAM.segment(segment_id(i, 1)), 0.1, new, new) for i in (1, 2)),
@@ -80,16 +80,16 @@ async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPa
         assert busy.events_per_s == busy.bytes_per_s == pytest.approx(100, rel=0.02)
 
 
-async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = cut_sizes.look
+async def test_hanging_parts_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cut_sizes.measure
 
-    async def look(flow: object, name: StreamName) -> cut_sizes.Past:
+    async def measure(flow: object, name: StreamName) -> cut_sizes.Past:
         if name == OTHER:
             await asyncio.Event().wait()
         return await real(flow, name)  # type: ignore[arg-type]
 
     async with with_groups() as controller:
-        monkeypatch.setattr(cut_sizes, "look", look)
+        monkeypatch.setattr(cut_sizes, "measure", measure)
         monkeypatch.setattr(limits, "METRICS_KEPT_S", 0.05)
         figures = await figures_of(controller)
         assert not figures.is_complete
@@ -97,8 +97,8 @@ async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(figures.lags) == 3
 
 
-async def test_what_found_no_permit_in_time_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coroutine that nobody awaits warns when it is collected."""
+async def test_work_without_a_permit_is_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coroutine that is never awaited warns when it is collected."""
 
     async def standing(flow: object, name: GroupName, group: object) -> lags.GroupReport:
         await asyncio.Event().wait()
@@ -115,7 +115,7 @@ async def test_what_found_no_permit_in_time_was_not_begun(monkeypatch: pytest.Mo
         assert not caught
 
 
-async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_group_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     real = lags.standing
 
     async def standing(flow: object, name: GroupName, group: object) -> lags.GroupReport:
@@ -130,18 +130,18 @@ async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytes
         assert sorted(lag.group for lag in figures.lags) == ["g0", "g2"]
 
 
-async def test_what_is_known_of_none_of_the_others_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_sums_have_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METRICS_GROUPS", 0)
     async with with_groups(2) as controller:
         text = (await controller.metrics.scrape("")).decode()
         assert 'nadi_reader_group_lag_bytes{reader_group="(others)",scope="",stream="(others)"} 199.0' in text
-        for unknown in ("lag_events", "segments", "unassigned_segments"):  # nobody knows the size of an event here
+        for unknown in ("lag_events", "segments", "unassigned_segments"):  # the size of an event is unknown here
             assert f"nadi_reader_group_{unknown}{{" not in text
 
 
 @pytest.mark.parametrize("segment", [STREAM.segment(0), "junk", "home/meters/x.#epoch.0"])
 @pytest.mark.parametrize("stream", [STREAM.key, OTHER.key, "junk", "a/b/c", ""])
-async def test_a_group_whose_state_is_nonsense_leaves_the_others(
+async def test_group_with_invalid_state_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, stream: str, segment: str
 ) -> None:
     nadis = "6e616469-2222-3333-4444-555555555555"
@@ -160,11 +160,11 @@ async def test_a_group_whose_state_is_nonsense_leaves_the_others(
         assert figures.is_complete
         assert {lag.group: lag.bytes_behind for lag in figures.lags} == {"g0": 100, "g1": 99, "g2": 98, "odd": None}
         (lag,) = (await lags.of_group(controller._flow, odd.stream, ""))[0]
-        assert (lag.stream, lag.bytes_behind) == (STREAM.key, None), "of no stream that it wasn't made for"
+        assert (lag.stream, lag.bytes_behind) == (STREAM.key, None), "streams outside its configuration are ignored"
         assert len((await lags.of_stream(controller._flow, STREAM, ""))[0]) == 4
 
 
-async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_are_unknown_beyond_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METRICS_PAGE", 2)
     monkeypatch.setattr(limits, "METRICS_GROUPS_LOOKED_AT", 4)
     async with with_groups(6) as controller:
@@ -172,10 +172,10 @@ async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not figures.is_complete
         assert len(figures.lags) == 4
         assert (figures.streams_count, figures.groups_count) == (2, None)
-        assert "\nnadi_reader_groups " not in (await controller.metrics.scrape("")).decode(), "nobody knows how many"
+        assert "\nnadi_reader_groups " not in (await controller.metrics.scrape("")).decode(), "the total is unknown"
 
 
-async def test_streams_that_nobody_has_counted_have_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uncounted_streams_have_no_total(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "METRICS_NAMES_S", 0.0)
     async with with_groups() as controller:
         text = (await controller.metrics.scrape("")).decode()
@@ -184,7 +184,7 @@ async def test_streams_that_nobody_has_counted_have_no_number(monkeypatch: pytes
         assert "\nnadi_reader_groups " not in text
 
 
-async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
+async def test_concurrent_scrapes_share_one_gathering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with with_groups() as controller:
@@ -208,16 +208,18 @@ async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
 
 @pytest.mark.parametrize("version", ["1.x", "a.b.c", '"1.0.0"', "1;version=1", "2.0.0", "99", "1.0.7"])
 @pytest.mark.parametrize("kind", metrics.CONTENT_TYPES)
-async def test_a_version_that_is_none_or_not_spoken_here(kind: str, version: str) -> None:
+async def test_unsupported_versions_are_ignored(kind: str, version: str) -> None:
     async with with_groups(0) as controller:
         await controller.metrics.scrape(plainly := f"{kind};version={version}")
         assert metrics.encoder(plainly)[1] == "text/plain; version=0.0.4; charset=utf-8"
         await controller.metrics.scrape(better := f"{kind};version={version},application/openmetrics-text")
         assert metrics.encoder(better)[1].startswith("application/openmetrics-text; version=1.0.0")
-        assert len(controller.metrics._texts._answers) == 2, "a form for each version would be made, and kept"
+        assert len(controller.metrics._texts._answers) == 2, "versions don't multiply the cached texts"
 
 
-async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreachable_store_makes_metrics_incomplete_until_it_returns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with with_groups() as controller:
 
         async def away() -> None:
@@ -226,7 +228,7 @@ async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, ca
         with monkeypatch.context() as patched:
             patched.setattr(controller._flow.segments, "loads", away)
             for _ in range(2):
-                with pytest.raises(UnavailableError, match="away"):
+                with pytest.raises(UnavailableError):
                     await controller.metrics.scrape("")
         assert b"nadi_metrics_complete 1.0" in await controller.metrics.scrape("")
         assert "failed" not in caplog.text

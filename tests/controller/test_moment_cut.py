@@ -1,4 +1,4 @@
-"""The cut of a moment, over a real segment store and a clock that is moved: against what was appended when."""
+"""The cut at a point in time, over a real segment store and a manual clock, compared with the appends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.segmentstore.harness import Peer, WallClock, connect
 pytestmark = pytest.mark.uvloop
 
 DAY_MS = 24 * 3600 * 1000
-PATIENCE = 10_000_000  # rounds: the store waits for a real disk
+PATIENCE = 10_000_000  # rounds: the store uses a real disk
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class World:
-    """A stream, and everything that was ever appended to it: (moment, segment, offset, size)."""
+    """A stream, and everything ever appended to it: (time, segment, offset, size)."""
 
     controller: Controller
     store: SegmentStore
@@ -84,7 +84,7 @@ class World:
         return await self.controller.cut_at(STREAM, moment_ms)
 
     async def lies_before(self, cut: Cut) -> Callable[[int, int], bool]:
-        """Whether an offset of a segment lies before the cut."""
+        """Return a predicate for offsets before the cut."""
         history = await self.controller.history(STREAM)
         assert history.is_valid_cut(cut)
 
@@ -94,7 +94,7 @@ class World:
             own, others = history.segments[segment], [history.segments[other] for other in cut]
             keys = {own.low, *(o.low for o in others if own.low < o.low < own.high)}
             sides = {segment < min(o.id for o in others if o.low <= key < o.high) for key in keys}
-            assert len(sides) == 1, "a segment lies before a cut with all its keys or with none"
+            assert len(sides) == 1, "a segment is before a cut with all its keys or with none"
             return sides == {True}
 
         return before
@@ -147,7 +147,7 @@ async def test_head_tail_and_days_between(tmp_path: Path) -> None:
 
 
 async def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two segments become one; between their seals events come to one of them and to the new one."""
+    """Two segments are merged; between their seals, events go to one of them and to the new one."""
 
     async with world(tmp_path) as w:
         begin = w.clock.now_ms()
@@ -163,7 +163,7 @@ async def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pyt
             await seal(name)
             if name == STREAM.segment(0):
                 w.clock.jump(DAY_MS)
-                await w.append(1, b"b1")  # it takes events yet
+                await w.append(1, b"b1")  # it still takes events
                 await w.append(merged, b"a1")
                 w.clock.jump(DAY_MS)
                 turn.append(1)
@@ -176,7 +176,7 @@ async def test_while_a_scale_seals_its_segments(tmp_path: Path, monkeypatch: pyt
         assert (await w.controller.stream(STREAM)).epoch_created_ms == begin + DAY_MS
         assert await w.at(begin + DAY_MS) == {0: 10, 1: 10}
         assert await w.at(begin + DAY_MS + 1) == {1: 10, merged: -1}
-        assert await w.at(begin + 2 * DAY_MS) == {1: 10, merged: -1}, "b1 may still be to come, so a1 is to come"
+        assert await w.at(begin + 2 * DAY_MS) == {1: 10, merged: -1}, "b1 may still come, so a1 is yet to be read"
         assert await w.at(begin + 3 * DAY_MS) == {1: 20, merged: -1}, "1 was sealed in this very millisecond"
         assert await w.at(begin + 3 * DAY_MS + 1) == {merged: 10}
         assert await w.at(w.clock.now_ms() + 1) == {merged: 19}
@@ -187,11 +187,11 @@ async def _true(value: bool) -> bool:
 
 
 async def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its segments are merged and sealed before those that come before them are sealed."""
+    """Its segments are merged and sealed before their predecessors are sealed."""
 
     async with world(tmp_path) as w:
-        begun = await w.controller.transactions.create(STREAM, 30_000)
-        await w.write(transaction_segment_name(STREAM.segment(0), begun.txn_id), [b"late"])
+        transaction = await w.controller.transactions.create(STREAM, 30_000)
+        await w.write(transaction_segment_name(STREAM.segment(0), transaction.txn_id), [b"late"])
         await w.scale([0, 1], [(0.0, 1.0)])
         (single,) = await w.current()
         before = w.clock.now_ms()
@@ -206,7 +206,7 @@ async def test_a_rolling_transaction_loses_nothing(tmp_path: Path, monkeypatch: 
             await seal(name)
 
         monkeypatch.setattr(w.controller._flow.segments, "seal", slow_seal)
-        await w.commit(begun.txn_id)
+        await w.commit(transaction.txn_id)
         w.clock.jump(DAY_MS)
         history = await w.controller.history(STREAM)
         assert history.newest == 3
@@ -254,7 +254,7 @@ async def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pyte
 
         monkeypatch.setattr(w.controller._flow.segments, "locate_moment", after_truncation)
         assert await w.at(begin) == {merged: 0}
-        assert STREAM.segment(0) in asked, "it was asked for, and was gone"
+        assert STREAM.segment(0) in asked, "it was requested after its deletion"
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))])
@@ -262,9 +262,9 @@ async def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path
     r = random.Random(seed)
 
     async with world(tmp_path) as w:
-        open_ones: list[tuple[int, dict[int, int]]] = []  # transactions, with the sizes of what is in them
+        open_transactions: list[tuple[int, dict[int, int]]] = []  # transactions, with their sizes by segment
         times = [w.clock.now_ms() - 1]
-        told: dict[int, tuple[set[tuple[int, int]], int]] = {}
+        answers: dict[int, tuple[set[tuple[int, int]], int]] = {}
         for _ in range(60):
             w.clock.jump(r.choice([1, 300, 1_000, 4_000, 15_000, DAY_MS]))
             current = await w.current()
@@ -279,16 +279,16 @@ async def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path
                     else:
                         middle = (piece.low + piece.high) / 2
                         await w.scale([piece.id], [(piece.low, middle), (middle, piece.high)])
-                case 1 if len(open_ones) < 2:
-                    begun = await w.controller.transactions.create(STREAM, 7 * DAY_MS)
+                case 1 if len(open_transactions) < 2:
+                    transaction = await w.controller.transactions.create(STREAM, 7 * DAY_MS)
                     sizes = {}
-                    for piece in begun.ranges:
-                        name = transaction_segment_name(STREAM.segment(piece.id), begun.txn_id)
+                    for piece in transaction.ranges:
+                        name = transaction_segment_name(STREAM.segment(piece.id), transaction.txn_id)
                         sizes[segment_number(piece.id)] = await w.write(name, [bytes(r.choice([1, 5_000]))])
-                    open_ones.append((begun.txn_id, sizes))
-                case 2 if open_ones:
+                    open_transactions.append((transaction.txn_id, sizes))
+                case 2 if open_transactions:
                     epoch = (await w.controller.stream(STREAM)).epoch
-                    txn_id, sizes = open_ones.pop(0)
+                    txn_id, sizes = open_transactions.pop(0)
                     await w.commit(txn_id)
                     history = await w.controller.history(STREAM)
                     rolled = history.newest > epoch
@@ -306,7 +306,7 @@ async def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path
                     await w.append(segment, *[bytes(r.choice([1, 50, 5_000]))] * r.randrange(1, 4))
             times += [w.clock.now_ms(), w.clock.now_ms() - r.randrange(20_000)]
             for moment in r.sample(times, min(4, len(times))):
-                await check(w, moment, told)
+                await check(w, moment, answers)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -335,19 +335,19 @@ async def test_whatever_clock_was_set_the_cuts_of_later_moments_lie_later(tmp_pa
             behind = now
 
 
-async def check(w: World, moment: int, told: dict[int, tuple[set[tuple[int, int]], int]]) -> None:
+async def check(w: World, moment: int, answers: dict[int, tuple[set[tuple[int, int]], int]]) -> None:
     before = await w.lies_before(await w.at(moment))
     head = await w.lies_before(await w.controller.head(STREAM))
-    behind = {(s, o) for _, s, o, _ in w.pieces if not before(s, o)}
+    after = {(s, o) for _, s, o, _ in w.pieces if not before(s, o)}
     for at_ms, segment, offset, _ in w.pieces:
         if at_ms >= moment and not head(segment, offset):
-            assert (segment, offset) in behind, "an event of the moment or later was passed over"
-    for segment in {s for s, _ in behind}:
-        early = [p for p in w.pieces if p[1] == segment and p[0] < moment and (segment, p[2]) in behind]
+            assert (segment, offset) in after, "an event at that time or later is before the cut"
+    for segment in {s for s, _ in after}:
+        early = [p for p in w.pieces if p[1] == segment and p[0] < moment and (segment, p[2]) in after]
         early = [p for p in early if not head(segment, p[2])]
         far = [p for p in early if p[0] <= moment - TIME_INDEX_MS]
         assert all(p[0] > moment - TIME_INDEX_MOST_MS for p in far)
         assert not far or sum(p[3] for p in early) < TIME_INDEX_BYTES
-    known, count = told.setdefault(moment, (behind, len(w.pieces)))
-    kept = {(s, o) for _, s, o, _ in w.pieces[:count] if not head(s, o)}
-    assert behind & kept == known & kept, "what was told of a moment stays"
+    known, count = answers.setdefault(moment, (after, len(w.pieces)))
+    retained = {(s, o) for _, s, o, _ in w.pieces[:count] if not head(s, o)}
+    assert after & retained == known & retained, "the answer for a time never changes"

@@ -1,4 +1,4 @@
-"""Reader groups as the official Java client asks for them: over gRPC, before the whole server."""
+"""Reader groups as used by the official Java client: over gRPC, before the whole server."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_group_is_created_with_its_stream_and_echoed() -> None:
         assert (another.status, another.config) == (CREATED.SUCCESS, expected)
 
 
-async def test_its_stream_rolls_over_at_four_mebibytes_unless_told_otherwise() -> None:
+async def test_group_stream_rolls_over_at_four_mebibytes_by_default() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         for name, given, expected in (("a", 0, 4 << 20), ("b", 1 << 20, 1 << 20)):
@@ -99,7 +99,7 @@ async def test_its_stream_rolls_over_at_four_mebibytes_unless_told_otherwise() -
             assert (stream.rolloverSizeBytes, stream.scalingPolicy.minNumSegments) == (expected, 1)
 
 
-async def test_what_cannot_be_a_group() -> None:
+async def test_invalid_groups_are_rejected() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         for name in ("", "_a", "a_b", "a/b", "a" * 251, "ä"):
@@ -174,7 +174,7 @@ async def test_only_one_of_many_updates_at_once_succeeds() -> None:
         assert sorted(reply.status for reply in replies) == [UPDATED.SUCCESS] + [UPDATED.INVALID_CONFIG] * 7
 
 
-async def test_delete_takes_the_stream_along_and_numbers_go_on() -> None:
+async def test_delete_removes_the_stream_and_numbers_continue() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         await call("createReaderGroup", group_config())
@@ -189,8 +189,8 @@ async def test_delete_takes_the_stream_along_and_numbers_go_on() -> None:
         assert segment.segmentId.segmentId == 1
 
 
-async def test_a_group_outlives_its_stream_as_a_forced_delete_of_the_scope_has_it(tmp_path: Path) -> None:
-    """The Java client seals and deletes every stream it lists, `_RG` ones too, before it deletes the groups."""
+async def test_group_outlives_its_stream_in_a_forced_scope_deletion(tmp_path: Path) -> None:
+    """The Java client seals and deletes every stream it lists, including `_RG` ones, before it deletes the groups."""
 
     async with served() as (call, _store, _controller):
         await prepare(call)
@@ -220,8 +220,8 @@ async def test_a_scope_is_deleted_with_its_groups() -> None:
         assert not (await call("listSubscribers", METERS)).subscribers
 
 
-async def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Path) -> None:
-    """The tables in which nadi's clients keep a group's state, bookmarks and schemas; a user's own table stays."""
+async def test_client_tables_are_deleted_with_their_group_and_scope(tmp_path: Path) -> None:
+    """The tables of nadi's clients for group states, bookmarks and schemas are deleted; a user's own table stays."""
     names = ("_RGa", "_RGb", "_bookmarks", "_schemas", "notes")
 
     async with served() as (call, store, _controller):
@@ -246,7 +246,7 @@ async def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Pat
         assert await there() == {"notes"}
 
 
-# --- subscribers of a stream: who is one, and which cuts they may publish -----------------------------
+# --- subscribers of a stream, and the cuts they may publish -----------------------------------------
 
 
 OTHER = pb.StreamInfo(scope="home", stream="other")
@@ -301,7 +301,7 @@ async def test_groups_subscribe_while_their_retention_type_asks_for_it() -> None
         assert missing.status == pb.SubscribersResponse.STREAM_NOT_FOUND
 
 
-async def test_a_published_cut_only_moves_on() -> None:
+async def test_published_cut_never_goes_back() -> None:
     async with served() as (call, _store, controller):
         await prepare(call)
         stream = StreamName("home", "meters")
@@ -328,7 +328,7 @@ async def test_a_published_cut_only_moves_on() -> None:
         assert await stored() == {}
 
 
-async def test_a_cut_is_taken_from_the_group_as_it_is_now_only() -> None:
+async def test_cut_of_an_outdated_generation_is_rejected() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         await call("createReaderGroup", group_config(retentionType=1))
@@ -340,7 +340,7 @@ async def test_a_cut_is_taken_from_the_group_as_it_is_now_only() -> None:
         assert await publish(call, {0: 7, 1: 7}) == STATUS.SUCCESS
         await call("updateReaderGroup", group_config(retentionType=1))
         assert await publish(call, {0: 8, 1: 8}) == STATUS.GENERATION_MISMATCH
-        assert await publish(call, {0: 6, 1: 8}, 1) == STATUS.STREAM_CUT_NOT_VALID  # the update kept the cut
+        assert await publish(call, {0: 6, 1: 8}, 1) == STATUS.STREAM_CUT_NOT_VALID  # the cut survived the update
         assert await publish(call, {0: 8, 1: 8}, 1) == STATUS.SUCCESS
         nowhere = published(cut)
         nowhere.streamCut.streamInfo.stream = "none"
@@ -359,7 +359,7 @@ async def test_a_new_group_of_an_old_name_starts_without_its_cut() -> None:
         assert await publish(call, {0: 1, 1: 1}, group_id=new) == STATUS.SUCCESS
 
 
-async def test_a_deleted_stream_takes_its_subscribers_along() -> None:
+async def test_deleting_a_stream_deletes_its_subscribers() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         await call("createReaderGroup", group_config(retentionType=1))

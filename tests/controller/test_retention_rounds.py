@@ -1,4 +1,4 @@
-"""Rounds of retention over a store: what goes and what stays, whatever dies, is changed or comes in between."""
+"""Retention rounds over a store: what is truncated and what is retained, whatever dies or changes concurrently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.retention.cut_sizes import look
+from nadi.controller.retention.cut_sizes import measure
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupConfig, GroupRetention, RetentionType, StreamConfigRecord
@@ -48,7 +48,7 @@ def by_time(least: int, *, segments: int = 1) -> StreamConfigRecord:
 
 @asynccontextmanager
 async def limited(config: StreamConfigRecord) -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
-    """A controller that has one stream, over a store that has its clock."""
+    """Start a controller with one stream over a store with the same clock."""
     store, clock = FakeStore(), FakeClock()
     store.container._runtime = clock
     async with running(store, clock) as controller:
@@ -63,14 +63,14 @@ def write(store: FakeStore, events: int, segment: int = 0) -> None:
 
 
 async def a_while(store: FakeStore, clock: FakeClock, minutes: int, segment: int = 0) -> None:
-    """An event in each of them."""
+    """Write one event per minute."""
     for _ in range(minutes):
         write(store, 1, segment)
         clock.jump(60_000)
 
 
 async def settled(controller: Controller) -> None:
-    """All clocks are believed by now."""
+    """Wait until the clock is trusted."""
     controller.retention._ages._started_ms -= SETTLE_MS
 
 
@@ -79,7 +79,7 @@ async def head(controller: Controller) -> Cut:
 
 
 async def kept(controller: Controller) -> int:
-    return (await look(controller._flow, STREAM)).bytes_after({})
+    return (await measure(controller._flow, STREAM)).bytes_after({})
 
 
 async def group(controller: Controller, retention: GroupRetention = GroupRetention.MANUAL) -> None:
@@ -91,10 +91,10 @@ async def publish(controller: Controller, cut: Cut) -> None:
     await controller.publish_cut(STREAM, GROUP.key, ID, 0, cut)
 
 
-async def name(store: FakeStore, kind: str, called: str, *cuts: Cut) -> None:
-    """As a client makes a bookmark or a slice."""
+async def name(store: FakeStore, kind: str, label: str, *cuts: Cut) -> None:
+    """Store a bookmark or slice like a client does."""
     stored = StoredCuts(STREAM.stream, [StreamCut(*STREAM, cut).as_text() for cut in cuts], 0)
-    await put(store, f"{kind}/{called}", msgspec.json.encode(stored))
+    await put(store, f"{kind}/{label}", msgspec.json.encode(stored))
 
 
 async def put(store: FakeStore, key: str, value: bytes) -> None:
@@ -116,7 +116,7 @@ async def test_by_size_the_newest_are_kept_to_the_event() -> None:
         write(store, 500)
         await controller.update_stream(STREAM, by_size(1_050))
         await controller.retention.round()
-        assert await kept(controller) == 1_100, "no event is cut in two"
+        assert await kept(controller) == 1_100, "retention cuts at event boundaries"
         await controller.update_stream(STREAM, StreamConfigRecord(min_segments=1))
         write(store, 500)
         await controller.retention.round()
@@ -157,7 +157,7 @@ async def test_by_time_to_the_minute_also_without_writes() -> None:
         assert await kept(controller) <= 100
 
 
-async def test_the_clock_is_not_believed_at_once() -> None:
+async def test_clock_is_trusted_after_a_delay() -> None:
     async with limited(by_time(1_000)) as (controller, store, clock):
         write(store, 1)
         await clock.advance(SETTLE_MS - PERIOD_MS)
@@ -168,18 +168,18 @@ async def test_the_clock_is_not_believed_at_once() -> None:
 
 @pytest.mark.parametrize("jump_ms", [24 * HOUR_MS, -24 * HOUR_MS, 40 * 60_000, -40 * 60_000])
 @pytest.mark.parametrize("back_after", [5, 90, 10_000])
-async def test_nothing_goes_early_however_the_clock_is_set(jump_ms: int, back_after: int) -> None:
-    """Of each event it is known how old it really is."""
+async def test_setting_the_clock_truncates_nothing_early(jump_ms: int, back_after: int) -> None:
+    """The real age of each event is known."""
     async with limited(by_time(HOUR_MS, segments=2)) as (controller, store, clock):
         await settled(controller)
-        written: list[tuple[int, int, int]] = []  # segment, end, and when by the monotonic clock
+        written: list[tuple[int, int, int]] = []  # segment, end, and monotonic time
         current = {0: 0, 1: 0}
         for minute in range(240):
             if minute == 70:
                 clock.set(jump_ms)
             if minute == 70 + back_after:
                 clock.set(-jump_ms)
-            if minute in (75, 110, 165):  # fresh segments have no dates from before
+            if minute in (75, 110, 165):  # fresh segments have no earlier dates
                 await scaled(controller, sorted(current), [(0.0, 0.3), (0.3, 1.0)])
                 current = {segment.id: 0 for segment in await controller.current_segments(STREAM)}
             for segment in current:
@@ -201,12 +201,12 @@ async def test_nothing_goes_early_however_the_clock_is_set(jump_ms: int, back_af
             assert await kept(controller) <= 2 * 100 * (60 + 10), "an hour, and some rounds"
 
 
-async def test_who_is_slow_holds_back_up_to_the_maximum() -> None:
+async def test_slow_subscriber_holds_retention_back_up_to_the_maximum() -> None:
     async with limited(by_size(500, 2_000)) as (controller, store, clock):
         await group(controller)
         await a_while(store, clock, 10)
         await controller.retention.round()
-        assert await head(controller) == {0: 500}, "who never published anything isn't waited for"
+        assert await head(controller) == {0: 500}, "a subscriber without a published cut doesn't count"
         await publish(controller, {0: 600})
         await a_while(store, clock, 10)
         await controller.retention.round()
@@ -218,13 +218,13 @@ async def test_who_is_slow_holds_back_up_to_the_maximum() -> None:
         assert (holder.bytes_after, report.kept_bytes) == (1_400, 1_400)
         await a_while(store, clock, 20)
         await controller.retention.round()
-        assert await head(controller) == {0: 2_000}, "the maximum is stronger"
+        assert await head(controller) == {0: 2_000}, "the maximum prevails"
         await a_while(store, clock, 3)
         await controller.retention.round()
-        assert await head(controller) == {0: 2_300}, "its cut was truncated away"
+        assert await head(controller) == {0: 2_300}, "its cut was truncated"
         await publish(controller, {0: 4_200})
         await controller.retention.round()
-        assert await head(controller) == {0: 3_800}, "it is faster than the minimum"
+        assert await head(controller) == {0: 3_800}, "it is past the minimum"
         await publish(controller, {})
         await a_while(store, clock, 1)
         await controller.retention.round()
@@ -232,7 +232,7 @@ async def test_who_is_slow_holds_back_up_to_the_maximum() -> None:
         assert (await controller.retention.describe(STREAM)).holders == []
 
 
-async def test_a_group_that_is_deleted_holds_nothing_back() -> None:
+async def test_deleted_group_holds_nothing_back() -> None:
     async with limited(by_time(60_000)) as (controller, store, clock):
         await settled(controller)
         await group(controller, GroupRetention.AUTOMATIC)
@@ -245,7 +245,7 @@ async def test_a_group_that_is_deleted_holds_nothing_back() -> None:
         assert await kept(controller) <= 200
 
 
-async def test_names_hold_back_and_are_stronger_than_the_maximum_unless_the_policy_says_otherwise() -> None:
+async def test_names_override_the_maximum_unless_the_policy_overrides_them() -> None:
     async with limited(by_size(500, 1_000)) as (controller, store, clock):
         await a_while(store, clock, 10)
         await name(store, "bookmark", "monday", {0: 300})
@@ -271,11 +271,11 @@ async def test_names_hold_back_and_are_stronger_than_the_maximum_unless_the_poli
         table = segment_name(STREAM.scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)
         await controller.truncate_stream(STREAM, {0: 350})
         await controller.retention.round()
-        assert await head(controller) == {0: 350}, "a part of the slice is left"
+        assert await head(controller) == {0: 350}, "part of the slice remains"
         await controller.truncate_stream(STREAM, {0: 400})
         await name(store, "bookmark", "now", {0: 4_000})
         await controller.retention.round()
-        assert await head(controller) == {0: 3_500}, "nothing is left of it, nor of the bookmark"
+        assert await head(controller) == {0: 3_500}, "neither the slice nor the bookmark remains"
         await name(store, "bookmark", "monday", {0: 3_600})
         await a_while(store, clock, 10)
         await controller.retention.round()
@@ -286,7 +286,7 @@ async def test_names_hold_back_and_are_stronger_than_the_maximum_unless_the_poli
         assert table in store.tables
 
 
-async def test_what_a_name_says_stays_though_its_segment_was_replaced() -> None:
+async def test_name_protects_data_after_its_segment_was_replaced() -> None:
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 3)
         await name(store, "bookmark", "end", {0: 300})
@@ -294,16 +294,16 @@ async def test_what_a_name_says_stays_though_its_segment_was_replaced() -> None:
         left, right = (segment.id for segment in await controller.current_segments(STREAM))
         await a_while(store, clock, 3, left)
         await controller.retention.round()
-        assert await head(controller) == {0: 300}, "and readers can begin there"
+        assert await head(controller) == {0: 300}, "readers can start there"
         await controller.truncate_stream(STREAM, {left: 0, right: 0})
         await controller.retention.round()
-        assert await head(controller) == {left: 0, right: 0}, "it is the same place"
+        assert await head(controller) == {left: 0, right: 0}, "it is the same position"
         await controller.truncate_stream(STREAM, {left: 100, right: 0})
         await controller.retention.round()
         assert await head(controller) == {left: 200, right: 0}
 
 
-async def test_a_sealed_stream_stays_as_it_is_and_a_deleted_one_is_struck_off() -> None:
+async def test_sealed_stream_is_not_truncated_and_deleted_one_is_unlisted() -> None:
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 5)
         await controller.seal_stream(STREAM)
@@ -316,7 +316,7 @@ async def test_a_sealed_stream_stays_as_it_is_and_a_deleted_one_is_struck_off() 
 
 
 @pytest.mark.parametrize("change", ["policy", "truncated", "sealed", "deleted"])
-async def test_what_changes_between_verdict_and_truncation(change: str) -> None:
+async def test_concurrent_change_between_decision_and_truncation(change: str) -> None:
     async with limited(by_size(100)) as (controller, store, clock):
         await a_while(store, clock, 10)
 
@@ -342,8 +342,8 @@ async def test_what_changes_between_verdict_and_truncation(change: str) -> None:
         assert await kept(controller) == {"policy": 500, "truncated": 0, "sealed": 1_000}[change]
 
 
-async def test_a_controller_killed_at_any_step_has_truncated_or_has_not() -> None:
-    """Right before each command, and so right after the one before it."""
+async def test_controller_killed_at_any_step_truncates_completely_or_not_at_all() -> None:
+    """The controller is killed right before each command, and so right after the previous one."""
     for step in count():
         store, clock = FakeStore(), FakeClock()
         store.container._runtime = clock
@@ -377,7 +377,7 @@ async def test_a_controller_killed_at_any_step_has_truncated_or_has_not() -> Non
             return
 
 
-async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
+async def test_failure_of_one_stream_or_a_full_disk_does_not_affect_others() -> None:
     async with limited(by_size(100)) as (controller, store, clock):
         other = StreamName("home", "other")
         await controller.create_stream(other, by_size(100))
@@ -391,7 +391,7 @@ async def test_one_streams_trouble_is_its_own_and_a_full_disk_is_none() -> None:
 
         store.before, store.full = refuse, True
         await controller.retention.round()
-        assert (await look(controller._flow, other)).bytes_after({}) == 100
+        assert (await measure(controller._flow, other)).bytes_after({}) == 100
         assert await kept(controller) == 500
         store.before = None
         await controller.retention.round()
@@ -409,7 +409,7 @@ async def test_too_many_names_stop_retention_rather_than_some_names(monkeypatch:
         assert await kept(controller) == 500
 
 
-async def test_a_stream_that_nobody_writes_to_costs_little() -> None:
+async def test_idle_stream_costs_little() -> None:
     async with limited(by_size(150)) as (controller, store, clock):
         await a_while(store, clock, 50)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The rules of retention over streams that lived at random: what must be kept is kept, and no more than that."""
+"""Retention rules over random streams: exactly the required data is retained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from nadi.controller.retention.cut_sizes import MOMENTS_TRIED, CutSearch, Past, look
+from nadi.controller.retention.cut_sizes import MOMENTS_TRIED, CutSearch, Past, measure
 from nadi.controller.retention.rounds import Bounds, NamedCut, RetentionRule, check_policy, decide, protected
 from nadi.controller.state.records import RetentionType, StreamConfigRecord
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
@@ -23,7 +23,7 @@ Cut = Mapping[int, int]
 
 
 class Dated(RandomStream):
-    """A random stream whose events and seals have moments, all of them two seconds or more after another."""
+    """A random stream whose events and seals have times, at least two seconds apart."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
@@ -41,7 +41,7 @@ class Dated(RandomStream):
             self.history.sizes[segment] = self.lengths[segment]
 
     def cut_at(self, at_ms: int) -> Cut:
-        """As the time index gives it, but exactly."""
+        """Return what the time index gives, but exactly."""
         head, history = self.past().start, self.history
         frontier = Frontier(map(self.range_of, head), [s for s, offset in head.items() if offset < 0])
         offsets = {segment: max(head[segment], 0) for segment in frontier.active}
@@ -67,7 +67,7 @@ class Dated(RandomStream):
         return sum(event.end - event.start for event in self.left() if not self.is_before(event, cut))
 
     def search(self) -> CutSearch:
-        """One that counts what it asks, and is asked no more than it may."""
+        """Return a search that enforces its limit on queries."""
         asked = 0
 
         async def cut_at(at_ms: int) -> Cut:
@@ -97,19 +97,19 @@ def lived(seed: int) -> Dated:
 @SEEDS
 async def test_the_newest_cut_with_enough_after_it_has_less_than_an_event_more(seed: int) -> None:
     stream = lived(seed)
-    kept = stream.after(stream.head)
-    for limit in (1, kept // 3, kept - 1, kept, kept + 1, stream.chance.randint(1, kept + 2)):
-        found = (await stream.search().find(limit, at_most=False))[0]
-        assert stream.history.is_valid_cut(found)
-        at_boundaries(stream, found)
-        assert stream.after(found) >= min(limit, kept)
-        if kept > limit >= 0:
-            assert stream.after(found) < limit + LARGEST
+    retained = stream.after(stream.head)
+    for limit in (1, retained // 3, retained - 1, retained, retained + 1, stream.chance.randint(1, retained + 2)):
+        cut = (await stream.search().find(limit, at_most=False))[0]
+        assert stream.history.is_valid_cut(cut)
+        at_boundaries(stream, cut)
+        assert stream.after(cut) >= min(limit, retained)
+        if retained > limit >= 0:
+            assert stream.after(cut) < limit + LARGEST
         most = (await stream.search().find(limit, at_most=True))[0]
         assert stream.history.is_valid_cut(most)
         at_boundaries(stream, most)
         assert stream.after(most) <= limit or limit < 0
-        assert stream.after(most) > limit - LARGEST or kept <= limit
+        assert stream.after(most) > limit - LARGEST or retained <= limit
 
 
 def at_boundaries(stream: Dated, cut: Cut) -> None:
@@ -118,7 +118,7 @@ def at_boundaries(stream: Dated, cut: Cut) -> None:
 
 
 @SEEDS
-async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_else(seed: int) -> None:
+async def test_exactly_the_required_data_is_retained(seed: int) -> None:
     stream = lived(seed)
     chance, cuts, kept = stream.chance, stream.past(), stream.after(stream.head)
     published = {f"group-{i}": stream.somewhere() for i in range(chance.choice([0, 0, 1, 2, 3]))}
@@ -142,7 +142,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
     cut, holders = decide(stream.history, stream.past(), policy, bounds, published, named)
 
     def wanted(event: Written) -> bool:
-        """Key by key: whether the rules, said in words, keep it."""
+        """Return whether the rules, applied naively per key, retain the event."""
         if any(not stream.is_before(event, name.start) for name in named):
             return True
         consumed = all(stream.is_before(event, place) for place in published.values())
@@ -171,7 +171,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
 
 
 @SEEDS
-def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
+def test_name_protects_what_remains(seed: int) -> None:
     stream = lived(seed)
     head, places = stream.head, [stream.somewhere(), stream.tail()]
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
         if rest is None:
             assert cuts.is_at_or_after(cuts.start, cuts.settled(stream.tail()))
         elif is_whole:
-            assert rest == place, "the segments that it names stay"
+            assert rest == place, "the segments that it names are retained"
         else:
             assert cuts.is_at_or_after(cuts.settled(rest), cuts.start)
         assert (
@@ -195,7 +195,7 @@ def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
     assert protected(cuts, NamedCut("bookmark", "b", "meters", {1 << 40: 3})) is None
 
 
-def test_epochs_that_are_forgotten_protect_no_less() -> None:
+def test_forgotten_epochs_protect_no_less() -> None:
     forgotten = 0
     for seed in range(30):
         stream = lived(seed)
@@ -219,36 +219,36 @@ def test_epochs_that_are_forgotten_protect_no_less() -> None:
                     assert after is None or (is_partly and set(after) == set(now.start))
                 elif after is not None:
                     assert cuts.is_at_or_after(cuts.settled(before), cuts.settled(after))
-                else:  # it stands in segments from long before the head, and nothing was written from there to it
+                else:  # it is in segments from long before the head, and nothing was written in between
                     assert now.is_forgotten(start)
                     assert end is None or cuts.is_at_or_after(cuts.start, cuts.settled(end))
     assert forgotten > 50
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "value"),
     [
-        (StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=-1), "no negative milliseconds: -1"),
+        (StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=-1), "-1 milliseconds"),
         (
             StreamConfigRecord(retention_type=RetentionType.SIZE, retention_param=1, retention_max=-5),
-            "no negative bytes: -5",
+            "-5 bytes",
         ),
-        (StreamConfigRecord(retention_type=RetentionType.SIZE), "keeps nothing"),
+        (StreamConfigRecord(retention_type=RetentionType.SIZE), "0 bytes"),
         (
             StreamConfigRecord(retention_type=RetentionType.TIME, retention_param=9, retention_max=8),
-            "raise the maximum",
+            "minimum of 9",
         ),
-        (StreamConfigRecord(retention_param=9), "set its type"),
-        (StreamConfigRecord(retention_over_bookmarks=True), "set its type"),
+        (StreamConfigRecord(retention_param=9), "type"),
+        (StreamConfigRecord(retention_over_bookmarks=True), "type"),
     ],
 )
-def test_each_bad_policy_has_an_error_of_its_own(config: StreamConfigRecord, says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says):
+def test_invalid_retention_policy_raises_error_with_its_values(config: StreamConfigRecord, value: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=value):
         check_policy(config)
 
 
 @pytest.mark.parametrize("most", [0, I64_MAX])
-def test_no_maximum_is_said_in_two_ways(most: int) -> None:
+def test_no_maximum_has_two_encodings(most: int) -> None:
     config = StreamConfigRecord(retention_type=RetentionType.SIZE, retention_param=5, retention_max=most)
     check_policy(config)
     policy = RetentionRule.of(config)
@@ -256,7 +256,7 @@ def test_no_maximum_is_said_in_two_ways(most: int) -> None:
     assert policy.most is None
 
 
-# --- how much lies after a cut, against streams that lived at random, and over a store ----------------
+# --- bytes after a cut, over random streams and over a store -----------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -280,15 +280,15 @@ async def test_bytes_after_a_cut_over_a_store_and_what_was_scaled_and_truncated(
         flow = controller._flow
         store.append(STREAM.segment(0), b"a" * 100)
         store.append(STREAM.segment(1), b"b" * 50)
-        assert (await look(flow, STREAM)).bytes_after({}) == 150
+        assert (await measure(flow, STREAM)).bytes_after({}) == 150
         await scaled(controller, [0, 1], [(0.0, 0.75), (0.75, 1.0)])
         left, right = [segment.id for segment in await controller.current_segments(STREAM)]
         store.append(STREAM.segment(left), b"c" * 7)
-        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 47
-        assert (await look(flow, STREAM)).bytes_after({0: 100, left: -1, 1: 10}) == 47
-        assert (await look(flow, STREAM)).bytes_after({left: 7, right: 0}) == 0
+        assert (await measure(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 47
+        assert (await measure(flow, STREAM)).bytes_after({0: 100, left: -1, 1: 10}) == 47
+        assert (await measure(flow, STREAM)).bytes_after({left: 7, right: 0}) == 0
         await controller.truncate_stream(STREAM, {0: 90, 1: 50})
-        assert (await look(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 17, "what was truncated doesn't count"
-        assert (await look(flow, STREAM)).bytes_after({}) == 17
+        assert (await measure(flow, STREAM)).bytes_after({0: 60, 1: 50}) == 17, "truncated bytes don't count"
+        assert (await measure(flow, STREAM)).bytes_after({}) == 17
         with pytest.raises(InvalidStreamCutError):
-            (await look(flow, STREAM)).bytes_after({99: 0})
+            (await measure(flow, STREAM)).bytes_after({99: 0})

@@ -1,4 +1,4 @@
-"""The controller's gRPC face, over a real server on loopback, and the generated messages."""
+"""The controller's gRPC interface over a real server on loopback, and the generated messages."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ async def prepare(call: Call, segments: int = 2) -> None:
 
 
 async def leaves(call: Call, rpc: str, request: Any, field: str, value: int) -> int:
-    """Ask until a field of the reply has another value."""
+    """Call until a field of the reply has another value."""
     for _ in range(500):
-        found = int(getattr(await call(rpc, request), field))
-        if found != value:
-            return found
+        value_now = int(getattr(await call(rpc, request), field))
+        if value_now != value:
+            return value_now
         await asyncio.sleep(0.005)
     raise AssertionError(f"{rpc} stays at {value}")
 
 
-async def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it() -> None:
+async def test_internal_scope_is_listed_and_rejects_creations() -> None:
     async with served() as (call, store, _controller):
         system = pb.ScopeInfo(scope="_system")
         assert list((await call("listScopes", pb.ScopesRequest())).scopes) == ["_system"]
@@ -77,7 +77,7 @@ async def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call(rpc, asked)
-            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, rpc  # which no client repeats
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, rpc  # which no client retries
         assert {name: dict(table.entries) for name, table in store.tables.items()} == before
 
 
@@ -194,12 +194,12 @@ async def test_segments_scale_and_cuts() -> None:
 async def test_transactions() -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
-        begun = await call("createTransaction", pb.CreateTxnRequest(streamInfo=INFO, lease=90_000))
-        assert begun.txnId.lowBits >= 0
-        assert len(begun.activeSegments) == 2
-        request = pb.TxnRequest(streamInfo=INFO, txnId=begun.txnId, writerId="7", timestamp=-(1 << 63))
+        transaction = await call("createTransaction", pb.CreateTxnRequest(streamInfo=INFO, lease=90_000))
+        assert transaction.txnId.lowBits >= 0
+        assert len(transaction.activeSegments) == 2
+        request = pb.TxnRequest(streamInfo=INFO, txnId=transaction.txnId, writerId="7", timestamp=-(1 << 63))
         assert (await call("checkTransactionState", request)).state == pb.TxnState.OPEN
-        ping = pb.PingTxnRequest(streamInfo=INFO, txnId=begun.txnId, lease=90_000)
+        ping = pb.PingTxnRequest(streamInfo=INFO, txnId=transaction.txnId, lease=90_000)
         assert (await call("pingTransaction", ping)).status == pb.PingTxnStatus.OK
         assert (await call("commitTransaction", request)).status == pb.TxnStatus.SUCCESS
         state = await leaves(call, "checkTransactionState", request, "state", pb.TxnState.COMMITTING)
@@ -207,7 +207,7 @@ async def test_transactions() -> None:
         assert (await call("commitTransaction", request)).status == pb.TxnStatus.SUCCESS
         assert (await call("pingTransaction", ping)).status == pb.PingTxnStatus.COMMITTED
         completed = await call("listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=INFO))
-        assert [(t.txnId, t.status) for t in completed.response] == [(begun.txnId, pb.TxnResponse.COMMITTED)]
+        assert [(t.txnId, t.status) for t in completed.response] == [(transaction.txnId, pb.TxnResponse.COMMITTED)]
         unknown = pb.TxnRequest(streamInfo=INFO, txnId=pb.TxnId(highBits=0, lowBits=999_999))
         assert (await call("commitTransaction", unknown)).status == pb.TxnStatus.TRANSACTION_NOT_FOUND
         assert (await call("checkTransactionState", unknown)).state == pb.TxnState.UNKNOWN
@@ -218,7 +218,7 @@ async def test_transactions() -> None:
 
 
 async def test_no_rpc_answers_unknown() -> None:
-    """Empty and absurd requests to every RPC: a reply, or a code that clients can act on."""
+    """Send empty and absurd requests to every RPC: the result is a reply, or a code that clients can handle."""
 
     async with served() as (call, _store, _controller):
         await prepare(call)
@@ -257,7 +257,7 @@ _DOUBLES = [0.0, 0.25, 0.5, 1.0, -1.0, float("nan"), float("inf")]
 
 
 def _fill(message: Any, random: Random) -> Any:
-    """Set fields to what they may well hold, and to what they shouldn't."""
+    """Set fields to plausible and implausible values."""
     for field in message.DESCRIPTOR.fields:
         if random.random() < 0.1:
             continue
@@ -291,8 +291,8 @@ def _value(field: Any, random: Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
-async def test_whatever_is_asked_has_an_answer(seed: int) -> None:
-    """Half-sensible requests to all RPCs in any order: no code that makes a client wait or retry for nothing."""
+async def test_random_requests_get_sensible_codes(seed: int) -> None:
+    """Send half-sensible requests to all RPCs in random order: no code makes clients wait or retry in vain."""
 
     answered: set[str] = set()
     allowed = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
@@ -300,7 +300,7 @@ async def test_whatever_is_asked_has_an_answer(seed: int) -> None:
     async with served() as (call, _store, _controller):
         random = Random(seed)
         for _ in range(40):
-            await call("createScope", pb.ScopeInfo(scope="home"))  # where it was deleted
+            await call("createScope", pb.ScopeInfo(scope="home"))  # in case it was deleted
             await call("createStream", config())
             for rpc in random.sample(sorted(METHODS), len(METHODS)):
                 request = _fill(METHODS[rpc][0](), random)
@@ -311,10 +311,10 @@ async def test_whatever_is_asked_has_an_answer(seed: int) -> None:
                 except grpc.aio.AioRpcError as error:
                     code = error.code()
                 assert code in allowed, f"{code} for {rpc}: {request}"
-        assert len(answered) > 40, f"not once: {set(METHODS) - answered}"
+        assert len(answered) > 40, f"never answered: {set(METHODS) - answered}"
 
 
-async def test_a_workflow_that_takes_too_long_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_workflow_times_out_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stop_at_segments(command: Command) -> None:
         if isinstance(command, CreateSegment):
             stopped.set()
@@ -345,7 +345,7 @@ def _with_stream(kind: Any, stream: str) -> Any:
     return request
 
 
-async def test_an_unreachable_store_is_told_as_unavailable() -> None:
+async def test_unreachable_store_maps_to_unavailable() -> None:
     async with served() as (call, store, _controller):
         await prepare(call)
         store.die_at(0)
@@ -354,7 +354,7 @@ async def test_an_unreachable_store_is_told_as_unavailable() -> None:
         assert len((await call("getCurrentSegments", INFO)).segmentRanges) == 2  # known without the store
 
 
-async def test_a_full_disk_is_told_as_exhausted() -> None:
+async def test_full_disk_maps_to_resource_exhausted() -> None:
     async with served() as (call, store, _controller):
         store.full = True
         assert await code_of(call("createScope", pb.ScopeInfo(scope="home"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -386,7 +386,7 @@ def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path, proto:
 
 
 def _drop_json_names(proto: Any) -> None:
-    """Some versions of protoc spell the default JSON names out, others don't."""
+    """Some versions of protoc spell out default JSON names, others don't."""
 
     def walk(message: Any) -> None:
         for field in message.field:
@@ -398,8 +398,8 @@ def _drop_json_names(proto: Any) -> None:
         walk(message)
 
 
-async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None:
-    """UNKNOWN makes the Python client stall for a minute."""
+async def test_malformed_request_maps_to_invalid_argument() -> None:
+    """UNKNOWN would make the Python client stall for a minute."""
 
     controller = new_controller(FakeStore())
     await controller.start()
@@ -415,7 +415,7 @@ async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None
     await controller.stop()
 
 
-async def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_report_is_paged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.controller.reports.LIST_PAGE", 2)
 
     async with served() as (call, _store, _controller):
@@ -430,7 +430,7 @@ async def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ids == [0, 1, 2, 3, 4]
 
 
-async def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> None:
+async def test_report_of_a_replaced_segment_names_its_successors() -> None:
     """A report waits for lengths, and the stream may be scaled meanwhile."""
 
     async with served() as (call, _store, _controller):
@@ -450,32 +450,32 @@ async def test_who_is_told_that_a_segment_was_replaced_is_told_by_which() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "code", "told"),
+    ("changed", "code", "value"),
     [
-        ({"kind": "size"}, "INVALID_ARGUMENT", "no reports of the kind 'size'"),
-        ({"token": "first"}, "INVALID_ARGUMENT", "not the token of a page"),
+        ({"kind": "size"}, "INVALID_ARGUMENT", "'size'"),
+        ({"token": "first"}, "INVALID_ARGUMENT", "'first'"),
         ({"stream": "missing"}, "NOT_FOUND", "missing"),
     ],
 )
-async def test_a_report_that_can_not_be_given_says_why(changed: dict[str, str], code: str, told: str) -> None:
+async def test_invalid_report_request_fails_with_code(changed: dict[str, str], code: str, value: str) -> None:
     async with served() as (call, _store, _controller):
         await prepare(call)
         asked = {"scope": "home", "stream": "meters", "kind": SEGMENTS} | changed
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call("report", reports_pb2.ReportRequest(**asked))
         assert caught.value.code().name == code
-        assert told in str(caught.value.details())
+        assert value in str(caught.value.details())
 
 
-# --- calls by the hundred over one connection, as from a program that creates thousands of streams ----
+# --- hundreds of calls over one connection, as from a program that creates thousands of streams ------
 
 
 _CALLS = 600
 
 
-async def test_none_is_refused() -> None:
-    """A connection's calls are held back by the client, at the number that the server has told. One that has ended
-    doesn't count any more, though the server may still have to let go of it."""
+async def test_hundreds_of_calls_are_all_accepted() -> None:
+    """The client holds calls back at the number that the server has announced. A call that has ended no longer counts,
+    even if the server has yet to release it."""
 
     async with served() as (call, _store, _controller):
         numbers = iter(range(_CALLS))
@@ -483,7 +483,7 @@ async def test_none_is_refused() -> None:
         async def some(numbers: Iterator[int]) -> int:
             asked = 0
             for _ in numbers:
-                reply = await call("checkScopeExists", pb.ScopeInfo(scope="home"))  # raises if it is refused
+                reply = await call("checkScopeExists", pb.ScopeInfo(scope="home"))  # raises if it is rejected
                 assert not reply.exists
                 asked += 1
             return asked

@@ -1,4 +1,4 @@
-"""Periodic work: due again and again, whatever a round does."""
+"""Periodic work: rounds recur, whatever happens in one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .fake_store import FakeStore
 from .support import running, settle
 
 
-def test_rounds_come_whatever_happens_to_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_rounds_recur_after_failures(caplog: pytest.LogCaptureFixture) -> None:
     clock, starts = FakeClock(), list[int]()
     outcomes: list[Exception | int | None] = [
         None,
@@ -58,7 +58,7 @@ def test_rounds_come_whatever_happens_to_them(caplog: pytest.LogCaptureFixture) 
     assert [record.exc_info is not None for record in caplog.records] == [False, True, False]
 
 
-def test_a_complaint_is_made_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_complaint_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     complaints = Complaints(logging.getLogger("nadi"), "%s has something", lambda: now)
     for thing, error in (("a", "1"), ("a", "1"), ("b", "1"), ("a", "2"), ("a", "1")):
@@ -72,7 +72,7 @@ def test_a_complaint_is_made_once_until_it_changes(caplog: pytest.LogCaptureFixt
     ]  # fmt: skip
 
 
-def test_a_complaint_whose_words_are_others_each_time_is_no_flood(caplog: pytest.LogCaptureFixture) -> None:
+def test_complaint_with_varying_text_is_throttled(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     complaints = Complaints(logging.getLogger("nadi"), "%s waits", lambda: now)
     for number in range(240):  # two minutes
@@ -82,7 +82,7 @@ def test_a_complaint_whose_words_are_others_each_time_is_no_flood(caplog: pytest
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["part-0", "part-120", "room"]
 
 
-def test_what_strangers_cause_all_the_time_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_frequent_warning_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     warning = SeldomWarning(logging.getLogger("nadi"), "%d of them, the last from %s", lambda: now)
     for number in range(36_000):  # an hour
@@ -97,14 +97,14 @@ def test_what_strangers_cause_all_the_time_is_told_once_a_minute(caplog: pytest.
     assert [record.getMessage().partition(" ")[0] for record in caplog.records][-1] == "1"
 
 
-# --- those who come in numbers go in groups; nobody waits for long, and none is forgotten -------------
+# --- work that comes in numbers is batched; no member waits long or is forgotten --------------------
 
 
 NEVER_S = 3600.0
 
 
 class Trip:
-    """One member, which arrives when it is told to."""
+    """A member of a batch, which finishes when its event is set."""
 
     def __init__(self, convoy: Convoy) -> None:
         self.is_under_way, self.arrive = False, asyncio.Event()
@@ -117,9 +117,9 @@ class Trip:
 
 
 async def trips(convoy: Convoy, count: int) -> list[Trip]:
-    begun = [Trip(convoy) for _ in range(count)]
+    started = [Trip(convoy) for _ in range(count)]
     await settle(10)
-    return begun
+    return started
 
 
 async def arrived(some: list[Trip]) -> None:
@@ -132,7 +132,7 @@ def under_way(some: list[Trip]) -> int:
     return sum(trip.is_under_way for trip in some)
 
 
-async def test_few_go_as_they_come_and_more_go_together() -> None:
+async def test_few_members_start_at_once_and_more_are_batched() -> None:
     convoy = Convoy(few=4, wait_s=NEVER_S)
     first, waiting = await trips(convoy, 4), await trips(convoy, 20)
     assert (under_way(first), under_way(waiting)) == (4, 0)
@@ -141,16 +141,16 @@ async def test_few_go_as_they_come_and_more_go_together() -> None:
     last = await trips(convoy, 5)
     await arrived(first[1:])
     await arrived(waiting[:8])
-    assert under_way(last) == 0, "12 of 23 are still under way"
+    assert under_way(last) == 0, "12 of 23 are still in progress"
     await arrived(waiting[8:10])
     assert under_way(last) == 5, "half have arrived"
     await arrived([*waiting[10:], *last])
     again = await trips(convoy, 4)
-    assert under_way(again) == 4, "nothing of those before is left"
+    assert under_way(again) == 4, "no earlier members remain"
     await arrived(again)
 
 
-async def test_those_that_dont_get_on_hold_others_up_for_a_moment_only() -> None:
+async def test_stuck_members_delay_others_briefly() -> None:
     convoy, began = Convoy(few=2, wait_s=0.1), asyncio.get_running_loop().time()
     stuck, waiting = await trips(convoy, 2), await trips(convoy, 3)
     is_early = asyncio.get_running_loop().time() - began < 0.1
@@ -161,8 +161,8 @@ async def test_those_that_dont_get_on_hold_others_up_for_a_moment_only() -> None
     await arrived([*stuck, *waiting, *more])
 
 
-async def test_who_gives_up_isnt_waited_for() -> None:
-    """Whether it waits, has just been told to set out, or is under way."""
+async def test_cancelled_member_is_not_waited_for() -> None:
+    """A cancelled member may be waiting, just starting, or in progress."""
     chance = random.Random(7)
     convoy = Convoy(few=2, wait_s=NEVER_S)
     for _ in range(200):
@@ -177,7 +177,7 @@ async def test_who_gives_up_isnt_waited_for() -> None:
             if chance.random() < 0.2:
                 trip.task.cancel()
         await asyncio.gather(*(trip.task for trip in some), return_exceptions=True)
-        assert (convoy._under_way, convoy._waiting) == (0, 0)
+        assert (convoy._active, convoy._waiting) == (0, 0)
 
 
 async def test_hundreds_of_streams_at_once() -> None:

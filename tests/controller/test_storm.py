@@ -1,5 +1,5 @@
-"""Many workflows at once over a store that keeps dying: transactions stay all or nothing, exactly once, and
-groups, tables and tags are whole."""
+"""Many concurrent workflows over a store that keeps dying: transactions stay all or nothing, exactly once, and groups,
+tables and tags are intact."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Storm:
         self.actions = [self.transact, self.transact, self.scale, self.update, self.other, self.group, self.table]
         self.store = FakeStore()
         self.clock = FakeClock()
-        self.written: dict[bytes, int] = {}  # tag of a transaction -> on how many segments
+        self.written: dict[bytes, int] = {}  # tag of a transaction -> number of segments
         self.acknowledged: set[bytes] = set()
         self.aborted: set[bytes] = set()
 
     async def transact(self, controller: Controller) -> None:
-        begun = await controller.transactions.create(STREAM, 600_000)
-        tag = b"<%d>" % begun.txn_id
-        for segment in begun.ranges:
-            self.store.append(transaction_segment_name(STREAM.segment(segment.id), begun.txn_id), tag)
-        self.written[tag] = len(begun.ranges)
+        transaction = await controller.transactions.create(STREAM, 600_000)
+        tag = b"<%d>" % transaction.txn_id
+        for segment in transaction.ranges:
+            self.store.append(transaction_segment_name(STREAM.segment(segment.id), transaction.txn_id), tag)
+        self.written[tag] = len(transaction.ranges)
         await settle(self.random.randrange(60))
         if self.random.random() < 0.25:
-            await controller.transactions.abort(STREAM, begun.txn_id)
+            await controller.transactions.abort(STREAM, transaction.txn_id)
             self.aborted.add(tag)
         else:
-            await controller.transactions.commit(STREAM, begun.txn_id)
+            await controller.transactions.commit(STREAM, transaction.txn_id)
             self.acknowledged.add(tag)
 
     async def scale(self, controller: Controller) -> None:
@@ -71,10 +71,10 @@ class Storm:
         config = group_config(*self.random.choice([(STREAM,), (OTHER,), (STREAM, OTHER)]))
         if self.random.random() < 0.3:
             config = replace(config, retention_type=GroupRetention.NONE)
-        held = await controller.create_reader_group(GROUP, config, ID)
+        stored = await controller.create_reader_group(GROUP, config, ID)
         await settle(self.random.randrange(20))
         if self.random.random() < 0.5:
-            await controller.update_reader_group(GROUP, config, ID, held.generation)
+            await controller.update_reader_group(GROUP, config, ID, stored.generation)
         elif self.random.random() < 0.5:
             await controller.delete_reader_group(GROUP, ID)
 
@@ -105,7 +105,7 @@ class Storm:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.store.revive()
-            if self.random.random() < 0.5:  # the next one dies while it takes up what the first one left
+            if self.random.random() < 0.5:  # the next one dies while resuming the work
                 self.store.die_at(self.random.randrange(4, 30), lose_reply=self.random.random() < 0.5)
                 controller = new_controller(self.store, self.clock)
                 try:

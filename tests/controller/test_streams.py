@@ -1,4 +1,4 @@
-"""Scopes and streams through the controller, over a store in memory."""
+"""Scopes and streams through the controller, over an in-memory store."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ async def test_a_stream_is_ready_when_create_returns() -> None:
 
 async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
     class HoldingStore(FakeStore):
-        """Keeps the records of finished work for as long as it is told to."""
+        """A store that delays the removal of finished work's records until released."""
 
-        held: asyncio.Event | None = None
+        release: asyncio.Event | None = None
 
         async def exchange(self, command: wire.Command) -> wire.Command:
             if (
                 isinstance(command, wire.RemoveTableKeys)
                 and command.segment.endswith("/work")
-                and self.held is not None
+                and self.release is not None
             ):
-                await self.held.wait()
+                await self.release.wait()
             return await super().exchange(command)
 
     store = HoldingStore()
@@ -79,11 +79,11 @@ async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
         await controller.create_stream(STREAM, StreamConfigRecord())
         await controller.seal_stream(STREAM)
         await settle()
-        store.held = asyncio.Event()
+        store.release = asyncio.Event()
         await controller.delete_stream(STREAM)
         deletion = asyncio.create_task(controller.delete_scope("home"))
         await settle()
-        store.held.set()
+        store.release.set()
         await deletion
         assert not await controller.scope_exists("home")
 
@@ -170,13 +170,13 @@ async def test_update_replaces_the_whole_configuration_and_scales_a_fixed_stream
             await controller.update_stream(StreamName("home", "none"), StreamConfigRecord())
 
 
-async def test_truncate_moves_the_head_and_deletes_what_lies_before() -> None:
+async def test_truncate_moves_the_head_and_deletes_earlier_segments() -> None:
     async with with_stream(2) as (controller, store, _):
         store.append(STREAM.segment(0), b"x" * 100)
         store.append(STREAM.segment(1), b"y" * 50)
         await controller.truncate_stream(STREAM, {0: 10, 1: 0})
         assert store.segments[STREAM.segment(0)].start == 10
-        await controller.truncate_stream(STREAM, {0: 10, 1: 0})  # the same again is fine
+        await controller.truncate_stream(STREAM, {0: 10, 1: 0})  # repeating it is fine
         with pytest.raises(InvalidStreamCutError):
             await controller.truncate_stream(STREAM, {0: 5, 1: 0})
         with pytest.raises(InvalidStreamCutError):
@@ -219,7 +219,7 @@ async def test_seal_delete_and_create_again() -> None:
 
 
 async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its creation could never end."""
+    """Otherwise its creation could never end."""
 
     async with running(FakeStore()) as controller:
         await controller.create_scope("home")
@@ -265,13 +265,13 @@ async def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
 
 
 async def listed(controller: Controller, tag: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     token = ""
     while True:
         page, token = await controller.list_streams("home", token, tag=tag)
         if not page:
-            return found
-        found += page
+            return names
+        names += page
 
 
 @settings(max_examples=40, deadline=None)
@@ -284,8 +284,8 @@ async def listed(controller: Controller, tag: str) -> list[str]:
         max_size=12,
     )
 )
-async def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
-    """None deletes the stream; tags create it, or replace those it has."""
+async def test_tag_index_matches_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
+    """None deletes the stream; tags create it, or replace its tags."""
     async with running(FakeStore(), FakeClock()) as controller:
         await controller.create_scope("home")
         streams: dict[str, frozenset[str]] = {}
@@ -305,7 +305,7 @@ async def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, froz
             assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
 
 
-async def test_listing_by_tag_costs_what_it_finds() -> None:
+async def test_listing_by_tag_costs_only_its_results() -> None:
     async with with_stream(1) as (controller, store, _):
         for number in range(60):
             tags = ("rare",) if number == 30 else ("common",)
@@ -315,14 +315,14 @@ async def test_listing_by_tag_costs_what_it_finds() -> None:
         assert len(store.log) == 2
 
 
-async def test_a_scope_under_deletion_is_taken() -> None:
+async def test_scope_name_is_taken_during_deletion() -> None:
     async with with_stream(1) as (controller, store, clock):
         started = asyncio.Event()
 
-        async def tell(command: object) -> None:
+        async def note(command: object) -> None:
             started.set()
 
-        store.before = tell
+        store.before = note
         deleting = asyncio.create_task(controller.delete_scope("home", recursive=True))
         await started.wait()
         with pytest.raises(AlreadyExistsError):
@@ -335,15 +335,15 @@ async def test_a_scope_under_deletion_is_taken() -> None:
         await controller.create_scope("home")
 
 
-# --- workflows while a container is between two servers of a cluster ----------------------------------
+# --- workflows while a container is between two servers of a cluster ---------------------------------
 
 
 _AWAY_MS, _STEP_MS = 22_000, 250
 _SOON_MS = 2_000
 
 
-async def test_they_go_on_soon_after_it_has_arrived() -> None:
-    """However long that took: whoever waits for a commit, or a seal, would wait on for ten seconds."""
+async def test_workflows_continue_soon_after_the_container_arrives() -> None:
+    """They continue soon after the container arrives, not only after the longest pause of ten seconds."""
     async with with_stream() as (controller, store, clock):
         is_away = True
 
@@ -360,6 +360,6 @@ async def test_they_go_on_soon_after_it_has_arrived() -> None:
         for _ in range(_SOON_MS // _STEP_MS):
             await clock.advance(_STEP_MS)
         await settle()
-        assert sealing.done(), "it waits though the container is there again"
+        assert sealing.done(), "it is still waiting although the container has arrived"
         await sealing
         assert (await controller.stream(STREAM)).state is StreamState.SEALED

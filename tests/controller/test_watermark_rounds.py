@@ -1,4 +1,4 @@
-"""Rounds over streams with marks: what ends up in mark streams, whatever dies, is deleted or comes in between."""
+"""Watermark rounds: the contents of mark streams, whatever dies, is deleted or interferes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def whole(lower: int, upper: int, offset: int) -> Watermark:
 
 
 async def stored(controller: Controller, store: FakeStore, segment: str = MARK) -> list[Watermark]:
-    """All watermarks that are still there, without their floors."""
+    """Return all stored watermarks, without their floors."""
     return [replace(watermark, floor={}) for watermark in await whole_entries(controller, store, segment)]
 
 
@@ -74,13 +74,13 @@ async def test_marks_become_watermarks_every_period() -> None:
         assert store.segments[MARK].attributes[REVISION_MARK] == len(store.data(MARK)) // 3
 
 
-async def test_steps_become_watermarks_of_their_own_and_are_forgotten() -> None:
+async def test_steps_become_watermarks_and_are_dropped() -> None:
     async with with_stream(1) as (controller, store, _):
         steps: list[Step] = [(time, {0: 1_000 * time}) for time in range(1, 51)]
         await controller.note_time(STREAM, "a", 50, {0: 50_100}, steps)
         await controller.watermarks.round()
         made = await whole_entries(controller, store)
-        assert [one.lower for one in made] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]  # 4 KiB and more between them
+        assert [mark.lower for mark in made] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]  # at least 4 KiB apart
         assert [one.positions() for one in made[:-1]] == [one.floor for one in made[:-1]]
         assert made[-1] == Watermark(50, 50, (SegmentPosition(0, 0.0, 1.0, 50_100),), {0: 50_000})
         marks = await controller.metadata.marks(STREAM).get("a", fresh=True)
@@ -100,7 +100,7 @@ async def test_watermarks_are_made_at_once_of_many_steps() -> None:
         assert len(await whole_entries(controller, store)) == len(made)
 
 
-async def test_a_stream_is_struck_off_when_no_writer_is_heeded_and_comes_back_with_a_mark() -> None:
+async def test_stream_without_active_writers_is_unlisted_until_the_next_mark() -> None:
     async with with_stream(1) as (controller, store, _):
         await controller.note_time(STREAM, "a", 10, {0: 70})
         assert await timed(controller) == {"home/meters"}
@@ -113,16 +113,16 @@ async def test_a_stream_is_struck_off_when_no_writer_is_heeded_and_comes_back_wi
         assert await stored(controller, store) == [whole(10, 10, 70), whole(11, 11, 70)]
 
 
-async def test_a_late_writer_holds_the_watermark_back_until_its_time_is_up_or_it_is_removed() -> None:
+async def test_late_writer_delays_the_watermark_until_timeout_or_removal() -> None:
     async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
         await controller.note_time(STREAM, "late", 10, {0: 1})
         await controller.note_time(STREAM, "b", 50, {0: 2})
         await controller.watermarks.round()
-        await controller.watermarks.round()  # the late one is found standing still
+        await controller.watermarks.round()  # the late writer is now known to be stalled
         clock.jump(59_000)
         await controller.watermarks.round()
         assert len(await stored(controller, store)) == 1
-        await controller.note_time(STREAM, "late", 20, {0: 3})  # and its time begins anew
+        await controller.note_time(STREAM, "late", 20, {0: 3})  # and its timeout restarts
         await controller.watermarks.round()
         await controller.watermarks.round()
         clock.jump(59_000)
@@ -134,7 +134,7 @@ async def test_a_late_writer_holds_the_watermark_back_until_its_time_is_up_or_it
         assert await writers(controller) == {"b"}
         await controller.note_time(STREAM, "c", 60, {0: 4})
         await controller.watermarks.round()
-        assert len(await stored(controller, store)) == 3  # b stands still now
+        assert len(await stored(controller, store)) == 3  # b is stalled now
         await controller.remove_writer(STREAM, "b")
         await controller.watermarks.round()
         assert (await stored(controller, store))[3:] == [whole(60, 60, 4)]
@@ -163,7 +163,7 @@ async def test_a_writer_that_notes_a_time_while_it_is_dropped_stays() -> None:
         assert (await stored(controller, store))[-1] == whole(60, 60, 90)
 
 
-async def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> None:
+async def test_mark_stored_while_unlisting_lists_the_stream_again() -> None:
     async with with_stream(1) as (controller, store, _):
         await controller.note_time(STREAM, "a", 10, {0: 70})
         await controller.watermarks.round()
@@ -180,7 +180,7 @@ async def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> 
         assert (await stored(controller, store))[-1] == whole(60, 60, 90)
 
 
-async def test_a_store_that_dies_anywhere_in_a_round_costs_no_watermark_and_doubles_none() -> None:
+async def test_store_death_in_a_round_loses_and_duplicates_no_watermark() -> None:
     commands = 0
     while True:
         async with with_stream(1, timestamp_aggregation_timeout_ms=5) as (controller, store, clock):
@@ -215,7 +215,7 @@ async def test_a_scale_in_between() -> None:
         store.append(STREAM.segment(0), b"x" * 100)
         await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
         low, high = segment_id(2, 1), segment_id(3, 1)
-        await controller.note_time(STREAM, "a", 20, {0: 100, 1: 6})  # it hasn't noticed yet
+        await controller.note_time(STREAM, "a", 20, {0: 100, 1: 6})  # it hasn't noticed the scale yet
         await controller.watermarks.round()
         await controller.note_time(STREAM, "a", 30, {low: 3, high: 4, 1: 6})
         await controller.note_time(STREAM, "b", 31, {0: 100, 1: 7})
@@ -233,7 +233,7 @@ async def test_a_scale_in_between() -> None:
         assert last == Watermark(31, 40, new)
 
 
-async def test_a_deleted_stream_is_struck_off_and_a_new_one_of_its_name_begins_anew() -> None:
+async def test_deleted_stream_is_unlisted_and_a_recreated_one_starts_over() -> None:
     async with with_stream(1) as (controller, store, _):
         await controller.note_time(STREAM, "a", 10, {0: 70})
         await controller.watermarks.round()
@@ -273,13 +273,13 @@ def test_a_stream_deleted_in_the_middle_of_its_round_harms_nothing(caplog: pytes
     assert not [record for record in caplog.records if "watermark" in record.getMessage()]
 
 
-def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
+def test_error_of_one_stream_is_logged_once_and_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         async with with_stream(1) as (controller, store, _):
             await controller.create_stream(OTHER, StreamConfigRecord())
-            store.append(MARK, b"no entry of any kind")
+            store.append(MARK, b"not a valid entry at all")
             for time in (10, 20, 30):
                 await controller.note_time(STREAM, "a", time, {0: 1})
                 await controller.note_time(OTHER, "a", time, {0: 1})
@@ -287,9 +287,9 @@ def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
             assert len(await stored(controller, store, OTHER.mark.segment(0))) == 3
 
     asyncio.run(main())
-    told = [record.getMessage() for record in caplog.records if "no watermarks" in record.getMessage()]
-    assert len(told) == 1
-    assert "home/meters" in told[0]
+    messages = [record.getMessage() for record in caplog.records if "no watermarks" in record.getMessage()]
+    assert len(messages) == 1
+    assert "home/meters" in messages[0]
 
 
 async def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ async def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None
         assert store.segments[MARK].attributes[REVISION_MARK] >= store.segments[MARK].start
 
 
-def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_many_writers_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         monkeypatch.setattr("nadi.limits.WATERMARK_WRITERS_MAX", 9)
         async with with_stream(1) as (controller, store, _):
@@ -346,7 +346,7 @@ def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert ["more than 9 writers" in record.getMessage() for record in caplog.records] == [True]
 
 
-async def test_an_attribute_that_says_nothing_sensible_is_not_followed() -> None:
+async def test_invalid_attribute_is_ignored() -> None:
     async with with_stream(1) as (controller, store, _):
         await controller.note_time(STREAM, "a", 10, {0: 1})
         await controller.watermarks.round()
@@ -379,10 +379,10 @@ async def test_rounds_end_with_the_controller() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-# --- a store that doesn't answer holds up nobody who asks another -------------------------------------
+# --- a store that doesn't answer doesn't delay calls to others ---------------------------------------
 
 
-FAR = "far"  # how streams' names begin that are to be in another store, which says nothing
+FAR = "far"  # prefix of streams in another store, which never replies
 
 
 def place_of(command: Command) -> str:
@@ -390,7 +390,7 @@ def place_of(command: Command) -> str:
     return FAR if its.startswith(FAR) else "here"
 
 
-async def test_a_store_that_doesnt_answer_holds_up_nobody_who_asks_another() -> None:
+async def test_unresponsive_store_does_not_delay_calls_to_others() -> None:
     store, answers, waiting, most = FakeStore(), asyncio.Event(), 0, 0
 
     async def exchange(command: Command) -> Command:
@@ -400,7 +400,7 @@ async def test_a_store_that_doesnt_answer_holds_up_nobody_who_asks_another() -> 
             most = max(most, waiting)
             try:
                 await answers.wait()
-                raise UnavailableError("it said nothing")
+                raise UnavailableError("no reply")
             finally:
                 waiting -= 1
         return await store.exchange(command)
@@ -421,18 +421,18 @@ async def test_a_store_that_doesnt_answer_holds_up_nobody_who_asks_another() -> 
     answers.set()
     await far
     assert all([await controller.stream_exists(name) for name in names])
-    assert most == SEGMENT_CALLS_AT_ONCE, "there is a limit for each store"
+    assert most == SEGMENT_CALLS_AT_ONCE, "each store has its own limit"
     await controller.stop()
 
 
-async def test_it_keeps_no_others_from_their_watermarks_and_is_asked_once_a_round() -> None:
+async def test_unresponsive_store_is_asked_once_per_round() -> None:
     store, clock, is_away, asked = FakeStore(), FakeClock(), False, 0
 
     async def exchange(command: Command) -> Command:
         nonlocal asked
         if place_of(command) == FAR and is_away:
             asked += 1
-            raise UnavailableError("it can't be reached")
+            raise UnavailableError("unreachable")
         return await store.exchange(command)
 
     controller = Controller(
@@ -449,7 +449,7 @@ async def test_it_keeps_no_others_from_their_watermarks_and_is_asked_once_a_roun
         return [store.data(name.mark.segment(0)) != b"" for name in names if name.stream.startswith(kind)]
 
     is_away = True
-    for _ in range(3):  # what takes longer than a period leaves the next round to begin late
+    for _ in range(3):  # a round that overruns delays the next one
         await clock.advance(int(WATERMARK_PERIOD_S * 1000))
     assert all(are_made("near"))
     assert asked <= 3 * SEGMENT_CALL_ATTEMPTS

@@ -1,4 +1,4 @@
-"""What follows from writers' marks, round after round, whatever writers and scalings do."""
+"""Watermarks derived from writers' marks, round after round, whatever writers and scalings do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWO = EpochHistory([first_epoch(2, 0)])
 
 
 def split(history: EpochHistory, segment: int) -> None:
-    """Scale up: the segment's keys go to two new ones."""
+    """Split the segment in two."""
     piece = history.segments[segment]
     middle = (piece.low + piece.high) / 2
     ranges = [(piece.low, middle), (middle, piece.high)]
@@ -29,7 +29,7 @@ def split(history: EpochHistory, segment: int) -> None:
 
 
 def merge(history: EpochHistory, first: int, second: int) -> None:
-    """Scale down: two neighbours' keys go to one new segment."""
+    """Merge two neighbours into one segment."""
     low, high = history.segments[first].low, history.segments[second].high
     history.add(history.plan_scale(history.newest, [first, second], [(low, high)], min_segments=1, time_ms=0))
 
@@ -43,7 +43,7 @@ def is_at_or_before(first: Cut, second: Cut, history: EpochHistory) -> bool:
     return cutorder.compare(stream_cut(first), stream_cut(second), ranges).is_at_or_before
 
 
-def look(
+def judged(
     marks: dict[str, WriterMark],
     previous: Watermark | None = None,
     *,
@@ -59,39 +59,39 @@ def at(lower: int, upper: int, offset: int) -> Watermark:
 
 def test_the_slowest_writer_gives_the_lower_bound_and_the_furthest_the_cut() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30}, alive=False)}
-    assert look(marks) == WatermarkDecision((at(10, 50, 70),), (), ())
+    assert judged(marks) == WatermarkDecision((at(10, 50, 70),), (), ())
 
 
-def test_a_writer_that_stands_still_is_dropped_at_once_by_default() -> None:
+def test_stalled_writer_is_dropped_at_once_by_default() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30})}
-    assert look(marks, at(10, 50, 70)) == WatermarkDecision((at(50, 50, 70),), ("a",), ())
-    assert look({"a": marks["a"]}, at(10, 50, 70)) == WatermarkDecision((), ("a",), ())
+    assert judged(marks, at(10, 50, 70)) == WatermarkDecision((at(50, 50, 70),), ("a",), ())
+    assert judged({"a": marks["a"]}, at(10, 50, 70)) == WatermarkDecision((), ("a",), ())
 
 
-def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured() -> None:
+def test_stalled_writer_is_waited_for_as_configured() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
     previous = at(10, 50, 70)
-    assert look(marks, previous, timeout_ms=100) == WatermarkDecision((), (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == WatermarkDecision((), (), ("a",))
-    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == WatermarkDecision(
+    assert judged(marks, previous, timeout_ms=100) == WatermarkDecision((), (), ("a",))
+    assert judged(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == WatermarkDecision((), (), ("a",))
+    assert judged(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == WatermarkDecision(
         (at(50, 50, 80),), ("a",), ()
     )
 
 
-def test_a_removed_writer_is_waited_for_no_longer() -> None:
+def test_removed_writer_is_not_waited_for() -> None:
     marks = {"a": WriterMark(10, {0: 70}, alive=False), "b": WriterMark(50, {0: 80})}
-    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == WatermarkDecision(
+    assert judged(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == WatermarkDecision(
         (at(50, 50, 80),), ("a",), ()
     )
 
 
-def test_keys_that_no_position_has_are_taken_at_their_segments_begin() -> None:
+def test_keys_without_position_count_from_the_segment_start() -> None:
     assert joined([{1: 5}], TWO) == (SegmentPosition(0, 0.0, 0.5, 0), SegmentPosition(1, 0.5, 1.0, 5))
     assert joined([{}], TWO) == (SegmentPosition(0, 0.0, 0.5, 0), SegmentPosition(1, 0.5, 1.0, 0))
     assert joined([{0: -1, 1: 5}], TWO)[0].offset == 0  # of a writer that has written nothing there
 
 
-def test_what_was_replaced_lies_before_what_replaced_it() -> None:
+def test_replaced_segments_precede_their_successors() -> None:
     history = EpochHistory([first_epoch(2, 0)])
     split(history, 0)
     older, newer = {0: 100, 1: 7}, {segment_id(2, 1): 3, segment_id(3, 1): 0, 1: 5}
@@ -99,32 +99,32 @@ def test_what_was_replaced_lies_before_what_replaced_it() -> None:
         assert {p.segment_id: p.offset for p in joined(positions, history)} == {**newer, 1: 7}
 
 
-def test_segments_whose_keys_were_joined_in_between_are_not_mixed() -> None:
+def test_segments_merged_in_between_are_not_mixed() -> None:
     history = EpochHistory([first_epoch(2, 0)])
     merge(history, 0, 1)
     split(history, segment_id(2, 1))
     last = segment_id(4, 2)
     cut = {place.segment_id: place.offset for place in joined([{0: 100, 1: 7}, {last: 9}], history)}
-    assert cut == {segment_id(3, 2): 0, last: 9}  # not {0: 100, last: 9}, where no reader can stand
+    assert cut == {segment_id(3, 2): 0, last: 9}  # not {0: 100, last: 9}, where no reader can be
 
 
 @st.composite
 def scenes(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
-    """(what, writer or segment, time, bytes): steps of writers and of the stream."""
+    """Draw steps of writers and of the stream: (kind, writer or segment, time, bytes)."""
     kinds = st.sampled_from(["note", "note", "note", "write", "write", "split", "merge", "round", "round", "remove"])
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(0, 20), st.integers(0, 50)), max_size=60))
 
 
 @given(st.integers(1, 3), st.sampled_from([0, 3, 1_000]), st.booleans(), scenes())
 @settings(max_examples=300, deadline=None)
-def test_whatever_happens_watermarks_only_move_on(
+def test_watermarks_never_go_back(
     segments: int, timeout_ms: int, whole: bool, scene: list[tuple[str, int, int, int]]
 ) -> None:
     history = EpochHistory([first_epoch(segments, 0)])
     lengths = {piece.id: 0 for piece in history.epoch(0)}
-    epoch_seen = [0] * 4  # of each writer: it needs not have noticed the newest
+    epoch_seen = [0] * 4  # by writer, which may not have noticed the newest
     marks: dict[str, WriterMark] = {}
-    since: dict[str, int] = {}  # when a writer was first found standing still
+    since: dict[str, int] = {}  # when a writer was first found stalled
     previous: Watermark | None = None
     for now_ms, (what, which, number, size) in enumerate(scene, start=1):
         current = history.epoch(history.newest)
@@ -138,19 +138,19 @@ def test_whatever_happens_watermarks_only_move_on(
                 first = which % (len(current) - 1)
                 merge(history, current[first].id, current[first + 1].id)
             case "note":
-                held = marks.get(writer)
+                mark = marks.get(writer)
                 epoch_seen[which] = max(epoch_seen[which], history.newest - size % 2)
                 seen = history.epoch(epoch_seen[which])
-                before = held.position if held else {}  # a segment that a writer has named stays named
+                before = mark.position if mark else {}  # a segment that a writer has noted stays noted
                 named = [s.id for s in seen if whole or (s.id + number) % 3 or s.id in before]
                 position = {segment: lengths.get(segment, 0) for segment in named}
-                time = number + (held.time if held else 0)
-                steps = (*held.steps[-3:], (time, position)) if held else ((time, position),)
+                time = number + (mark.time if mark else 0)
+                steps = (*mark.steps[-3:], (time, position)) if mark else ((time, position),)
                 marks[writer] = WriterMark(time, position, steps=steps)
                 since.pop(writer, None)
             case "remove" if writer in marks:
-                held = marks[writer]
-                marks[writer] = replace(held, alive=False)
+                mark = marks[writer]
+                marks[writer] = replace(mark, alive=False)
             case "round":
                 waited_ms = {writer: now_ms - began for writer, began in since.items()}
                 verdict = judge(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)

@@ -1,5 +1,5 @@
-"""Workflows: a deposed controller does nothing more, records that got no answer are looked up, and what many clients
-make and delete at the same time is whole in the end."""
+"""Workflows: a deposed controller stops, records with unknown outcome are read again, and what many clients create and
+delete concurrently is intact in the end."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ async def recorded(controller: Controller, works: list[str]) -> None:
     raise AssertionError(f"never {works}")
 
 
-async def test_a_controller_without_its_lease_gives_no_command() -> None:
-    """The cluster's next controller finishes the work at once: a former one that woke in the middle of a deletion then
-    deleted the state of a reader group that had been created again."""
+async def test_controller_without_its_lease_sends_no_commands() -> None:
+    """The cluster's next controller finishes the work at once: formerly a deposed one that woke in the middle of a
+    deletion deleted the state of a reader group that had been recreated."""
     store, clock, is_leased, group = FakeStore(), FakeClock(), True, GroupName(STREAM.scope, "readers")
     stopped, go_on, given = asyncio.Event(), asyncio.Event(), list[Command]()
 
@@ -82,7 +82,7 @@ async def test_a_controller_without_its_lease_gives_no_command() -> None:
     deletion = asyncio.ensure_future(a.delete_reader_group(group, ID))
     await stopped.wait()
     is_leased = False
-    async with running(store, clock) as b:  # takes the work up, and finishes it
+    async with running(store, clock) as b:  # resumes the work and finishes it
         await recorded(b, [])
         made = await b.create_reader_group(group, group_config(STREAM), ID)
         go_on.set()
@@ -98,8 +98,8 @@ async def test_a_controller_without_its_lease_gives_no_command() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work(*, is_stored: bool) -> None:
-    """Or the work would be done later, after what follows, or by the next controller."""
+async def test_record_with_unknown_outcome_is_read_before_other_work(*, is_stored: bool) -> None:
+    """Otherwise the work would be done after later work, or by the next controller."""
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
@@ -117,7 +117,7 @@ async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work
         store.before = lose
         update = asyncio.ensure_future(controller.update_stream(STREAM, StreamConfigRecord(min_segments=3)))
         seal = asyncio.ensure_future(controller.seal_stream(STREAM))
-        for _ in range(5):  # all tries of the call fail
+        for _ in range(5):  # all attempts of the call fail
             await clock.advance(300)
         with pytest.raises(UnavailableError):
             await update
@@ -131,7 +131,7 @@ async def test_a_record_of_work_without_an_answer_is_looked_up_before_other_work
 
 
 async def test_a_scope_that_is_not_empty_stays_as_it_was() -> None:
-    """Also if a stream came in after the first look: the deletion was under way then."""
+    """Holds also if a stream was created after the first check, when the deletion was in progress."""
 
     store = FakeStore()
     async with running(store) as controller:
@@ -156,13 +156,13 @@ async def test_a_scope_that_is_not_empty_stays_as_it_was() -> None:
         await check(controller, store)
 
 
-async def test_a_marked_scope_takes_nothing_new_and_its_deletion_is_taken_up_at_a_start() -> None:
+async def test_marked_scope_rejects_creations_and_its_deletion_is_resumed() -> None:
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as first:
         await first.create_scope("home")
-        held = await first.metadata.scope("home")
+        record = await first.metadata.scope("home")
         marked = await first.metadata.scopes.put(
-            "home", Scope(held.value.created_ms, ScopeState.DELETING), held.version
+            "home", Scope(record.value.created_ms, ScopeState.DELETING), record.version
         )
         with pytest.raises(ScopeNotFoundError):
             await first.create_stream(STREAM, StreamConfigRecord())
@@ -176,8 +176,8 @@ async def test_a_marked_scope_takes_nothing_new_and_its_deletion_is_taken_up_at_
 
 
 @pytest.mark.parametrize("kind", ["stream", "table", "group"])
-async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str) -> None:
-    """The one who creates has found the scope open; the mark is there when its work is recorded."""
+async def test_creation_recorded_after_the_scope_is_marked_is_undone(kind: str) -> None:
+    """The creation found the scope open; the mark is set by the time its work is recorded."""
     store = FakeStore()
     async with running(store) as controller:
         away = StreamName("away", "meters")
@@ -186,13 +186,13 @@ async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str
         await controller.create_scope("home")
         await settle()
         there = set(store.segments)
-        held = await controller.metadata.scope("home")
+        record = await controller.metadata.scope("home")
 
         async def mark_first(command: Command) -> None:
             if isinstance(command, wire.UpdateTableEntries) and command.segment.endswith("/work"):
                 store.before = None
                 await controller.metadata.scopes.put(
-                    "home", Scope(held.value.created_ms, ScopeState.DELETING), held.version
+                    "home", Scope(record.value.created_ms, ScopeState.DELETING), record.version
                 )
 
         store.before = mark_first
@@ -209,7 +209,7 @@ async def test_what_begins_just_before_its_scope_is_marked_is_not_made(kind: str
         assert await unfinished(controller) == []
 
 
-async def test_a_deletion_taken_up_late_leaves_a_new_scope_of_the_name() -> None:
+async def test_resumed_deletion_spares_a_recreated_scope() -> None:
     store, clock = FakeStore(), FakeClock()
     async with running(store, clock) as first:
         await first.create_scope("home")
@@ -229,19 +229,19 @@ async def test_a_deletion_taken_up_late_leaves_a_new_scope_of_the_name() -> None
 
 
 class Hasty(Runtime):
-    """Pauses of a workflow are short."""
+    """A clock that shortens the pauses of workflows."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.002))
 
 
 class Story:
-    """What clients were answered: streams of their own names that were made, and scopes that were deleted after."""
+    """The replies that clients got: streams created under unique names, and scopes deleted later."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.made: dict[StreamName, int] = {}  # when it was asked for
-        self.deleted: dict[str, int] = {}  # when that was asked for last, or answered
+        self.made: dict[StreamName, int] = {}  # when it was requested
+        self.deleted: dict[str, int] = {}  # when it was last requested or answered
 
     def next(self) -> int:
         self.number += 1
@@ -249,8 +249,8 @@ class Story:
 
 
 async def act(controller: Controller, chance: random.Random, story: Story) -> None:
-    """One random request."""
-    scope, begun = f"s{chance.randrange(2)}", story.next()
+    """Perform one random request."""
+    scope, number = f"s{chance.randrange(2)}", story.next()
     stream, group, table = StreamName(scope, "x"), GroupName(scope, "g"), TableName(scope, "t")
     choice = chance.randrange(11)
     with contextlib.suppress(NotFoundError, ConflictError):
@@ -267,9 +267,9 @@ async def act(controller: Controller, chance: random.Random, story: Story) -> No
             case 3:
                 await controller.create_stream(stream, StreamConfigRecord(min_segments=2, tags=("a",)))
             case 4 | 5:
-                own = StreamName(scope, f"y{begun}")
+                own = StreamName(scope, f"y{number}")
                 await controller.create_stream(own, StreamConfigRecord(tags=("a",)))
-                story.made[own] = begun
+                story.made[own] = number
             case 6:
                 await controller.seal_stream(stream)
                 await controller.delete_stream(stream)
@@ -284,7 +284,7 @@ async def act(controller: Controller, chance: random.Random, story: Story) -> No
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
-async def test_what_clients_make_and_delete_at_the_same_time_is_whole(seed: int) -> None:
+async def test_concurrent_creations_and_deletions_stay_consistent(seed: int) -> None:
     chance, story = random.Random(seed), Story()
     store = FakeStore()
 
@@ -316,14 +316,14 @@ async def test_what_clients_make_and_delete_at_the_same_time_is_whole(seed: int)
                 assert await afterwards.stream_exists(stream), stream
 
 
-# --- what was decided about a transaction is carried out, whatever becomes of who asked for it --------
+# --- a transaction's decision is carried out, whatever happens to its caller -------------------------
 
 
 @pytest.mark.parametrize("decision", ["commit", "commit together", "abort"])
 @pytest.mark.parametrize("answered", [True, False])
-async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decision: str, *, answered: bool) -> None:
-    """A caller that was cancelled while the decision was stored used to leave it to whoever came next: what was
-    committed after it was merged before it."""
+async def test_decision_is_carried_out_after_its_caller_is_cancelled(decision: str, *, answered: bool) -> None:
+    """Formerly, if a caller was cancelled while the decision was being stored, the decision was left to the next one:
+    transactions committed later were merged first."""
     async with with_stream(1) as (controller, store, clock):
         first, second = [await controller.transactions.create(STREAM, LEASE) for _ in range(2)]
         write(store, first.txn_id, 0, b"1")
@@ -343,7 +343,7 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
             if not answered:
                 await store.exchange(command)
                 store.before = hold if left else None
-                raise UnavailableError("the answer is lost")
+                raise UnavailableError("the reply is lost")
 
         store.before = hold
         call: Coroutine[object, object, object]
@@ -360,7 +360,7 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
         await asyncio.gather(caller, return_exceptions=True)
         goes_on.set()
         for _ in range(5):
-            await clock.advance(1_000)  # pauses between tries; the lease has not run out
+            await clock.advance(1_000)  # pauses between attempts; the lease has not expired
         ends = TxnState.ABORTED if decision == "abort" else TxnState.COMMITTED
         await wait_for(controller, first.txn_id, ends)
         await controller.transactions.commit(STREAM, second.txn_id)
@@ -368,10 +368,10 @@ async def test_what_is_decided_is_carried_out_though_its_caller_has_gone(decisio
         assert store.data(STREAM.segment(0)) == (b"2" if decision == "abort" else b"12")
 
 
-# --- the controller's background tasks end when it is stopped, even if one takes that for the end o ---
+# --- background tasks end with the controller, even if one mistakes the cancellation for a timeout -----
 
 
-async def test_a_task_that_overhears_its_end_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_that_ignores_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.controller.engine.workflows._AGAIN_S", 0.05)
     tasks, heard = Tasks(), 0
 

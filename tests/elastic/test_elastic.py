@@ -1,4 +1,4 @@
-"""A server, a writer and a group of two readers, all processes, while the stream's segments are split and merged."""
+"""A server, a writer and a group of two readers as processes, while the stream's segments are split and merged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def followed(folder: Path, rates: list[int], settings: Settings) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or_out_of_order(tmp_path: Path) -> None:
+def test_compressed_day_splits_the_stream_without_losing_duplicating_or_reordering(tmp_path: Path) -> None:
     outcome = followed(
         tmp_path, plan.follow(plan.made_day(), 50, 20, TOP), Settings(target=TARGET, spark=False, naps=True)
     )
@@ -35,9 +35,9 @@ def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or
     assert all(share > 0 for share in outcome.shares)
 
 
-@pytest.mark.slow  # tests/simulation scales under load in every run
+@pytest.mark.slow  # tests/simulation covers scaling under load in every run
 @pytest.mark.timeout(400)
-def test_random_splits_and_merges_by_hand_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
+def test_random_manual_scaling_loses_duplicates_and_reorders_nothing(tmp_path: Path) -> None:
     outcome = followed(tmp_path, [2_000] * 15, Settings(scaling=BY_HAND, spark=False, seed=3, naps=True))
     assert outcome.is_good, outcome.group
     assert {one.kind for one in outcome.scalings} == {"split", "merge"}

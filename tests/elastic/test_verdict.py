@@ -1,4 +1,4 @@
-"""The judge of what was read, against one that looks at each event in turn."""
+"""The judge of the events read, compared with a naive one that inspects each event in turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judged(written: list[int], read: list[tuple[int, int]]) -> Verdict:
     return judge(np.array(written, np.int64), keys, numbers)
 
 
-def test_the_judge_finds_what_a_slow_one_does() -> None:
+def test_judge_agrees_with_the_naive_judge() -> None:
     for seed in range(200):
         chance = random.Random(seed)
         written = [chance.randrange(6) for _ in range(chance.randint(1, 5))]
@@ -62,7 +62,7 @@ def report(segment_id: int, low: float, high: float, created_ms: int, replaced_m
     return SegmentReport(segment_id, low, high, created_ms, replaced_ms, 0, 0)
 
 
-def test_reactions_are_counted_from_when_the_load_asked_for_them() -> None:
+def test_reaction_time_counts_from_the_load_change() -> None:
     left, right, whole = 1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 3
     history = [
         report(0, 0, 1, 0, 10_000),

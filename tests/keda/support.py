@@ -1,4 +1,4 @@
-"""KEDA's side of the service: the calls that it makes, from the messages' description alone."""
+"""KEDA's client side: its calls, built from the service's messages alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Keda:
     channel: grpc.aio.Channel
 
     def ref(self, metadata: Mapping[str, str]) -> Any:
-        told = {"scalerAddress": "nadi:9090", **metadata}  # KEDA passes this on as well
-        return pb.ScaledObjectRef(name="bills", namespace="home", scalerMetadata=told)
+        scaler_metadata = {"scalerAddress": "nadi:9090", **metadata}  # KEDA passes this on as well
+        return pb.ScaledObjectRef(name="bills", namespace="home", scalerMetadata=scaler_metadata)
 
     async def ask(self, rpc: str, request: Any, reply: Any) -> Any:
         call = self.channel.unary_unary(
@@ -32,16 +32,16 @@ class Keda:
         return await call(request, timeout=60)
 
     async def spec(self, **metadata: str) -> Any:
-        (found,) = (await self.ask("GetMetricSpec", self.ref(metadata), pb.GetMetricSpecResponse)).metricSpecs
-        return found
+        (spec,) = (await self.ask("GetMetricSpec", self.ref(metadata), pb.GetMetricSpecResponse)).metricSpecs
+        return spec
 
     async def metric(self, **metadata: str) -> Any:
-        """As KEDA does: by the name that the specification has."""
+        """Get the metric like KEDA does: by the name in the specification."""
         name = (await self.spec(**metadata)).metricName
         request = pb.GetMetricsRequest(scaledObjectRef=self.ref(metadata), metricName=name)
-        (found,) = (await self.ask("GetMetrics", request, pb.GetMetricsResponse)).metricValues
-        assert found.metricName == name
-        return found
+        (metric,) = (await self.ask("GetMetrics", request, pb.GetMetricsResponse)).metricValues
+        assert metric.metricName == name
+        return metric
 
     async def value(self, **metadata: str) -> float:
         return float((await self.metric(**metadata)).metricValueFloat)
@@ -50,7 +50,7 @@ class Keda:
         return bool((await self.ask("IsActive", self.ref(metadata), pb.IsActiveResponse)).result)
 
     def watch(self, **metadata: str) -> Any:
-        """The call of StreamIsActive; iterate over it."""
+        """Call StreamIsActive; iterate over the result."""
         call = self.channel.unary_stream(
             SERVICE + "StreamIsActive",
             request_serializer=pb.ScaledObjectRef.SerializeToString,
@@ -61,7 +61,7 @@ class Keda:
 
 @asynccontextmanager
 async def keda(uri: str, authority: Path | None = None) -> AsyncIterator[Keda]:
-    """Connected as KEDA connects: with TLS, if it is given an authority."""
+    """Connect like KEDA: with TLS if an authority is given."""
     scheme, _, address = uri.partition("://")
     assert (scheme == "tls") is (authority is not None)
     if authority is None:
@@ -74,17 +74,17 @@ async def keda(uri: str, authority: Path | None = None) -> AsyncIterator[Keda]:
 
 
 async def refused(awaitable: Any) -> tuple[str, str]:
-    """The code and the message with which a call ends."""
+    """Return the code and the message of a call that must fail."""
     try:
-        found = await awaitable
+        reply = await awaitable
     except grpc.aio.AioRpcError as error:
         return error.code().name, error.details() or ""
-    raise AssertionError(f"it was answered: {found}")
+    raise AssertionError(f"the call succeeded: {reply}")
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float = 60) -> None:
     async with asyncio.timeout(within_s):
-        held = await holds()
-        while not held:
+        is_met = await holds()
+        while not is_met:
             await asyncio.sleep(0.05)
-            held = await holds()
+            is_met = await holds()

@@ -1,4 +1,4 @@
-"""KEDA before a server with TLS and users: what it must send, and in which part of the trigger."""
+"""KEDA with a server that has TLS and users: what it must send, and in which part of the trigger."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ async def test_credentials_come_in_the_metadata(server: EmbeddedServer, tls: Cer
 @pytest.mark.parametrize(
     ("credentials", "code", "message"),
     [
-        ({}, "UNAUTHENTICATED", "this server needs credentials"),
-        ({**READER, "password": "guess"}, "UNAUTHENTICATED", "the user or the password is wrong"),
-        ({**READER, "username": "nobody"}, "UNAUTHENTICATED", "the user or the password is wrong"),
-        ({"token": "a.b.c"}, "UNAUTHENTICATED", "this server needs credentials: Basic"),
-        ({"username": "reader"}, "INVALID_ARGUMENT", "it has a username and no password"),
-        ({**READER, "username": "stranger"}, "PERMISSION_DENIED", "READ on prn::/scope:home/stream:meters is needed"),
+        ({}, "UNAUTHENTICATED", "credentials"),
+        ({**READER, "password": "guess"}, "UNAUTHENTICATED", "password"),
+        ({**READER, "username": "nobody"}, "UNAUTHENTICATED", "password"),
+        ({"token": "a.b.c"}, "UNAUTHENTICATED", "Basic"),
+        ({"username": "reader"}, "INVALID_ARGUMENT", "username"),
+        ({**READER, "username": "stranger"}, "PERMISSION_DENIED", "prn::/scope:home/stream:meters"),
     ],
 )
-async def test_whoever_may_not_know_is_told_nothing(
+async def test_unauthorised_calls_reveal_nothing(
     server: EmbeddedServer, tls: Certificate, credentials: dict[str, str], code: str, message: str
 ) -> None:
     async with keda(server.controller_uri, tls.authority) as asking:
         for stream in ("meters", "absent"):
             asked = {**METERS, "stream": stream, **credentials}
             for answer in (asking.spec(**asked), anext(aiter(asking.watch(**asked)))):
-                got, said = await refused(answer)
-                assert got == code
-                assert message in said.replace("absent", "meters")
+                actual, text = await refused(answer)
+                assert actual == code
+                assert message in text.replace("absent", "meters")
 
 
 async def test_a_lag_needs_the_group_as_well(server: EmbeddedServer, tls: Certificate) -> None:
@@ -81,12 +81,12 @@ async def test_a_lag_needs_the_group_as_well(server: EmbeddedServer, tls: Certif
     async with keda(server.controller_uri, tls.authority) as asking:
         assert await asking.value(**asked) == 2
         for metric in ("lag", "rate"):
-            code, said = await refused(asking.value(**asked, metric=metric, readerGroup="readers"))
+            code, text = await refused(asking.value(**asked, metric=metric, readerGroup="readers"))
             assert code == "PERMISSION_DENIED"
-            assert said == "READ on prn::/scope:home/reader-group:readers is needed and was not granted"
+            assert "prn::/scope:home/reader-group:readers" in text
 
 
-async def test_a_watch_ends_for_whoever_may_see_no_more(server: EmbeddedServer, tls: Certificate, users: Path) -> None:
+async def test_watch_ends_when_its_permission_is_revoked(server: EmbeddedServer, tls: Certificate, users: Path) -> None:
     async with keda(server.controller_uri, tls.authority) as asking:
         changes = aiter(asking.watch(**METERS, **READER))
         assert (await anext(changes)).result is False

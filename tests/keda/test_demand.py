@@ -1,4 +1,4 @@
-"""When a stream is active, under a clock of its own: loads, ends of segments and published stream cuts of a store."""
+"""Activity of streams under a manual clock, derived from a store's loads, sealed segments and published cuts."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ async def group(controller: Controller, retention: GroupRetention = GroupRetenti
 
 
 class Watch:
-    """What a watch says, and when, in milliseconds of the clock."""
+    """Records a watch's replies with their times, in milliseconds of the clock."""
 
     def __init__(self, controller: Controller, asked: Trigger, clock: FakeClock) -> None:
-        self.said: list[tuple[int, bool]] = []
+        self.replies: list[tuple[int, bool]] = []
         self.task = asyncio.ensure_future(self._watch(controller, asked, clock))
 
     async def _watch(self, controller: Controller, asked: Trigger, clock: FakeClock) -> None:
         async with aclosing(controller.demand.watch(asked)) as changes:
             async for active in changes:
-                self.said.append((clock.monotonic_ms(), active))
+                self.replies.append((clock.monotonic_ms(), active))
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def watching(controller: Controller, asked: Trigger, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("metric", ["segments", "rate"])
-async def test_a_watch_tells_within_a_second_of_the_first_event_and_after_ten_seconds_of_the_last(metric: str) -> None:
+async def test_watch_reports_the_first_event_within_a_second_and_the_end_after_ten(metric: str) -> None:
     async with metered() as (controller, store, clock):
         async with watching(controller, trigger({**METERS, "metric": metric}), clock) as watch:
             await clock.advance(60_000)
@@ -85,7 +85,7 @@ async def test_a_watch_tells_within_a_second_of_the_first_event_and_after_ten_se
                 write(store)
             last_ms = clock.monotonic_ms()
             await clock.advance(60_000)
-        (_, before), (began_ms, active), (ended_ms, after) = watch.said
+        (_, before), (began_ms, active), (ended_ms, after) = watch.replies
         assert (before, active, after) == (False, True, False)
         assert began_ms - first_ms <= 1000
         assert 10_000 <= ended_ms - last_ms <= 15_000
@@ -98,7 +98,7 @@ async def test_events_that_trickle_keep_a_stream_active() -> None:
             for _ in range(12):
                 write(store)
                 await clock.advance(9_500)
-        assert [active for _, active in watch.said] == [False, True]
+        assert [active for _, active in watch.replies] == [False, True]
 
 
 async def test_a_rate_counts_from_the_activation_target_on() -> None:
@@ -112,13 +112,13 @@ async def test_a_rate_counts_from_the_activation_target_on() -> None:
             assert await controller.demand.is_active(asked) is is_active
 
 
-async def test_scaling_is_no_activity() -> None:
+async def test_scaling_does_not_count_as_activity() -> None:
     async with metered() as (controller, _, clock):
         async with watching(controller, trigger(METERS), clock) as watch:
             await clock.advance(1000)
             await scaled(controller, [0], [(0.0, 0.5), (0.5, 1.0)])
             await clock.advance(5000)
-        assert [active for _, active in watch.said] == [False]
+        assert [active for _, active in watch.replies] == [False]
         assert await controller.demand.value(trigger(METERS)) == 2
 
 
@@ -128,7 +128,7 @@ async def test_a_sealed_stream_has_no_segments_to_follow() -> None:
         assert await controller.demand.value(trigger(METERS)) == 0
 
 
-async def test_a_watch_of_what_does_not_exist_or_goes_ends() -> None:
+async def test_watch_of_a_missing_or_deleted_stream_ends() -> None:
     async with metered() as (controller, _, clock):
         with pytest.raises(StreamNotFoundError):
             await controller.demand.is_active(trigger({**METERS, "stream": "gas"}))
@@ -144,11 +144,11 @@ async def test_a_watch_of_what_does_not_exist_or_goes_ends() -> None:
 # --- lag --------------------------------------------------------------------------------------------
 
 
-async def test_the_lag_of_a_group_is_what_lies_after_the_cut_it_published() -> None:
+async def test_lag_counts_from_the_published_cut() -> None:
     async with metered() as (controller, store, clock):
         write(store, 5)
         await group(controller, s0=100)
-        assert await controller.demand.value(LAG) == 400  # it has published nothing, and starts there
+        assert await controller.demand.value(LAG) == 400  # without a published cut it counts from its start
         async with watching(controller, LAG, clock) as watch:
             await clock.advance(1000)
             await controller.publish_cut(STREAM, READERS.key, ID, 0, {0: 300})
@@ -158,46 +158,46 @@ async def test_the_lag_of_a_group_is_what_lies_after_the_cut_it_published() -> N
             write(store, 1, segment_id(1, 1))
             await clock.advance(1000)
             assert await controller.demand.value(LAG) == 300
-        assert [active for _, active in watch.said] == [True, False, True]
+        assert [active for _, active in watch.replies] == [True, False, True]
 
 
 @pytest.mark.parametrize("metric", ["segments", "rate"])
-async def test_what_a_group_has_not_read_keeps_an_idle_stream_active(metric: str) -> None:
+async def test_unread_events_keep_an_idle_stream_active(metric: str) -> None:
     asked = trigger({**METERS, "metric": metric, "readerGroup": "readers"})
     async with metered() as (controller, store, clock):
         await group(controller, s0=0)
         async with watching(controller, asked, clock) as watch:
             write(store, 3)
             await clock.advance(60_000)
-            assert [active for _, active in watch.said] == [True]
+            assert [active for _, active in watch.replies] == [True]
             await controller.publish_cut(STREAM, READERS.key, ID, 0, {0: 300})
             await clock.advance(1000)
-        assert [active for _, active in watch.said] == [True, False]
+        assert [active for _, active in watch.replies] == [True, False]
 
 
-async def test_why_a_lag_is_not_known() -> None:
+async def test_unknown_lag_raises_conflict_error() -> None:
     async with metered() as (controller, _, _):
         with pytest.raises(ReaderGroupNotFoundError):
             await controller.demand.value(LAG)
         await group(controller, GroupRetention.NONE, s0=0)
-        with pytest.raises(ConflictError, match="publishes none to the controller; make it"):
+        with pytest.raises(ConflictError, match="home/readers"):
             await controller.demand.value(LAG)
         await controller.delete_reader_group(READERS, ID)
         await group(controller, s7=1_000_000)
-        with pytest.raises(ConflictError, match="none of this stream: it was deleted and made anew"):
+        with pytest.raises(ConflictError, match="home/meters"):
             await controller.demand.value(LAG)
         gas = STREAM._replace(stream="gas")
         await controller.create_stream(gas, StreamConfigRecord(min_segments=1))
-        with pytest.raises(ConflictError, match="doesn't read home/gas"):
+        with pytest.raises(ConflictError, match="home/gas"):
             await controller.demand.value(
                 trigger({**METERS, "stream": "gas", "metric": "lag", "readerGroup": "readers"})
             )
 
 
-# --- what many ask ----------------------------------------------------------------------------------
+# --- concurrent questions ---------------------------------------------------------------------------
 
 
-async def test_many_who_watch_ask_the_store_once() -> None:
+async def test_concurrent_watches_share_one_query() -> None:
     async with metered() as (controller, store, clock):
         watches = [Watch(controller, trigger(METERS), clock) for _ in range(50)]
         await clock.advance(1000)
@@ -210,7 +210,7 @@ async def test_many_who_watch_ask_the_store_once() -> None:
         await asyncio.gather(*(watch.task for watch in watches), return_exceptions=True)
 
 
-async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> None:
+async def test_answers_are_shared_while_fresh_and_errors_are_not_cached() -> None:
     clock, asked = FakeClock(), []
 
     async def ask(key: str) -> int:
@@ -224,7 +224,7 @@ async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> 
     waiting = [asyncio.ensure_future(shared.get("bad")) for _ in range(3)]
     await settle()
     await clock.advance(900)
-    waiting[0].cancel()  # the others wait on
+    waiting[0].cancel()  # the others keep waiting
     await clock.advance(200)
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(one) for one in results] == [asyncio.CancelledError, UnavailableError, UnavailableError]
@@ -235,11 +235,11 @@ async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> 
     await clock.advance(200)
     assert await shared.get("bad") == 2
     await clock.advance(100)
-    anew = asyncio.ensure_future(shared.get("bad"))
+    retry = asyncio.ensure_future(shared.get("bad"))
     await settle()
     assert len(asked) == 3
     await clock.advance(1000)
-    assert await anew == 3
+    assert await retry == 3
 
 
 async def test_questions_take_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ async def test_questions_take_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatc
     async def ask(flow: object, name: GroupName, stream: StreamName) -> int:
         nonlocal at_work
         asked = time.monotonic()
-        time.sleep(0.02)  # of the loop  # noqa: ASYNC251
+        time.sleep(0.02)  # blocks the loop  # noqa: ASYNC251
         at_work += time.monotonic() - asked
         return 7
 
@@ -256,12 +256,12 @@ async def test_questions_take_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("nadi.controller.autoscaler.SCALER_AT_ONCE", 1)
     async with running(FakeStore(), REAL) as controller:
         names = [GroupName("home", f"readers-{number}") for number in range(6)]
-        found = await asyncio.gather(*(controller.demand._lags.get((name, STREAM)) for name in names))
-        assert found == [7] * 6
+        lags = await asyncio.gather(*(controller.demand._lags.get((name, STREAM)) for name in names))
+        assert lags == [7] * 6
         assert time.monotonic() - began >= at_work + 4 * at_work * 5 / 6
 
 
-async def test_a_question_without_an_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_question_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(flow: object, name: GroupName, stream: StreamName) -> int:
         await asyncio.sleep(3600 if name.group == "silent" else 0)
         return 7

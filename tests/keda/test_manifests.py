@@ -1,4 +1,4 @@
-"""The manifests of deploy/keda: what KEDA would make of them is what a server answers."""
+"""The manifests of deploy/keda: a server answers the requests that KEDA would derive from them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def documents(file: str) -> list[dict[str, Any]]:
 
 
 def the(file: str, kind: str, name: str) -> dict[str, Any]:
-    (found,) = [
-        one
-        for one in documents(file) + (documents(CREDENTIALS) if file != CREDENTIALS else [])
-        if one["kind"] == kind and one["metadata"]["name"] == name
+    (document,) = [
+        candidate
+        for candidate in documents(file) + (documents(CREDENTIALS) if file != CREDENTIALS else [])
+        if candidate["kind"] == kind and candidate["metadata"]["name"] == name
     ]
-    return found
+    return document
 
 
 TRIGGERS = [
@@ -49,13 +49,13 @@ TRIGGERS = [
 
 
 def resolved(file: str, name: str, asked: dict[str, Any]) -> dict[str, str]:
-    """What the scaler is sent: a `FromEnv` with the variable's value in the scaled container, or not at all."""
+    """Return what the scaler is sent: a `FromEnv` has the variable's value in the scaled container, or is missing."""
     target = the(file, "ScaledObject", name)["spec"]["scaleTargetRef"]
     pod = the(file, target.get("kind", "Deployment"), target["name"])["spec"]["template"]["spec"]
     environment = {one["name"]: _value(file, one) for one in pod["containers"][0].get("env", ())}
     sent: dict[str, str] = {}
     for key, value in asked["metadata"].items():
-        assert isinstance(value, str), f"{key}: Kubernetes takes texts only"
+        assert isinstance(value, str), f"{key}: Kubernetes accepts only strings"
         if not key.endswith("FromEnv"):
             sent[key] = value
         elif environment.get(value):
@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tls: Certificate) -> Iterat
         yield server
 
 
-def test_there_are_manifests() -> None:
+def test_manifests_exist() -> None:
     assert len({file for file, _, _ in TRIGGERS}) == len(FILES) - 1 == 4
     listed = (ROOT / "deploy" / "README.md").read_text()
     assert all(f"| `{file}` |" in listed for file in FILES)
@@ -110,7 +110,7 @@ async def test_a_trigger_is_answered(
     assert authority["parameter"] == "caCert"
     assert "BEGIN CERTIFICATE" in the(file, "ConfigMap", authority["name"])["data"][authority["key"]]
     assert metadata["usernameFromEnv"] == "bills"
-    metadata["passwordFromEnv"] = PASSWORD  # in place of the one that is to be changed
+    metadata["passwordFromEnv"] = PASSWORD  # replaces the placeholder
     async with keda(server.controller_uri, tls.authority) as asking:
         spec = await asking.spec(**metadata)
         assert spec.targetSizeFloat == float(asked["metadata"]["target"])
@@ -123,12 +123,12 @@ async def test_a_trigger_is_answered(
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file != CREDENTIALS])
-def test_what_a_manifest_refers_to_is_there(file: str) -> None:
-    for one in documents(file):
-        if one["kind"] == "Deployment":
-            spec = one["spec"]
+def test_manifest_references_exist(file: str) -> None:
+    for document in documents(file):
+        if document["kind"] == "Deployment":
+            spec = document["spec"]
             assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-            assert "replicas" not in spec, "KEDA says how many, and an apply would reset it"
+            assert "replicas" not in spec, "KEDA sets the number, and an apply would reset it"
             for volume in spec["template"]["spec"]["volumes"]:
                 assert the(file, "ConfigMap", volume["configMap"]["name"])
 
@@ -142,8 +142,8 @@ def test_the_commands_of_functions_are_nadis(file: str) -> None:
     assert nadis == "nadi"
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
-    given = command.make_context("run", list(words)).params
-    assert given["controller"] == "tls://nadi.streams:9090"
+    options = command.make_context("run", list(words)).params
+    assert options["controller"] == "tls://nadi.streams:9090"
     (trust,) = [one for one in command.params if one.name == "trust_store"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     assert variables[trust.envvar] == "/etc/nadi/authority.pem"
@@ -153,7 +153,7 @@ def test_the_commands_of_functions_are_nadis(file: str) -> None:
 
 def test_the_triggers_of_the_guide() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "keda.md").read_text(), re.DOTALL)
-    found = [yaml.safe_load(block) for block in blocks]
-    triggers = [one for block in found for one in block.get("spec", block)["triggers"]]
+    examples = [yaml.safe_load(block) for block in blocks]
+    triggers = [trigger for block in examples for trigger in block.get("spec", block)["triggers"]]
     assert [trigger(one["metadata"]).metric.value for one in triggers] == ["segments", "lag"]
     assert authorization(triggers[1]["metadata"]) is not None

@@ -1,4 +1,4 @@
-"""What passes into a stream: while it is scaled, and when it ends."""
+"""The rate of events into a stream: while it is scaled, and when it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nadi.model.load import WINDOWS_S, SegmentLoad
 
 
 def load(events: float, *, age_s: float, idle_s: float = 0.0, segment: int = 0) -> SegmentLoad:
-    """An even load over the segment's age that ended some time ago."""
+    """Return an even load over the segment's age, which ended idle_s ago."""
     rates = tuple(
         events * math.exp(-idle_s / w) * math.expm1(-age_s / w) / math.expm1(-(age_s + idle_s) / w) for w in WINDOWS_S
     )
@@ -31,7 +31,7 @@ def test_an_even_rate_stays_the_same_over_a_scaling(after_s: float) -> None:
     assert rate([*old, *new], events=True) == pytest.approx(100, rel=0.001)
 
 
-def test_no_loads_are_no_rate() -> None:
+def test_rate_without_loads_is_zero() -> None:
     assert rate([], events=True) == 0
     assert rate([SegmentLoad("home/meters/0.#epoch.0", 0.0, (0.0,) * 6, (0.0,) * 6)], events=True) == 0
     assert not is_flowing([])

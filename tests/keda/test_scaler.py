@@ -1,4 +1,4 @@
-"""A stream's numbers as KEDA gets them, from a whole server."""
+"""A stream's metrics as KEDA gets them, from a whole server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def manager(nadi_server: RestartableServer) -> AsyncIterator[StreamManager
 
 @pytest.fixture
 async def meters(manager: StreamManager) -> Meters:
-    """A stream of its own for each test, as metadata says which."""
+    """The metadata of a new stream for each test."""
     name = f"meters-{time.monotonic_ns()}"
     await manager.create_scope("home")
     await manager.create_stream("home", name, 1)
@@ -73,7 +73,7 @@ async def test_an_idle_stream_becomes_active_within_a_second(
     await write(manager, meters, 1)
     async with asyncio.timeout(60):
         assert (await anext(changes)).result is True
-        assert time.monotonic() - began < 30  # a third of a second where nothing else runs
+        assert time.monotonic() - began < 30  # a third of a second on an idle machine
         await until(lambda: asking.is_active(**meters))
     watch.cancel()
 
@@ -120,10 +120,10 @@ async def is_value(asking: Keda, value: float, metadata: Meters) -> bool:
     return await asking.value(**metadata) == value
 
 
-# --- what it is refused -----------------------------------------------------------------------------
+# --- rejected calls ---------------------------------------------------------------------------------
 
 
-async def test_every_rpc_says_what_is_wrong_with_a_trigger(asking: Keda) -> None:
+async def test_every_rpc_rejects_invalid_triggers(asking: Keda) -> None:
     for more, message in BAD:
         metadata = {**METERS, **more}
         request = pb.GetMetricsRequest(scaledObjectRef=asking.ref(metadata), metricName="nadi-segments-home-meters")
@@ -133,25 +133,23 @@ async def test_every_rpc_says_what_is_wrong_with_a_trigger(asking: Keda) -> None
             asking.ask("GetMetrics", request, pb.GetMetricsResponse),
             anext(aiter(asking.watch(**metadata))),
         ):
-            code, said = await refused(answer)
+            code, text = await refused(answer)
             assert code == "INVALID_ARGUMENT"
-            assert re.match(f"the trigger's metadata: {message}", said)
+            assert re.search(message, text)
 
 
-async def test_what_is_not_there(meters: Meters, asking: Keda) -> None:
+async def test_missing_resources_are_not_found(meters: Meters, asking: Keda) -> None:
     absent = {**meters, "stream": "gas"}
     for answer in (asking.is_active(**absent), asking.value(**absent), anext(aiter(asking.watch(**absent)))):
-        code, said = await refused(answer)
-        assert (code, said.partition(":")[0]) == ("NOT_FOUND", "there is no stream home/gas")
-    code, said = await refused(asking.value(**meters, metric="lag", readerGroup="nobody"))
-    assert (code, said.partition(" (")[0]) == ("NOT_FOUND", "there is no reader group home/nobody")
+        code, text = await refused(answer)
+        assert (code, "home/gas" in text) == ("NOT_FOUND", True)
+    code, text = await refused(asking.value(**meters, metric="lag", readerGroup="nobody"))
+    assert (code, "home/nobody" in text) == ("NOT_FOUND", True)
     request = pb.GetMetricsRequest(scaledObjectRef=asking.ref(meters), metricName="nadi-rate-home-gas")
-    assert await refused(asking.ask("GetMetrics", request, pb.GetMetricsResponse)) == (
-        "INVALID_ARGUMENT",
-        f"this trigger has no metric 'nadi-rate-home-gas': ask for nadi-segments-home-{meters['stream']}",
-    )
+    code, text = await refused(asking.ask("GetMetrics", request, pb.GetMetricsResponse))
+    assert (code, f"nadi-segments-home-{meters['stream']}" in text) == ("INVALID_ARGUMENT", True)
     code, _ = await refused(asking.ask("StreamMetricSpec", asking.ref(meters), pb.GetMetricSpecResponse))
-    assert code == "UNIMPLEMENTED"  # then KEDA goes on asking
+    assert code == "UNIMPLEMENTED"  # KEDA then polls instead
 
 
 # --- watches ----------------------------------------------------------------------------------------
@@ -163,9 +161,9 @@ async def test_a_connection_has_a_limited_number_of_watches(
     watches = [asking.watch(**meters) for _ in range(SCALER_WATCHES_OF_CONNECTION)]
     for watch in watches:
         assert (await anext(aiter(watch))).result is False
-    code, said = await refused(anext(aiter(asking.watch(**meters))))
-    assert (code, "there are too many calls of StreamIsActive: 50 on a connection" in said) == ("UNAVAILABLE", True)
-    assert await asking.value(**meters) == 1  # other calls are answered
+    code, text = await refused(anext(aiter(asking.watch(**meters))))
+    assert (code, "StreamIsActive" in text) == ("UNAVAILABLE", True)
+    assert await asking.value(**meters) == 1  # other calls succeed
     watches.pop().cancel()
 
     async def finds_a_place() -> bool:
@@ -177,7 +175,7 @@ async def test_a_connection_has_a_limited_number_of_watches(
         finally:
             watch.cancel()
 
-    await until(finds_a_place)  # those of clients that go are free again
+    await until(finds_a_place)  # the slots of disconnected clients become free
     for watch in watches:
         watch.cancel()
 

@@ -1,4 +1,4 @@
-"""A server that asks who comes, with something of everything under way."""
+"""A server with authentication and a bit of every kind of activity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 ADMIN: Auth = ("root", PASSWORD)
 AT_ONCE = ("snapshot_interval", "chunk_flush_age", "chunk_garbage_delay", "retention_period")
-PATIENT = ("metrics_names", "metrics_lags", "metrics_kept")  # so that a pause of the machine leaves nothing out
+PATIENT = ("metrics_names", "metrics_lags", "metrics_kept")  # so that a slow machine omits nothing
 LIMITS = ",".join(
     [*(f"{name}_s=0.2" for name in AT_ONCE), *(f"{name}_s=60" for name in PATIENT), "metrics_cached_s=0.05"]
 )
@@ -25,7 +25,7 @@ LIMITS = ",".join(
 
 @pytest.fixture(scope="package")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """Written to and read, scaled and truncated, scrubbed, and refused a login."""
+    """A server that was written to, read, scaled, truncated and scrubbed, and has refused a login."""
     folder = tmp_path_factory.mktemp("busy")
     security = nadi.ServerSecurity(users_file=str(users_file(folder / "settings")))
     with (

@@ -1,4 +1,4 @@
-"""All registries of metrics, and how an endpoint's text is read by the official parsers."""
+"""All registries of metrics, and parsing of an endpoint's text with the official parsers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def parsed(text: str) -> list[Metric]:
 
 
 def scraped_open(rest: str, auth: Auth = None) -> list[Metric]:
-    """The same as OpenMetrics, whose parser is strict: what isn't as it should be raises ValueError."""
+    """Return the metrics as OpenMetrics, whose parser is strict: a violation raises ValueError."""
     answer = httpx.get(f"{rest}/metrics", timeout=60, auth=auth, headers=OPEN).raise_for_status()
     return list(openmetrics.text_string_to_metric_families(answer.text))  # type: ignore[no-untyped-call]
 
 
-def series(found: Iterable[Metric]) -> dict[str, list[dict[str, str]]]:
-    """The labels of all samples, by the samples' names."""
+def series(metrics: Iterable[Metric]) -> dict[str, list[dict[str, str]]]:
+    """Return the labels of all samples, by sample name."""
     by_name: dict[str, list[dict[str, str]]] = {}
-    for family in found:
+    for family in metrics:
         for sample in family.samples:
             by_name.setdefault(sample.name, []).append(dict(sample.labels))
     return by_name

@@ -1,4 +1,4 @@
-"""`/metrics` of a real server, by both official parsers: names, help texts and bounds."""
+"""`/metrics` of a real server, read by both official parsers: names, help texts and bounds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.metrics.support import (
     series,
 )
 
-UNITS = ("_bytes", "_seconds", "_events", "_per_second")  # base units alone, and last but for _total
+UNITS = ("_bytes", "_seconds", "_events", "_per_second")  # base units, last except for _total
 OTHER_UNITS = re.compile(r"_(milliseconds|ms|minutes|hours|kilobytes|kb|mb|mib|percent|count|sum|bucket|total)\b")
-BOUNDED = {  # which values a label may have, where streams and groups don't name it
+BOUNDED = {  # allowed label values, for labels that don't name streams and groups
     "stage": {"queue", "frame", "sync", "whole"},
     "source": {"memory", "storage"},
     "state": {"starting", "running", "recovering", "failed", "alive", "dead"},
@@ -40,16 +40,16 @@ NAMED = {"scope", "stream", "reader_group"}
 
 
 def of_nadi(text: str) -> dict[str, list[dict[str, str]]]:
-    return {name: found for name, found in series(parsed(text)).items() if name.startswith("nadi_")}
+    return {name: samples for name, samples in series(parsed(text)).items() if name.startswith("nadi_")}
 
 
-def test_all_that_is_meant_is_told(busy: EmbeddedServer) -> None:
+def test_all_defined_metrics_are_exposed(busy: EmbeddedServer) -> None:
     names = {family.name.removesuffix("_total") for family in parsed(scraped(busy.rest_uri, ADMIN))}
     assert {name for name in names if name.startswith("nadi_")} == set(OF_STREAMS) | set(OF_A_SERVER)
     assert "process_resident_memory_bytes" in names
 
 
-def test_each_is_as_it_is_meant(busy: EmbeddedServer) -> None:
+def test_each_metric_matches_its_definition(busy: EmbeddedServer) -> None:
     for family in parsed(scraped(busy.rest_uri, ADMIN)):
         if family.name.startswith("nadi_"):
             meaning = ALL[family.name.removesuffix("_total")]
@@ -60,7 +60,7 @@ def test_each_is_as_it_is_meant(busy: EmbeddedServer) -> None:
 
 
 def test_open_metrics_has_the_same(busy: EmbeddedServer) -> None:
-    """Its parser is strict: no family and no sample comes twice, and histograms are cumulative and complete."""
+    """The strict parser ensures that families and samples are unique, and that histograms are cumulative."""
     strict = scraped_open(busy.rest_uri, ADMIN)
     assert {family.name for family in strict if family.name.startswith("nadi_")} == set(OF_STREAMS) | set(OF_A_SERVER)
     plain = of_nadi(scraped(busy.rest_uri, ADMIN))
@@ -76,25 +76,25 @@ def test_names_follow_the_conventions(name: str) -> None:
         assert f"_{unit}" not in name or name.endswith(UNITS), "the unit comes last"
     if meaning.kind == "histogram":
         assert name.endswith("_seconds")
-    assert re.fullmatch(r"[A-Z0-9].+\.", meaning.help), "each metric has a help text, which is a sentence"
+    assert re.fullmatch(r"[A-Z0-9].+\.", meaning.help), "each help text is a sentence"
     assert all(re.fullmatch(r"[a-z_]+", label) and label != "le" for label in meaning.labels)
 
 
 def test_labels_are_bounded(busy: EmbeddedServer) -> None:
-    for name, found in of_nadi(scraped(busy.rest_uri, ADMIN)).items():
-        for labels in found:
+    for name, samples in of_nadi(scraped(busy.rest_uri, ADMIN)).items():
+        for labels in samples:
             for label, value in labels.items():
                 assert label in NAMED or label == "le" or value in BOUNDED[label], (name, labels)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed: apt-get install prometheus")
-def test_promtool_finds_nothing(busy: EmbeddedServer) -> None:
+def test_promtool_reports_no_problems(busy: EmbeddedServer) -> None:
     text = scraped(busy.rest_uri, ADMIN)
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=60)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_many_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
+def test_many_streams_make_at_most_a_hundred_series(tmp_path: Path) -> None:
     with (
         nadi.embedded(tmp_path, rest_port=0, environment={"NADI_LIMITS": "metrics_names_s=60"}) as server,
         StreamManager(server.controller_uri) as manager,
@@ -105,10 +105,10 @@ def test_many_streams_make_no_more_than_a_hundred(tmp_path: Path) -> None:
             manager.create_stream("home", f"s{number}", 1)
         with manager.create_writer("home", "s7") as writer:
             writer.write_event(b"a")
-        found = of_nadi(scraped(server.rest_uri))
-        while len(found["nadi_stream_segments"]) < 101:  # figures may be a second old
-            found = of_nadi(scraped(server.rest_uri))
-        assert all(len(labels) <= 101 for name, labels in found.items() if not name.endswith("_bucket"))
-        assert sum(map(len, found.values())) < 900
-        of_a_store = {name: found[name] for name in found if name.startswith("nadi_store_")}
+        samples = of_nadi(scraped(server.rest_uri))
+        while len(samples["nadi_stream_segments"]) < 101:  # metrics may be a second old
+            samples = of_nadi(scraped(server.rest_uri))
+        assert all(len(labels) <= 101 for name, labels in samples.items() if not name.endswith("_bucket"))
+        assert sum(map(len, samples.values())) < 900
+        of_a_store = {name: samples[name] for name in samples if name.startswith("nadi_store_")}
         assert {name: len(before[name]) for name in of_a_store} == {name: len(one) for name, one in of_a_store.items()}

@@ -1,5 +1,5 @@
-"""The dashboard and the alerts ask for what there is: each query is compared with what servers tell, and asked by
-Prometheus itself where it is installed."""
+"""The dashboard and the alerts match the metrics: each query is compared with servers' samples, and evaluated by
+Prometheus where it is installed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OF_PROMETHEUS = {"job", "instance", "le"}
 Found = dict[str, list[dict[str, str]]]
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="PromQL isn't evaluated, for Prometheus isn't installed: apt-get install prometheus",
+    reason="Prometheus isn't installed, so PromQL can't be evaluated: apt-get install prometheus",
 )
 
 
@@ -59,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedS
 
 @pytest.fixture(scope="module")
 def found(busy: EmbeddedServer, cluster: list[EmbeddedServer]) -> Found:
-    """The labels of all samples of all servers, by name."""
+    """Return the labels of all samples of all servers, by name."""
     texts = [scraped(busy.rest_uri, ADMIN), *(scraped(one.rest_uri) for one in cluster)]
     together: Found = {}
     for text in texts:
@@ -77,15 +77,13 @@ def matches(labels: dict[str, str], matcher: tuple[str, str, str]) -> bool:
 
 
 @pytest.mark.parametrize(("what", "expression"), EXPRESSIONS, ids=[what for what, _ in EXPRESSIONS])
-def test_each_metric_of_each_query_has_samples_and_the_labels_asked_for(
-    what: str, expression: str, found: Found
-) -> None:
+def test_each_query_matches_samples_and_labels(what: str, expression: str, found: Found) -> None:
     asked = NAME.findall(expression)
     assert asked or what == "NadiDown"
     for name, text in asked:
         matchers = MATCHER.findall(text)
-        assert len(matchers) == text.count('"') // 2, "each matcher was understood"
-        assert name in found, f"{what}: no server tells {name}"
+        assert len(matchers) == text.count('"') // 2, "all matchers were parsed"
+        assert name in found, f"{what}: no server has {name}"
         assert any(all(matches(labels, one) for one in matchers) for labels in found[name]), f"{what}: {name}{text}"
     grouped = {
         label.strip() for text in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in text.split(",")
@@ -93,13 +91,13 @@ def test_each_metric_of_each_query_has_samples_and_the_labels_asked_for(
     assert grouped <= OF_PROMETHEUS.union(*(labels for name, _ in asked for labels in found[name]))
 
 
-def test_each_metric_is_watched() -> None:
+def test_each_metric_has_a_query() -> None:
     text = " ".join(expression for _, expression in EXPRESSIONS)
     watched = {re.sub(r"_(bucket|sum|count|total)$", "", name) for name, _ in NAME.findall(text)}
     assert watched >= set(ALL)
 
 
-def test_the_dashboard_asks_by_its_variables() -> None:
+def test_dashboard_queries_use_its_variables() -> None:
     variables = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(PANELS))) <= variables
     for what, expression in QUERIES:
@@ -115,14 +113,14 @@ def test_each_alert_is_explained() -> None:
         assert rule["annotations"]["summary"].endswith(".")
 
 
-# --- by Prometheus itself ------------------------------------------------------------------------------
+# --- with Prometheus itself ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def prometheus(
     tmp_path_factory: pytest.TempPathFactory, busy: EmbeddedServer, cluster: list[EmbeddedServer]
 ) -> Iterator[httpx.Client]:
-    """One that has scraped all servers several times."""
+    """A Prometheus that has scraped all servers several times."""
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
 
     def job(name: str, servers: list[EmbeddedServer], **more: Any) -> dict[str, Any]:
@@ -168,7 +166,7 @@ def asked(client: httpx.Client, expression: str) -> list[Any]:
 
 
 def filled_in(expression: str) -> str:
-    """As Grafana does before it asks."""
+    """Fill in variables like Grafana does."""
     return expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
 
 
@@ -178,7 +176,7 @@ def test_each_query_of_the_dashboard_has_a_result(what: str, query: str, prometh
     assert asked(prometheus, filled_in(query)), what
 
 
-FIRING: dict[str, list[tuple[str, str]]] = {  # for each alert, series that make it fire
+FIRING: dict[str, list[tuple[str, str]]] = {  # series that make each alert fire
     "NadiDown": [("up", "0x100")],
     "NadiContainerDown": [('nadi_store_container_up{container="3"}', "0x100")],
     "NadiContainersRecover": [("nadi_store_recoveries_total", "0+1x100")],
@@ -227,7 +225,7 @@ FIRING: dict[str, list[tuple[str, str]]] = {  # for each alert, series that make
     "NadiClusterFences": [("nadi_cluster_fenced_total", "0+1x100")],
     "NadiClusterLogFails": [("nadi_cluster_log_errors_total", "0+60x100")],
 }
-MOVED = [  # a container was given away between two servers' scrapes, so for a moment both told of it
+MOVED = [  # a container was handed over between two servers' scrapes, so both reported it for a moment
     ('nadi_cluster_containers{job="nadi",instance="one:9091"}', "4x4 4 3x80"),
     ('nadi_cluster_containers{job="nadi",instance="two:9091"}', "4x4 5 5x80"),
     ('nadi_cluster_all_containers{job="nadi",instance="one:9091"}', "8x90"),
@@ -242,14 +240,14 @@ def with_target(name: str) -> str:
 
 
 def expected(name: str) -> dict[str, Any]:
-    """The alert with its labels, which are those of the result and of the rule."""
+    """Return the alert with the labels of the result and of the rule."""
     rule, labels = RULES[name], {"job": "nadi", "instance": "one:9091"}
     first = FIRING[name][0][0]
     labels |= {label: value for label, _, value in MATCHER.findall(first) if label not in ("le", "stage")}
     if "by (job) " in rule["expr"]:
         labels = {"job": "nadi"}
-    told = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels[match[1]], rule["annotations"]["summary"])
-    return {"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": {"summary": told}}
+    summary = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels[match[1]], rule["annotations"]["summary"])
+    return {"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": {"summary": summary}}
 
 
 @needs_prometheus
@@ -267,7 +265,7 @@ def test_each_alert_fires_when_it_should(tmp_path: Path) -> None:
 
 
 @needs_prometheus
-def test_a_container_that_moves_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
+def test_moving_container_does_not_count_as_missing(tmp_path: Path) -> None:
     silent = {"eval_time": LATER, "alertname": "NadiClusterContainersMissing", "exp_alerts": []}
     series = [{"series": one, "values": values} for one, values in MOVED]
     run_tests(tmp_path, [{"interval": "1m", "input_series": series, "alert_rule_test": [silent]}])

@@ -1,4 +1,4 @@
-"""A constant load on a stream, and what the server's folder takes up meanwhile."""
+"""A constant load on a stream, and the disk usage of the server's folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from nadi.client import StreamManager
 
 MIB = 1 << 20
-_LATE_S = 0.5  # after a pause of the machine no more than this is made up for
+_LATE_S = 0.5  # at most this much delay is made up for after a pause of the machine
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes on disk: of both tiers, and of the log's files alone."""
+    """Bytes on disk: in both tiers, and in the log's files alone."""
 
     after_s: float
     written: int
@@ -31,7 +31,7 @@ class Usage:
 
 
 def on_disk(folder: Path, part: str) -> int:
-    """What the files take up whose paths have that part in them."""
+    """Return the size of the files whose paths have that part."""
     total = 0
     for path in folder.rglob("*"):
         if part in path.relative_to(folder).parts:
@@ -91,13 +91,13 @@ def watch(
     every_s: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[Usage]:
-    """Look at the folder every so often, and print what is found."""
-    began, found = time.monotonic(), list[Usage]()
+    """Measure the folder periodically and print the results."""
+    began, usages = time.monotonic(), list[Usage]()
     while time.monotonic() - began < seconds:
         time.sleep(every_s)
         meanwhile()
         kept = manager.kept(*load._place).size_bytes
         tiers = on_disk(folder, "log"), on_disk(folder, "tier2")
-        found.append(Usage(time.monotonic() - began, load.written, *tiers, kept))
-        print(found[-1], flush=True)
-    return found
+        usages.append(Usage(time.monotonic() - began, load.written, *tiers, kept))
+        print(usages[-1], flush=True)
+    return usages

@@ -1,4 +1,4 @@
-"""A server that keeps what the policy says, while a writer writes, readers are slow, and names are given."""
+"""Retention on a real server, while a writer writes, readers are slow, and bookmarks exist."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.waiting import until
 
 from .load import MIB, Load, Usage, watch
 
-# Rounds, chunks and garbage are as quick as a short test needs.
+# Rounds, chunks and garbage collection are fast enough for a short test.
 QUICK = (
     "retention_period_s=0.5,retention_settle_s=1,chunk_flush_age_s=0.5,chunk_flush_bytes=1048576,"
     "chunk_garbage_delay_s=1,snapshot_interval_s=1,checkpoint_interval_s=0.5,log_file_bytes=8388608,"
     "log_spare_files=1"
 )
 DAY_MS = 24 * 3_600_000
-LONG_S = float(os.environ.get("NADI_RETENTION_S", "600"))  # of the long form
+LONG_S = float(os.environ.get("NADI_RETENTION_S", "600"))  # duration of the long tests
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def kept_events(manager: StreamManager) -> set[bytes]:
     return set(pa.table(nadi.scan(manager, "home", "meters"))["event"].to_pylist())
 
 
-def test_a_stream_keeps_what_its_policy_says_over_a_kill(server: RestartableServer, manager: StreamManager) -> None:
+def test_stream_is_retained_by_policy_over_a_kill(server: RestartableServer, manager: StreamManager) -> None:
     policy = RetentionPolicy.by_size(20_000)
     manager.create_stream("home", "meters", scaling=ScalingPolicy.fixed(3), retention=policy)
     write(manager, 1_000)
@@ -81,7 +81,7 @@ def test_a_stream_keeps_what_its_policy_says_over_a_kill(server: RestartableServ
     assert manager.kept("home", "meters").size_bytes == 10_000
 
 
-def test_by_event_time_a_load_keeps_its_own_last_days(manager: StreamManager) -> None:
+def test_by_event_time_the_last_days_are_retained(manager: StreamManager) -> None:
     policy = RetentionPolicy.by_time(30 * DAY_MS, by_event_time=True)
     manager.create_stream("home", "meters", scaling=ScalingPolicy.fixed(2), retention=policy, event_time="read_at")
     assert manager.stream_configuration("home", "meters").retention == policy
@@ -98,15 +98,15 @@ def test_by_event_time_a_load_keeps_its_own_last_days(manager: StreamManager) ->
 
     until(is_truncated)
     assert wanted <= kept_events(manager) < set(events)
-    with manager.create_writer("home", "meters") as writer:  # behind them what is too old, and what has no time
+    with manager.create_writer("home", "meters") as writer:  # later events that are too old, or without a time
         writer.write_batch([b'{"read_at": 1000}', b"no time"] * 1_000, ["0", "1"] * 1_000)
         writer.flush()
     time.sleep(2)
     assert wanted <= kept_events(manager)
 
 
-def test_by_event_time_what_has_no_time_holds_nothing_back(manager: StreamManager) -> None:
-    """Neither at the end of a segment that was sealed, nor in one that has nothing else."""
+def test_by_event_time_events_without_time_hold_nothing_back(manager: StreamManager) -> None:
+    """Neither at the end of a sealed segment, nor in a segment with no other events."""
     policy = RetentionPolicy.by_time(2_000, by_event_time=True)
     manager.create_stream("home", "meters", segments=2, retention=policy, event_time="at")
     with manager.create_writer("home", "meters") as writer:
@@ -118,7 +118,7 @@ def test_by_event_time_what_has_no_time_holds_nothing_back(manager: StreamManage
     until(lambda: manager.kept("home", "meters").size_bytes == 0)
 
 
-def test_who_holds_it_back(manager: StreamManager) -> None:
+def test_report_names_holders(manager: StreamManager) -> None:
     manager.create_stream("home", "meters", retention=RetentionPolicy.by_size(5_000, 30_000))
     write(manager, 30)
     bookmark = manager.bookmarks("home").create("monday", manager.stream_info("home", "meters").tail)
@@ -154,18 +154,17 @@ def test_who_holds_it_back(manager: StreamManager) -> None:
         (RetentionPolicy.by_size(10, 5), "raise the maximum"),
         (RetentionPolicy.by_time(-1), "no negative milliseconds"),
         (RetentionPolicy.by_size(0), "keeps nothing"),
-        (RetentionPolicy.by_time(1, by_event_time=True), "set the stream's event time"),
+        (RetentionPolicy.by_time(1, by_event_time=True), "event time"),
     ],
 )
-def test_each_bad_policy_has_its_error(manager: StreamManager, policy: RetentionPolicy, says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says):
+def test_invalid_policy_is_rejected(manager: StreamManager, policy: RetentionPolicy, value: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=value):
         manager.create_stream("home", "bad", retention=policy)
 
 
-def bounded(found: list[Usage], tier1: int, tier2: int) -> None:
-    """After the first third, both tiers stay as they are: what is kept, what is being moved, and what waits for its
-    deletion."""
-    settled = found[len(found) // 3 :]
+def bounded(usages: list[Usage], tier1: int, tier2: int) -> None:
+    """Check that both tiers are stable after the first third, allowing for data being moved or awaiting deletion."""
+    settled = usages[len(usages) // 3 :]
     assert max(usage.tier1 for usage in settled) < tier1
     assert max(usage.tier2 for usage in settled) < tier2
 
@@ -173,30 +172,30 @@ def bounded(found: list[Usage], tier1: int, tier2: int) -> None:
 def test_both_tiers_stay_small_under_load(server: RestartableServer, manager: StreamManager) -> None:
     manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(4 * MIB))
     with Load(server.controller_uri, "home", "meters", bytes_per_s=4 * MIB).running() as load:
-        found = watch(manager, server.folder, load, seconds=9, every_s=0.5)
+        usages = watch(manager, server.folder, load, seconds=9, every_s=0.5)
     assert load.written > 8 * MIB
-    bounded(found, 180 * MIB, 30 * MIB)  # beside other tests what waits for its flush takes some files more
-    assert all(usage.kept < 16 * MIB for usage in found[8:])
+    bounded(usages, 180 * MIB, 30 * MIB)  # under load from other tests, unflushed data takes a few more files
+    assert all(usage.kept < 16 * MIB for usage in usages[8:])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_by_size_under_constant_load_for_ten_minutes(tmp_path: Path) -> None:
-    """With the limits that servers have."""
+    """Run with the default limits of servers."""
     with RestartableServer(tmp_path / "data") as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(64 * MIB))
         with Load(server.controller_uri, "home", "meters", bytes_per_s=4 * MIB).running() as load:
-            found = watch(manager, server.folder, load, seconds=LONG_S, every_s=10)
-        # a round's and a flush's data besides; then 30 s of garbage, and chunks that are half before the head
-        bounded(found, 400 * MIB, (64 + 4 * (10 + 10 + 30 + 10) + 64) * MIB)
+            usages = watch(manager, server.folder, load, seconds=LONG_S, every_s=10)
+        # plus the data of a round and a flush, 30 s of garbage, and chunks that are half before the head
+        bounded(usages, 400 * MIB, (64 + 4 * (10 + 10 + 30 + 10) + 64) * MIB)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_by_consumption_with_a_slow_group_and_a_bookmark_for_ten_minutes(tmp_path: Path) -> None:
-    """A group that releases what is a minute old holds that much; a bookmark holds what is after it, until half of the
-    time has passed."""
+    """A group that releases data after a minute retains that much; a bookmark retains everything after it for half of
+    the time."""
     with RestartableServer(tmp_path / "data") as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(16 * MIB))

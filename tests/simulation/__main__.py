@@ -1,11 +1,11 @@
-"""Simulations of a whole server, or of a cluster, many seeds at once, or one again with what happened last in it.
+"""Simulations of a whole server or of a cluster: many seeds at once, or one seed with a log of its last events.
 
     script/simulate --seeds 1000 --minutes 10
     script/simulate 527 --log 527.log
     script/simulate --cluster --seeds 1000 --minutes 10
 
-Ends with 1 if a seed failed; each is named with its error and how to run it again, as soon as it is known. Ctrl-C ends
-it with what was found until then, and 130.
+Exits with 1 if a seed failed; each failure is reported at once with its error and how to repeat it. Ctrl-C stops with
+the results so far and exit code 130.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .days import Outcome
 from .seeds import Ask, outcome_of
 
-INTERRUPTED = 130  # as a shell tells it
+INTERRUPTED = 130  # a shell's exit code for SIGINT
 _FIRST = 1
 _TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds", "more")]
 
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         seeds_done = f"interrupted after {len(outcomes) + failed:,} of {seeds_done}"
     console.print(f"{seeds_done}, {failed} failed; {took}: {', '.join(parts)}", soft_wrap=True)
     if options.log is not None:
-        console.print(f"what happened last is in {options.log}", soft_wrap=True)
+        console.print(f"the last events are in {options.log}", soft_wrap=True)
     return INTERRUPTED if is_interrupted else int(failed > 0)
 
 
@@ -75,20 +75,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("seed", type=int, nargs="*", help="these seeds, instead of --seeds many")
-    parser.add_argument("--cluster", action="store_true", help="of three to five servers over one object store")
-    parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
-    parser.add_argument("--first", type=int, default=_FIRST, help=f"the first of them (default {_FIRST})")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of simulated time, each (default 5)")
-    parser.add_argument("--pace", type=float, default=1.0, help="how many times slower all of it happens (default 1)")
+    parser.add_argument("seed", type=int, nargs="*", help="seeds to run, instead of --seeds")
+    parser.add_argument("--cluster", action="store_true", help="simulate three to five servers over one object store")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds (default 100)")
+    parser.add_argument("--first", type=int, default=_FIRST, help=f"first seed (default {_FIRST})")
+    parser.add_argument("--minutes", type=float, default=5.0, help="simulated time of each (default 5)")
+    parser.add_argument("--pace", type=float, default=1.0, help="factor by which all events are slowed (default 1)")
     processes = os.cpu_count() or 1
-    parser.add_argument("--processes", type=int, default=processes, help=f"at a time (default {processes}: the cores)")
-    parser.add_argument("--log", type=Path, help="of one seed: a file for what happened last in it")
+    parser.add_argument("--processes", type=int, default=processes, help=f"processes (default {processes}: the cores)")
+    parser.add_argument("--log", type=Path, help="file for the last events of a single seed")
     options = parser.parse_args(arguments)
     if options.log is not None and len(options.seed) != 1:
-        parser.error("--log is for one seed: script/simulate SEED --log FILE")
+        parser.error("--log needs a single seed: script/simulate SEED --log FILE")
     if options.seed and (options.seeds != parser.get_default("seeds") or options.first != _FIRST):
-        parser.error("name seeds, or say how many with --seeds and --first, not both")
+        parser.error("both seeds and --seeds or --first are given: give one or the other")
     for name in ("seeds", "minutes", "pace", "processes"):
         if getattr(options, name) <= 0:
             parser.error(f"--{name} must be more than 0")
@@ -100,7 +100,7 @@ def _results(asks: list[Ask], processes: int) -> Iterator[Iterator[tuple[Ask, Ou
     if len(asks) == 1 or processes == 1:
         yield map(outcome_of, asks)
         return
-    ignore_interruption = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all
+    ignore_interruption = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # a terminal sends SIGINT to all processes
     count = min(processes, len(asks))
     with multiprocessing.get_context("spawn").Pool(count, *ignore_interruption, maxtasksperchild=50) as pool:
         yield pool.imap_unordered(outcome_of, asks)

@@ -1,4 +1,4 @@
-"""What clients do in a simulated world, and how it is judged in the end, whatever the world's servers are."""
+"""The work of clients in any simulated world, and the final checks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .clients.library import LibraryReader, LibraryTables, LibraryTransactions, 
 from .clients.reading import Reader
 from .clients.tables import TableUser
 from .clients.transactions import Transactions, learn_ends
-from .judging.history import BrokenWordError, History
+from .judging.history import GuaranteeError, History
 from .machine.process import Process
 from .world import Serving, World
 
 SCALED, TRUNCATED = StreamName("home", "scaled"), StreamName("home", "truncated")
-_END_S = 1_800.0  # in which all must have come to rest
+_END_S = 1_800.0  # time limit for the final checks
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a simulation in which nobody's word was broken."""
+    """Counts of a simulation in which all guarantees held."""
 
     trace: str
     seconds: float
@@ -43,16 +43,16 @@ class Outcome:
     calls: int
     events: int
     committed: int  # transactions
-    counted: int  # to this, in all entries
+    counted: int  # sum of all counters
     states: int  # of a table's keys
     truncations: int
     watermarks: int
     acknowledged: int  # appends
-    more: Mapping[str, int] = field(default_factory=dict)  # what else is counted
+    more: Mapping[str, int] = field(default_factory=dict)  # further counts
 
 
 def outcome_of(world: World, history: History, watermarks: int, more: Mapping[str, int] | None = None) -> Outcome:
-    """What was done, and seen."""
+    """Summarise what was done and seen."""
     return Outcome(
         world.trace,
         world.loop.now,
@@ -77,7 +77,7 @@ async def at_work(
     fates: Callable[[Crowd], list[Awaitable[None]]],
     others: Mapping[str, Role] = MappingProxyType({}),
 ) -> None:
-    """Everybody, and others, for so long. pace: see `simulate`. fates: what goes wrong meanwhile."""
+    """Let all clients, and `others`, work for that time. pace: see `simulate`. fates: concurrent faults."""
     first = Client(world, history, "first")
     await first.process.start(_prepare(first))
     streams = [SCALED, TRUNCATED]
@@ -118,7 +118,7 @@ async def at_work(
 
 async def _prepare(first: Client) -> None:
     await first.world.until_ready()
-    with contextlib.suppress(AlreadyExistsError):  # an answer was lost; so below
+    with contextlib.suppress(AlreadyExistsError):  # a reply was lost; likewise below
         await first.control("scope", lambda controller: controller.create_scope("home"))
     elastic = StreamConfigRecord(
         ScaleType.EVENTS_PER_SECOND, 1, 4, 2
@@ -130,7 +130,7 @@ async def _prepare(first: Client) -> None:
 
 
 async def judged(world: World, history: History, name: str) -> int:
-    """Everything that was under way comes to its end; then all is read. Gives how many watermarks there are."""
+    """Let all pending work end; then read and check everything. Return the number of watermarks."""
     process = world.process(name)
     try:
         async with asyncio.timeout(_END_S):
@@ -150,9 +150,9 @@ async def _judge(world: World, history: History, name: str, process: Process) ->
         history.check(stream.key, await reader.read_on(stream))
     seen = await LibraryReader(world, history, name, SCALED, process).read_all()
     if unseen := {payload for payload in history.found if history.events[payload].stream == SCALED.key} - seen:
-        raise BrokenWordError(f"a reader of the whole stream was not given {min(unseen)!r}")
+        raise GuaranteeError(f"a reader of the whole stream did not get {min(unseen)!r}")
     counting = TableUser(world, history, name, process)
-    await counting.create()  # it may be that nobody lived to
+    await counting.create()  # possibly all its creators died
     await counting.read(list(history.counters))
     await LibraryTables(world, history, name, SCALED, process).read()
     await Inserter(world, history, name, process).judge()

@@ -1,5 +1,5 @@
-"""What goes wrong, and when: servers die or stand still, so do clients; links are cut, slowed and reset; disks fail;
-and somebody sets the wall clock."""
+"""Faults and their timing: servers and clients die or freeze; links are cut, slowed and reset; disks fail; wall clocks
+are set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 async def servers(world: OneServer, mean_s: float) -> None:
-    """Arms what goes wrong with servers and their disks; raises what kept one from starting."""
+    """Inject faults of servers and their disks; raises the error that kept a server from starting."""
     chance = world.chance("fate")
     for server in world.hosts:
         server.faults.frame_fails, server.faults.put_fails = 0.0005, 0.01
@@ -36,7 +36,7 @@ async def servers(world: OneServer, mean_s: float) -> None:
 
 
 async def network(world: World, clients: Callable[[], list[Process]], mean_s: float) -> None:
-    """Between servers and clients, and among servers."""
+    """Inject faults between servers and clients, and between servers."""
     chance = world.chance("weather")
     while True:
         await asyncio.sleep(chance.expovariate(1 / mean_s))
@@ -59,7 +59,7 @@ async def network(world: World, clients: Callable[[], list[Process]], mean_s: fl
 
 
 async def clients(world: World, living: Callable[[], list[Process]], mean_s: float) -> None:
-    """One of them is killed, or stands still for a while."""
+    """Kill or freeze one client at a time."""
     chance = world.chance("clients' fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / mean_s))

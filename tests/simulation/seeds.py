@@ -1,4 +1,4 @@
-"""One seed of many, run in whichever process."""
+"""One seed of a simulation, run in any process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .days import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """How long a simulation is, and how many times longer than by default it takes from one thing to the next."""
+    """The length of a simulation, and the factor by which its pauses are prolonged."""
 
     seconds: float
     pace: float
 
 
-DENSE = Days(30.0, 0.3)  # a third of a second of work each, in which one of a hundred finds most broken rules
+DENSE = Days(30.0, 0.3)  # a third of a second of work each; one in a hundred seeds finds most broken rules
 
-DENSE_CLUSTER = Days(25.0, 0.2)  # likewise, of a cluster: a second of work each, long enough for one of `plots`
+DENSE_CLUSTER = Days(25.0, 0.2)  # a second of work each, long enough for one of `plots`
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A server says much about kills and failing disks."""
+    """Silence the log: servers log a lot about kills and failing disks."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -48,7 +48,7 @@ class Ask:
 
     @property
     def again(self) -> str:
-        """The command that shows what happened.
+        """The command that repeats the seed with a log.
 
         >>> Ask(7, 10.0, 1.0, None).again
         'script/simulate 7 --minutes 10 --log 7.log'
@@ -59,7 +59,7 @@ class Ask:
 
 
 def outcome_of(ask: Ask) -> tuple[Ask, Outcome | None, str]:
-    """What came of a seed, or None and why it failed."""
+    """Return the outcome of a seed, or None and why it failed."""
     with quiet():
         try:
             simulate = of_cluster.simulate if ask.cluster else work.simulate

@@ -1,7 +1,7 @@
-"""One server of a simulated world: what `nadi up` runs, a segment store and the controller over it, its lives, and the
-disks that outlive them.
+"""The single server of a simulated world: a segment store and the controller over it, as run by `nadi up`, with its
+lives, and the disks that outlive them.
 
-Clients reach its segment store over the network, through the real door. gRPC is left out: `rpc` and `ask` call the
+Clients reach its segment store over the network, through the real listener. gRPC is bypassed: `rpc` and `ask` call the
 controller in its process.
 """
 
@@ -36,20 +36,20 @@ PORT = 9090
 
 
 class Life:
-    """From a start to the end that it finds."""
+    """A server's life, from its start to its end."""
 
     def __init__(self, process: Process, store: SegmentStore, controller: Controller, parts: list[MemoryParts]) -> None:
         self.process, self.store, self.controller, self.parts = process, store, controller, parts
         self.service = Service(controller)
         self.is_ready = False
-        self.has_folder = True  # its lock
+        self.has_folder = True  # it has locked the data folder
 
     async def exchange(self, command: wire.Command) -> wire.Command:
         return await self.store.exchange(command)
 
 
 class Server:
-    """world: what it is a part of. name: its host's. log: what its containers' logs are."""
+    """world: it belongs to. name: of its host. log: the type of its containers' logs."""
 
     def __init__(self, world: World, name: str, log: type[SimulatedLog]) -> None:
         self.world, self.name, self._log = world, name, log
@@ -65,10 +65,10 @@ class Server:
         self._set_ms = 0
         self._ended = False
 
-    # --- its lives --------------------------------------------------------------------------------------
+    # --- lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A life, as soon as one can be had."""
+        """Start a life as soon as possible."""
         self.starts += 1
         world = self.world
         self._process = process = world.process(self.name, f"{self.name}, life {self.starts}")
@@ -105,7 +105,7 @@ class Server:
                 self.world.note("no start", error)
                 if not isinstance(error, (UnavailableError, OSError)):
                     raise
-                await asyncio.sleep(1.0)  # a disk or tier 2 failed: it is started again
+                await asyncio.sleep(1.0)  # a disk or tier 2 failed: the server is restarted
         while True:
             try:
                 await controller.start()
@@ -122,11 +122,11 @@ class Server:
             self.failure = error
 
     def _kill_soon(self) -> None:
-        """From within it: its own code never goes on."""
+        """Kill it from within: the current code never continues."""
         self.world.loop.at(self.world.loop.now, self.kill)
 
     def kill(self, *, with_power: bool = False) -> None:
-        """kill -9, and what no disk has synced may be gone. with_power: nobody tells its peers that it is."""
+        """kill -9, which may lose unsynced data. with_power: its peers aren't notified."""
         process, life = self._process, self.life
         if process is None or not process.is_alive:
             return
@@ -147,13 +147,13 @@ class Server:
             self.world.loop.at(self.world.loop.now + self._fate.uniform(0.1, 5.0), self.start)
 
     def pause(self, seconds: float) -> None:
-        """It stands still for so long."""
+        """Freeze it for that time."""
         if self._process is not None:
             self.world.note("paused", self.name, f"{seconds:.3f}")
             self._process.pause(seconds)
 
     def set_clock(self, ms: int) -> None:
-        """Somebody sets its wall clock so far on, or back, from where it was at first."""
+        """Set its wall clock that far forward, or back, from its original time."""
         self._set_ms = ms
         if self._process is not None:
             self._process.runtime.set_ms = ms
@@ -166,35 +166,35 @@ class Server:
         return self.life
 
     async def stop(self) -> None:
-        """As when it is asked to."""
+        """Stop it cleanly."""
         life = await self.until_ready()
         self.life = self._process = None
         await asyncio.wait_for(life.process.start(_stopped(life)), 300)
-        life.process.kill()  # what still held something lets go of it
+        life.process.kill()  # releases all remaining resources
         self.world.note("stopped", self.name)
 
     def rest(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.faults.rest()
 
     def end(self) -> None:
-        """For good."""
+        """End it for good."""
         self._ended = True
         self.kill()
 
     # --- its controller ---------------------------------------------------------------------------------
 
     def process(self) -> Process | None:
-        """Who answers now, if anybody does."""
+        """The process that currently answers, if any."""
         return self.life.process if self.life is not None and self.life.is_ready else None
 
     async def run(self, work: Callable[[Life], Coroutine[Any, Any, T]]) -> T:
-        """Done in its process, without a network between."""
+        """Run work in its process, without a network."""
         life = await self.until_ready()
         return await life.process.start(work(life))
 
     async def ask(self, work: Callable[[Life], Awaitable[T]]) -> T:
-        """Over the network, from the process that calls this; LostError where nobody knows whether it was done."""
+        """Run work over the network, from the calling process; LostError if it may have been executed or not."""
 
         async def done() -> T:
             assert self.life is not None
@@ -203,7 +203,7 @@ class Server:
         return await self.world.network.call(self.process, self.name, done)
 
     async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
-        """One of the controller's RPCs, likewise; AioRpcError as from gRPC."""
+        """Call one of the controller's RPCs over the network; AioRpcError as from gRPC."""
 
         async def answered(life: Life) -> Any:
             try:
@@ -222,7 +222,7 @@ class Server:
 
 
 class OneServer(World):
-    """A world with one server, of two containers. log: what the containers' logs are. The rest is as of a `World`."""
+    """A world with one server of two containers. log: the type of the containers' logs. Otherwise like `World`."""
 
     def __init__(
         self, loop: SimulatedLoop, seed: str, log: type[SimulatedLog] = SimulatedLog, drift: float = DRIFT

@@ -1,4 +1,4 @@
-"""Hours of retention by time: under kills, while the stream scales; and while the wall clock is set on and back."""
+"""Hours of retention by time: under kills while the stream scales, and while the wall clock is set forward and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nadi.segmentstore import storage_writer
 from .clients.appending import Writer
 from .clients.base import Client
 from .clients.changing import Scaler
-from .judging.history import BrokenWordError, History
+from .judging.history import GuaranteeError, History
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process
 from .server import OneServer
@@ -42,31 +42,31 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Watcher(Client):
-    """Sees to it that nothing goes that is younger than it may be, and that what is older does."""
+    """Checks that nothing is truncated too early, and that old events are truncated in time."""
 
     heads = 0
     longest_kept_s = 0.0
 
     async def run(self) -> None:
-        came: dict[bytes, float] = {}  # of each event, a time before it was acknowledged
+        since_by_event: dict[bytes, float] = {}  # a time before each event's acknowledgement
         last: Cut = {}
         before = self.world.loop.now
         while True:
             await asyncio.sleep(_LOOK_S)
             for payload, event in self.history.events.items():
                 if event.acknowledged and event.end >= 0:
-                    came.setdefault(payload, before)
+                    since_by_event.setdefault(payload, before)
             before = self.world.loop.now
             head = await self.control("head", lambda controller: controller.head(STREAM))
             epochs = await self.control("history", lambda controller: controller.history(STREAM))
             now, is_passed = self.world.loop.now, epochs.passed(head)
             self.heads, last = self.heads + (head != last), head
-            for payload, since in came.items():
+            for payload, since in since_by_event.items():
                 event = self.history.events[payload]
                 number = parse_segment_name(event.segment)[2]
                 is_gone = is_passed(number) or (number in head and event.end <= head[number])
                 if is_gone and now - since < KEPT_S:
-                    raise BrokenWordError(f"{event} is gone after {now - since:.0f} s")
+                    raise GuaranteeError(f"{event} is gone after {now - since:.0f} s")
                 if not is_gone:
                     self.longest_kept_s = max(self.longest_kept_s, now - since)
 
@@ -79,7 +79,7 @@ async def _kills(world: OneServer) -> None:
 
 
 async def _sets(world: OneServer) -> None:
-    """The clock is set on and back, for seconds or hours."""
+    """Set the clock forward and back, by seconds or hours."""
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 900))
@@ -125,14 +125,14 @@ async def _live(world: OneServer, process: Process, *more: Any) -> Watcher:
     return watcher
 
 
-def test_for_hours_with_kills_it_goes_when_it_is_old_enough() -> None:
+def test_data_is_truncated_in_time_over_hours_with_kills() -> None:
     watcher = live("retention", _kills)
     assert watcher.world.kills >= 3
     assert watcher.heads > 20
-    assert watcher.longest_kept_s < KEPT_S + 300, "a start waits a minute, and the time index is within ten seconds"
+    assert watcher.longest_kept_s < KEPT_S + 300, "a start delays by a minute; the time index is accurate to 10 s"
 
 
 @pytest.mark.slow  # half a minute
-def test_for_hours_of_a_clock_that_is_set_nothing_goes_early() -> None:
+def test_nothing_is_truncated_early_over_hours_of_clock_changes() -> None:
     watcher = live("clocks", _sets)
     assert watcher.heads > 5

@@ -1,4 +1,4 @@
-"""A server whose stream follows a load up and down, while it is killed, somebody scales by hand, and clocks are set."""
+"""A server whose stream follows a load up and down, under kills, manual scaling, and clock changes."""
 
 from __future__ import annotations
 
@@ -118,4 +118,4 @@ def test_segments_follow_a_load_up_and_down(by_hand: bool) -> None:
     done = [entry for entry in log if entry.is_done]
     assert {entry.kind for entry in done} >= {"split", "merge"}
     sealed = [segment for entry in done for segment in entry.segments if entry.into]
-    assert len(sealed) == len(set(sealed)), "no segment is decided about twice"
+    assert len(sealed) == len(set(sealed)), "each segment is decided about once"

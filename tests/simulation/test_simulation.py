@@ -1,4 +1,4 @@
-"""A whole server under simulated clocks: killed again and again, it keeps its word; and the same seed does the same."""
+"""A whole server under simulated clocks: its guarantees hold over many kills, and equal seeds repeat exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """A server says much about kills and failing disks."""
+    """Silence the log: servers log a lot about kills and failing disks."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -29,8 +29,8 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)  # looking for work is most of an idle hour
+def test_server_keeps_its_guarantees_over_an_hour_with_kills(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "STORAGE_WRITER_TICK_S", 2.0)  # polling dominates an idle hour
     monkeypatch.setattr(limits, "TXN_TICK_MS", 2_000)
     outcome = simulate(seed, 3600.0, pace=10.0)
     assert outcome.seconds >= 3600.0
@@ -43,11 +43,11 @@ def test_for_an_hour_with_kills_a_server_keeps_its_word(seed: int, monkeypatch: 
 
 
 @pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
-def test_killed_every_minute_a_server_keeps_its_word(seed: int) -> None:
+def test_server_keeps_its_guarantees_with_kills_every_minute(seed: int) -> None:
     assert simulate(seed, 300.0).kills >= 2
 
 
-def test_the_same_seed_does_the_same_in_every_process() -> None:
+def test_equal_seeds_repeat_in_every_process() -> None:
     code = "import sys; from tests.simulation.work import simulate; print(simulate(sys.argv[1], 20.0).trace)"
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
 

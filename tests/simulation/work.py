@@ -1,4 +1,4 @@
-"""A simulation from start to end: clients at work on a server, while everything goes wrong, and what they saw judged.
+"""A simulation from start to end: clients at work on a server, faults of all kinds, and a check of what clients saw.
 
 The same seed does the same each time, in any process. To see what happened at one: script/simulate SEED --log FILE
 """
@@ -23,10 +23,10 @@ def simulate(
     pace: float = 1.0,
     log_file: Path | None = None,
 ) -> Outcome:
-    """Raises BrokenWordError, or whatever else nobody should meet.
+    """Raises GuaranteeError, or any other error that must not happen.
 
-    log: what keeps the containers' frames. pace: how many times longer than a minute it takes from kill to kill, and so
-    from call to call. log_file: gets the last that happened, whether it went well or not.
+    log: the type of the containers' logs. pace: factor by which the mean time of a minute between kills, and the pauses
+    of clients, are prolonged. log_file: gets the last events, whatever the outcome.
     """
     last_lines: list[str] = []
     try:

@@ -1,8 +1,8 @@
-"""Servers and clients in simulated processes, a network between them, and a seed: everything that happens follows from
-it, and goes into `trace`.
+"""Servers and clients in simulated processes, a network between them, and a seed that determines everything, which
+`trace` summarises.
 
-A world's servers are one by itself (`server`), or those of a cluster (`cluster`): each is a host by its name, and
-`network` cuts them from each other as from clients.
+A world's servers are a single one (`server`) or those of a cluster (`cluster`): each is a host with a name, and
+`network` can cut them off from each other and from clients.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Protocol, Self, TypeVar
 from nadi.controller.controller import Controller
 from nadi.wire import commands as wire
 
+from .descriptions import described
 from .machine.loop import SimulatedLoop
 from .machine.network import Network
 from .machine.process import Process
 from .machine.store import SimulatedStore
-from .told import told
 
 T = TypeVar("T")
-DRIFT = 0.1  # how much faster or slower a process's clock may run
+DRIFT = 0.1  # maximum deviation of a process's clock rate
 _LAST_LINES = 5_000
 
 
 class Serving(Protocol):
-    """What there is of a server from a start to the end that it finds."""
+    """A server's life, from its start to its end, as seen by clients."""
 
     @property
     def process(self) -> Process: ...
@@ -41,11 +41,11 @@ class Serving(Protocol):
     def controller(self) -> Controller: ...
 
     async def exchange(self, command: wire.Command) -> wire.Command:
-        """At the door that its controller uses."""
+        """Execute a command as from its controller."""
 
 
 class Host(Protocol):
-    """A server, in all its lives."""
+    """A server over all its lives."""
 
     @property
     def name(self) -> str: ...
@@ -61,11 +61,11 @@ class Host(Protocol):
     def end(self) -> None: ...
 
     def rest(self) -> None:
-        """Nothing goes wrong with it any more."""
+        """End all faults."""
 
 
 class World:
-    """seed: all of it. drift: how wrong clocks may run."""
+    """seed: determines everything. drift: maximum deviation of clock rates."""
 
     def __init__(self, loop: SimulatedLoop, seed: str, drift: float = DRIFT) -> None:
         self.loop, self.seed, self._drift = loop, seed, drift
@@ -75,76 +75,76 @@ class World:
         self.objects: dict[str, bytes] = {}  # of tier 2
         self.store = SimulatedStore(self.chance("store"), lambda: loop.now, loop.at, self.note)
         self.network = Network(loop, self.chance, self.note, self.trace_only)
-        self.network.lost = 0.002  # of all calls, and of all answers
+        self.network.lost = 0.002  # share of calls, and of replies
         self.calls = 0
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """The servers."""
+        """Return the servers."""
         raise NotImplementedError
 
-    # --- what its clients reach ---------------------------------------------------------------------------
+    # --- for clients --------------------------------------------------------------------------------------
 
     async def endpoint_of(self, segment: str) -> tuple[str, int]:
-        """Where a client finds a segment; UnavailableError or LostError if that can't be known now."""
+        """Return a segment's address for a client; UnavailableError or LostError if unknown."""
         raise NotImplementedError
 
     async def reach(self, work: Callable[[Serving], Awaitable[T]]) -> T:
-        """Done where the controller is, over the network, from the process that calls this; LostError where nobody
-        knows whether it was done."""
+        """Run work where the controller is, over the network, from the calling process; LostError if it may have been
+        executed or not."""
         raise NotImplementedError
 
     async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
-        """One of the controller's RPCs, likewise; AioRpcError as from gRPC."""
+        """Call one of the controller's RPCs over the network; AioRpcError as from gRPC."""
         raise NotImplementedError
 
     async def until_ready(self) -> None:
-        """Raises what kept a server from starting."""
+        """Wait until ready; raises the error that kept a server from starting."""
         raise NotImplementedError
 
     async def run(self, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
-        """Done where the controller is, without a network between."""
+        """Run work where the controller is, without a network."""
         raise NotImplementedError
 
-    # --- what is done ---------------------------------------------------------------------------------
+    # --- components -----------------------------------------------------------------------------------
 
     def chance(self, whose: str) -> random.Random:
-        """A source of its own for each, so that what one does more often changes nothing for the others."""
+        """Return a separate random source for each name, so that their users don't affect each other."""
         return random.Random(f"{self.seed}/{whose}")
 
     def process(self, name: str, life: str = "") -> Process:
-        """A new one, on the host of that name; its clock is of its `life`."""
+        """Return a new process on the host of that name; its clock depends on its `life`."""
         chance = self.chance(f"process {life or name}")
         return Process(self.loop, name, chance, 1 + self._drift * (2 * chance.random() - 1))
 
-    async def ask(self, who: str, what: object, work: Callable[[Serving], Awaitable[T]]) -> T:
-        """What the call gives or raises at the server; LostError where that can't be known."""
-        return await self.noted(who, what, lambda: self.reach(work))
+    async def ask(self, client: str, what: object, work: Callable[[Serving], Awaitable[T]]) -> T:
+        """Return or raise what the call does at the server; LostError if that is unknown."""
+        return await self.noted(client, what, lambda: self.reach(work))
 
-    async def noted(self, who: str, what: object, call: Callable[[], Awaitable[T]]) -> T:
-        """The call, and what comes back, go into the log."""
+    async def noted(self, client: str, what: object, call: Callable[[], Awaitable[T]]) -> T:
+        """Make the call and log it with its result."""
         self.calls += 1
         number = self.calls
-        self.note(number, who, told(what))
+        self.note(number, client, described(what))
         try:
             answer = await call()
         except Exception as error:
             self.note(number, type(error).__name__, str(error)[:80])
             raise
-        self.note(number, told(answer))
+        self.note(number, described(answer))
         return answer
 
     def rest(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.network.mend()
         self.store.mend()
         for server in self.hosts:
             server.rest()
 
-    # --- what has happened ----------------------------------------------------------------------------
+    # --- log and trace --------------------------------------------------------------------------------
 
     def note(self, *what: object) -> None:
-        """It has happened: a part of the log, and of the trace."""
+        """Add an event to the log and to the trace."""
         line = f"{self.loop.now:.6f} {' '.join(map(str, what))}"
         self.last_lines.append(line)
         self._trace.update(line.encode())

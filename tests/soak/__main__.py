@@ -1,4 +1,4 @@
-"""`python -m tests.soak --minutes 5`: readers of a group killed at random; the same seed plays the same actions."""
+"""`python -m tests.soak --minutes 5`: readers of a group are killed at random; a seed determines the actions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tests.soak.run import Soak, seed_of
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--rate", type=int, default=1000, help="events a second; each takes some 300 bytes of memory")
+    parser.add_argument(
+        "--rate", type=int, default=1000, help="events per second; each takes about 300 bytes of memory"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where the server's folder and the notes go, to be kept; empty")
+    parser.add_argument("--folder", type=Path, help="an empty folder where server data and notes are kept")
     arguments = parser.parse_args()
     seed = arguments.seed or seed_of("NADI_SOAK_SEED")
     print(f"seed {seed}", flush=True)

@@ -1,12 +1,12 @@
-"""What the readers of a run noted, and whether it is what a group of readers promises.
+"""The notes that readers took during a run, and whether they satisfy the guarantees of a reader group.
 
-Each event is `key sequence`. What must hold when all is read:
+Each event is `key sequence`. When all is read:
 
-- Every event is read, or lies in a gap that a reader was told of; none of a segment is lost.
-- An event is read twice only by readers that were killed or stopped, and not before what they had recorded.
-- Each key's events are first read in order, and every reader reads them in order; but what a stopped reader had in hand
-  it gives, late, when it goes on.
-- Each checkpoint is one boundary: what a reader was given before it passed lies before, all else behind.
+- Every event was read or is in a gap that a reader was notified of.
+- An event is read twice only by readers that were killed or stopped, and not if it precedes their recorded position.
+- Each key's events are first read in order, and every reader reads them in order; but a stopped reader delivers the
+  events it had already received when it resumes.
+- Each checkpoint is a boundary: the events that a reader got before passing it precede it, all others follow it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nadi.naming import segment_name
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One event as one reader was given it; `reader` is a process, of which each has its own file."""
+    """One event as given to one reader; `reader` is a process, each with its own file."""
 
     time_ns: int
     reader: str
@@ -34,11 +34,11 @@ class Note:
 
 @dataclass
 class Notes:
-    """All notes of a run, the events in the order of their times."""
+    """All notes of a run, with events in the order of their times."""
 
     events: list[Note] = field(default_factory=list)
     gaps: list[tuple[str, int, int]] = field(default_factory=list)  # segment, from, to (-1: its end)
-    passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # checkpoint, reader: when
+    passed: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))  # checkpoint, reader: time
     closed: set[str] = field(default_factory=set)
     offline: set[str] = field(default_factory=set)
     _series: dict[str, dict[str, tuple[list[int], list[int]]]] = field(default_factory=dict)
@@ -48,21 +48,21 @@ class Notes:
         notes = cls()
         for path in folder.iterdir():
             for line in path.read_text().splitlines():
-                what, *rest = line.split(" ")
-                if what == "event":
-                    time_ns, segment, offset, key, sequence = rest
+                kind, *fields = line.split(" ")
+                if kind == "event":
+                    time_ns, segment, offset, key, sequence = fields
                     notes.events.append(Note(int(time_ns), path.name, segment, int(offset), int(key), int(sequence)))
-                elif what == "gap":
-                    notes.gaps.append((rest[1], int(rest[2]), int(rest[3])))
-                elif what == "checkpoint":
-                    notes.passed[rest[1]][path.name] = int(rest[0])
+                elif kind == "gap":
+                    notes.gaps.append((fields[1], int(fields[2]), int(fields[3])))
+                elif kind == "checkpoint":
+                    notes.passed[fields[1]][path.name] = int(fields[0])
                 else:
-                    (notes.closed if what == "closed" else notes.offline).add(path.name)
+                    (notes.closed if kind == "closed" else notes.offline).add(path.name)
         notes.events.sort(key=lambda note: note.time_ns)
         return notes
 
     def series(self, reader: str) -> dict[str, tuple[list[int], list[int]]]:
-        """The times and offsets of what a reader read of each segment."""
+        """Return the times and offsets at which a reader read each segment."""
         if not self._series:
             for note in self.events:
                 times, offsets = self._series.setdefault(note.reader, {}).setdefault(note.segment, ([], []))
@@ -76,7 +76,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Ended:
-    """A reader that was killed or stopped: when, and what the group had recorded of its segments (if it is known)."""
+    """A reader that was killed or stopped: when, and the recorded positions of its segments, if known."""
 
     time_ns: int
     recorded: dict[str, int] | None
@@ -84,7 +84,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The figures of a run in which everything held."""
+    """The figures of a run without violations."""
 
     events: int
     read_twice: int
@@ -98,31 +98,34 @@ def judge(
     ended: dict[str, Ended],
     checkpoints: list[tuple[int, Checkpoint]],
 ) -> Judgement:
-    """written: each event's (key, sequence), and its segment and offset; AssertionError for what doesn't hold."""
+    """Check all guarantees. written: segment and offset of each event by (key, sequence). AssertionError: a
+    violation."""
     readings: dict[tuple[int, int], list[Note]] = defaultdict(list)
     for note in notes.events:
         readings[note.key, note.sequence].append(note)
-    assert readings.keys() <= written.keys(), "an event was read that nobody wrote"
+    assert readings.keys() <= written.keys(), "an event was read that was never written"
     in_gaps = 0
     for event, place in written.items():
         if event not in readings:
             assert notes.is_in_a_gap(*place), f"event {event} at {place} was never read"
             in_gaps += 1
-    for event, found in readings.items():
-        assert all((note.segment, note.offset) == written[event] for note in found), (event, found)
-        surely = [note for note in found if not _may_be_repeated(note, ended)]
-        assert len(surely) <= 1 or len(found) == 1, f"event {event} was read again, though it was done: {found}"
-        most = Counter(note.reader for note in found).most_common(1)[0]
+    for event, notes_of_event in readings.items():
+        assert all((note.segment, note.offset) == written[event] for note in notes_of_event), (event, notes_of_event)
+        surely = [note for note in notes_of_event if not _may_be_repeated(note, ended)]
+        assert len(surely) <= 1 or len(notes_of_event) == 1, (
+            f"event {event} was read again, though it was done: {notes_of_event}"
+        )
+        most = Counter(note.reader for note in notes_of_event).most_common(1)[0]
         assert most[1] == 1, f"{most[0]} read event {event} twice"
     _check_order(notes, ended)
     for made_ns, checkpoint in checkpoints:
         _check_boundary(notes, checkpoint, {name for name, end in ended.items() if end.time_ns <= made_ns})
-    twice = sum(len(found) - 1 for found in readings.values())
+    twice = sum(len(notes_of_event) - 1 for notes_of_event in readings.values())
     return Judgement(len(written), twice, in_gaps, len(checkpoints))
 
 
 def _may_be_repeated(note: Note, ended: dict[str, Ended]) -> bool:
-    """Whether its reader came to an end before the group had recorded that it was done with the event."""
+    """Return whether the note's reader ended before the group had recorded that it was done with the event."""
     end = ended.get(note.reader)
     if end is None:
         return False
@@ -140,7 +143,7 @@ def _check_order(notes: Notes, ended: dict[str, Ended]) -> None:
         of_reader[note.reader, note.key] = note.sequence
         end = ended.get(note.reader)
         if end is not None and note.time_ns > end.time_ns:
-            continue  # it was stopped with a block in hand, and gives the rest of it when it goes on
+            continue  # it was stopped with a block in hand, and delivers the remainder when it resumes
         if (note.key, note.sequence) not in seen:
             seen.add((note.key, note.sequence))
             assert note.sequence > of_key.get(note.key, -1), f"{note} was first read after {of_key[note.key]}"

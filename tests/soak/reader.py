@@ -1,8 +1,7 @@
-"""A reader in a process of its own, to be killed: notes what it was given before it asks for more.
+"""A reader process to be killed: notes each event before it asks for more.
 
-A note is one line, written at once (`notes.py`). SIGTERM: it leaves cleanly. Readers of odd numbers read blocks, the
-others take their time for each event, so that they end in the middle of one; every third pauses now and then.
-"""
+A note is one line, written at once (`notes.py`). On SIGTERM it leaves cleanly. Readers with odd numbers read blocks;
+the others process events slowly, so that they end in the middle of one; every third pauses occasionally."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def main(uri: str, scope: str, group: str, reader_id: str, path: str) -> None:
                     time.sleep(1.0)
             reader.close()
             note(f"closed {time.monotonic_ns()}")
-        except ReaderOfflineError:  # it was stopped for so long that the others have its segments
+        except ReaderOfflineError:  # it was stopped for so long that its segments were reassigned
             note(f"offline {time.monotonic_ns()}")
 
 

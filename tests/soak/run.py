@@ -1,9 +1,9 @@
-"""One soak: a real server, reader processes, and everything that can happen to them, in an order that a seed gives.
+"""One soak run: a real server, reader processes, and random faults and changes, in an order determined by a seed.
 
-A writer writes all the time, and a plain reader follows it and so knows what was written and where. In each turn the
-stream is scaled, a reader comes, goes, is killed or is stopped for longer than the group waits, a checkpoint is made or
-the stream is truncated; then the segments must be balanced again. At the end the stream is sealed, the readers
-read the rest, and `notes` judges.
+A writer writes constantly, and a plain reader follows it to learn each event's position. In each turn the stream is
+scaled, a reader is added, closed, killed or stopped for longer than the group waits, a checkpoint is made or the stream
+is truncated; then the segments must become balanced again. At the end the stream is sealed, the readers read to the
+end, and `notes` judges.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCOPE, STREAM, GROUP = "soak", "events", "readers"
 KEYS = 20
 MOST_READERS, LEAST_READERS = 6, 2
 MOST_SEGMENTS, LEAST_SEGMENTS = 12, 3
-PATIENCE_S = 90.0  # for whatever must happen in the end, on a machine that stops for seconds
+PATIENCE_S = 90.0  # for anything that must happen eventually, on a machine that may pause for seconds
 LIMITS = "log_file_bytes=16777216,chunk_flush_age_s=1"
 
 
 @dataclass
 class Process:
-    """One reader: `name` is of this process alone, `reader_id` may have been another's before."""
+    """A reader process: `name` is unique, `reader_id` may have been used by an earlier process."""
 
     name: str
     reader_id: str
@@ -46,7 +46,7 @@ class Process:
 
 @dataclass
 class Outcome:
-    """What a run did, and what it found."""
+    """The actions and results of a run."""
 
     judgement: Judgement
     seconds: float
@@ -58,17 +58,17 @@ class Outcome:
     balance_s: list[float]
 
     def __str__(self) -> str:
-        found, waits = self.judgement, sorted(self.balance_s)
+        judged, waits = self.judgement, sorted(self.balance_s)
         return (
-            f"{found.events:,} events in {self.seconds:.0f} s; readers: {self.killed} killed, {self.stopped} stopped "
-            f"until they were offline, {self.closed} closed; {self.scales} scales, {self.truncations} truncations, "
-            f"{found.checkpoints} checkpoints; {found.read_twice:,} events read twice, {found.in_gaps:,} in gaps; "
+            f"{judged.events:,} events in {self.seconds:.0f} s; readers: {self.killed} killed, {self.stopped} stopped "
+            f"until offline, {self.closed} closed; {self.scales} scales, {self.truncations} truncations, "
+            f"{judged.checkpoints} checkpoints; {judged.read_twice:,} events read twice, {judged.in_gaps:,} in gaps; "
             f"balanced after {waits[len(waits) // 2]:.1f} s (median), {waits[-1]:.1f} s (longest)"
         )
 
 
 class Written(threading.Thread):
-    """Follows the stream with a plain reader: where each event lies, and up to where that is known."""
+    """Follows the stream with a plain reader: the position of each event, and how far positions are known."""
 
     def __init__(self, reader: SliceReader) -> None:
         super().__init__(daemon=True)
@@ -85,7 +85,7 @@ class Written(threading.Thread):
                     key, sequence = event.split(b" ")
                     self.places[int(key), int(sequence)] = (name, offset)
                 self.position = self._reader.position()
-        except BaseException as error:  # looked at in the main thread
+        except BaseException as error:  # checked by the main thread
             self.error = error
 
 
@@ -94,7 +94,7 @@ class Writer(threading.Thread):
 
     def __init__(self, manager: StreamManager, rate: int) -> None:
         super().__init__(daemon=True)
-        self.count = 0  # events that are stored
+        self.count = 0  # stored events
         self.stopped = threading.Event()
         self.error: BaseException | None = None
         self._manager, self._rate = manager, rate
@@ -108,13 +108,13 @@ class Writer(threading.Thread):
                     writer.write_batch(events, [f"key {i % KEYS}" for i in numbers])
                     writer.flush(PATIENCE_S)
                     self.count = numbers.stop
-        except BaseException as error:  # looked at in the main thread
+        except BaseException as error:  # checked by the main thread
             self.error = error
 
 
 @dataclass
 class Soak:
-    """`run` once."""
+    """A soak run; call `run` once."""
 
     folder: Path
     seconds: float
@@ -122,7 +122,7 @@ class Soak:
     rate: int = 1000
     dead_after_ms: int = 3000
     alive: list[Process] = field(default_factory=list)
-    stopped: deque[tuple[float, Process]] = field(default_factory=deque)  # and when to let it go on
+    stopped: deque[tuple[float, Process]] = field(default_factory=deque)  # with the time to resume them
     ended: dict[str, Ended] = field(default_factory=dict)
     leaving: list[Process] = field(default_factory=list)
     checkpoints: dict[str, tuple[int, Checkpoint]] = field(default_factory=dict)
@@ -164,10 +164,12 @@ class Soak:
             self._start()
         self._await_balance()
         while time.monotonic() - began < self.seconds:
-            self.random.choice([self._scale, self._people, self._people, self._people, self._truncate])()
+            self.random.choice(
+                [self._scale, self._change_readers, self._change_readers, self._change_readers, self._truncate]
+            )()
             if self.random.random() < 0.5:
                 self._checkpoint()
-            self._let_go_on(time.monotonic())
+            self._resume(time.monotonic())
             self._await_balance()
             self._note_checkpoints()
             for thread in (self.writer, self.written):
@@ -177,7 +179,7 @@ class Soak:
         seconds = time.monotonic() - began
         notes = Notes.of(self.folder / "notes")
         assert {one.name for one in self.leaving} <= notes.closed, "a reader did not leave cleanly"
-        assert len(self.written.places) == self.writer.count, "what was written is not there"
+        assert len(self.written.places) == self.writer.count, "not all stored events were read"
         judgement = judge(notes, self.written.places, self.ended, list(self.checkpoints.values()))
         killed = len(self.ended) - self.stops
         return Outcome(
@@ -194,8 +196,8 @@ class Soak:
         process = subprocess.Popen([sys.executable, "-m", "tests.soak.reader", *arguments])
         self.alive.append(Process(name, reader_id, process))
 
-    def _people(self) -> None:
-        """Somebody comes, leaves, is killed, or is stopped and later goes on."""
+    def _change_readers(self) -> None:
+        """Add, close, kill or stop a reader; stopped ones are resumed later."""
         actions: list[Callable[[], None]] = []
         if len(self.alive) > LEAST_READERS:
             actions += [self._kill, self._kill, self._stop, self._leave, self._leave]
@@ -204,7 +206,7 @@ class Soak:
         self.random.choice(actions)()
 
     def _pick(self) -> Process | None:
-        """One that is online by now."""
+        """Return a random reader that is online."""
         online = self.group.online_readers()
         able = [one for one in self.alive if one.reader_id in online]
         if not able:
@@ -220,7 +222,7 @@ class Soak:
         now = time.monotonic_ns()
         one.process.kill()
         one.process.wait()
-        if self.random.random() < 0.5:  # somebody knows of it, and another takes the place at once
+        if self.random.random() < 0.5:  # its death is reported, and another reader replaces it at once
             cuts = self.group.reader_offline(one.reader_id)
             recorded = {
                 segment_name(SCOPE, STREAM, segment_id): at
@@ -231,11 +233,11 @@ class Soak:
             self._start(one.reader_id)
         else:
             self.ended[one.name] = Ended(now, self._recorded(one.reader_id))
-            self._truncate_behind_its_back()
+            self._truncate_unread()
             self._start()
 
     def _recorded(self, reader_id: str) -> dict[str, int] | None:
-        """What the group has recorded of a reader's segments, if it holds them still when that is known."""
+        """Return the recorded positions of a reader's segments, if it still has them when they are read."""
         cut = self.group.stream_cuts()[f"{SCOPE}/{STREAM}"]
         owned = self.group.segments_of_readers().get(reader_id)
         if owned is None:
@@ -257,14 +259,14 @@ class Soak:
             self.ended[one.name] = Ended(now, self._recorded(one.reader_id))
             self.stops += 1
             self.stopped.append((time.monotonic() + 3 * self.dead_after_ms / 1000, one))
-            self._truncate_behind_its_back()
+            self._truncate_unread()
             self._start()
 
-    def _let_go_on(self, now: float) -> None:
-        """Those that were stopped for long enough; they find that others have their segments, and end."""
+    def _resume(self, now: float) -> None:
+        """Resume readers that were stopped for long enough; they find their segments reassigned, and end."""
         while self.stopped and self.stopped[0][0] <= now:
             _, one = self.stopped.popleft()
-            self._until(lambda one=one: one.reader_id not in self.group.online_readers(), "it is taken for dead")  # type: ignore[misc]
+            self._until(lambda one=one: one.reader_id not in self.group.online_readers(), "it counts as dead")  # type: ignore[misc]
             one.process.send_signal(signal.SIGCONT)
             assert one.process.wait(PATIENCE_S) == 0, one.name
 
@@ -284,7 +286,7 @@ class Soak:
         self.scales += 1
 
     def _truncate(self) -> None:
-        """At the newest checkpoint, where nobody reads any more."""
+        """Truncate at the newest checkpoint, where all readers have passed."""
         checkpoints = self.group.checkpoints()
         if checkpoints:
             cut = checkpoints[-1].stream_cuts[f"{SCOPE}/{STREAM}"]
@@ -292,14 +294,14 @@ class Soak:
             self._truncate_at(cut)
 
     def _is_followed(self, cut: StreamCut) -> bool:
-        """Whether the plain reader has read what lies before the cut."""
+        """Return whether the plain reader has read everything before the cut."""
         try:
             return self.manager.cuts(SCOPE, STREAM).compare(self.written.position, cut).is_at_or_after
         except SegmentGoneError:
-            return True  # the cut lies before the last truncation, which the plain reader was not behind
+            return True  # the cut is before the last truncation, which the plain reader had passed
 
-    def _truncate_behind_its_back(self) -> None:
-        """Now and then, right at what was written last: whoever gets the segments of one that has ended finds a gap."""
+    def _truncate_unread(self) -> None:
+        """Occasionally truncate at the tail: the successors of an ended reader find a gap."""
         if self.random.random() < 0.4:
             self._truncate_at(self.written.position)
 
@@ -307,9 +309,9 @@ class Soak:
         head = self.manager.stream_info(SCOPE, STREAM).head
         try:
             if not self.manager.cuts(SCOPE, STREAM).compare(cut, head).is_at_or_after:
-                return  # it lies before the last truncation
+                return  # it is before the last truncation
         except SegmentGoneError:
-            return  # by whole segments
+            return  # by complete segments
         self.manager.truncate_stream(cut)
         self.truncations += 1
 
@@ -338,21 +340,21 @@ class Soak:
         return not free and held.keys() == expected and max(counts) - min(counts) <= 1
 
     def _until(self, condition: Callable[[], bool], what: str) -> float:
-        """Seconds until it held."""
+        """Wait until the condition holds; return the seconds it took."""
         began = time.monotonic()
         while not condition():
             waited = time.monotonic() - began
-            assert waited < PATIENCE_S, f"seed {self.seed}: after {waited:.0f} s, not: {what}; {self._told()}"
+            assert waited < PATIENCE_S, f"seed {self.seed}: after {waited:.0f} s, not: {what}; {self._status()}"
             time.sleep(0.02)
         return time.monotonic() - began
 
-    def _told(self) -> str:
+    def _status(self) -> str:
         return f"{self.group.segments_of_readers()}, alive: {[one.reader_id for one in self.alive]}"
 
     def _finish(self) -> None:
         self.writer.stopped.set()
         self.writer.join()
-        self._let_go_on(float("inf"))
+        self._resume(float("inf"))
         self.manager.seal_stream(SCOPE, STREAM)
         for one in [*self.alive, *self.leaving]:
             assert one.process.wait(PATIENCE_S) == 0, one.name
@@ -365,5 +367,5 @@ class Soak:
 
 
 def seed_of(environment: str) -> int:
-    """The seed that the environment gives, or a new one."""
+    """Return the seed from the environment, or a new one."""
     return int(os.environ.get(environment, "0")) or random.randrange(1, 10**6)

@@ -1,4 +1,4 @@
-"""The judge of the soak finds what must not be."""
+"""The judge of the soak detects violations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WRITTEN = {(note.key, note.sequence): (note.segment, note.offset) for note in RE
 
 
 def notes(events: list[Note], **more: object) -> Notes:
-    found = Notes(sorted(events, key=lambda note: note.time_ns))
+    made = Notes(sorted(events, key=lambda note: note.time_ns))
     for name, value in more.items():
-        setattr(found, name, value)
-    return found
+        setattr(made, name, value)
+    return made
 
 
 def again(note: Note) -> Note:
@@ -27,10 +27,10 @@ def again(note: Note) -> Note:
 
 
 def test_a_good_run() -> None:
-    found = judge(notes(READ), WRITTEN, {}, [])
-    assert (found.events, found.read_twice, found.in_gaps) == (10, 0, 0)
-    found = judge(notes(READ[:-1], gaps=[(SEGMENT, 900, -1)]), WRITTEN, {}, [])
-    assert found.in_gaps == 1
+    judgement = judge(notes(READ), WRITTEN, {}, [])
+    assert (judgement.events, judgement.read_twice, judgement.in_gaps) == (10, 0, 0)
+    judgement = judge(notes(READ[:-1], gaps=[(SEGMENT, 900, -1)]), WRITTEN, {}, [])
+    assert judgement.in_gaps == 1
     dead = {"a.0": Ended(45, {SEGMENT: 300})}
     assert judge(notes([*READ, again(READ[4])]), WRITTEN, dead, []).read_twice == 1
 
@@ -44,10 +44,10 @@ def test_a_good_run() -> None:
         ([*READ, replace(READ[0], time_ns=1)], {"a.0": Ended(45, None)}, "twice"),
         ([*READ[:4], replace(READ[4], time_ns=75), *READ[5:]], {}, "first read after"),
         ([*READ[:2], replace(READ[2], time_ns=45), *READ[3:]], {}, "came to its reader after"),
-        ([*READ, replace(READ[0], sequence=99)], {}, "nobody wrote"),
+        ([*READ, replace(READ[0], sequence=99)], {}, "never written"),
     ],
 )
-def test_what_must_not_be(events: list[Note], ended: dict[str, Ended], what: str) -> None:
+def test_violations_are_detected(events: list[Note], ended: dict[str, Ended], what: str) -> None:
     with pytest.raises(AssertionError, match=what):
         judge(notes(events), WRITTEN, ended, [])
 
@@ -55,7 +55,7 @@ def test_what_must_not_be(events: list[Note], ended: dict[str, Ended], what: str
 @pytest.mark.parametrize(
     ("offset", "what"), [(300, "read past"), (200, "read past"), (500, "again after"), (400, None)]
 )
-def test_a_checkpoint_that_is_no_boundary(offset: int, what: str | None) -> None:
+def test_checkpoint_that_is_not_a_boundary_is_detected(offset: int, what: str | None) -> None:
     checkpoint = Checkpoint("c", {"soak/events": StreamCut("soak", "events", {0: offset})})
     passed = notes(READ, passed={"c": {"a.0": 35}})
     if what is None:
@@ -63,4 +63,4 @@ def test_a_checkpoint_that_is_no_boundary(offset: int, what: str | None) -> None
         return
     with pytest.raises(AssertionError, match=what):
         judge(passed, WRITTEN, {}, [(1000, checkpoint)])
-    judge(passed, WRITTEN, {"a.0": Ended(900, None)}, [(1000, checkpoint)])  # it did not live to see it
+    judge(passed, WRITTEN, {"a.0": Ended(900, None)}, [(1000, checkpoint)])  # it ended before the checkpoint

@@ -17,5 +17,5 @@ SECONDS = float(os.environ.get("NADI_SOAK_SECONDS", "10"))
 def test_readers_of_a_group_killed_at_random(tmp_path: Path) -> None:
     seed = seed_of("NADI_SOAK_SEED")
     print(f"NADI_SOAK_SEED={seed}")
-    # readers that live must not be taken for dead on a machine that stops for seconds
+    # readers must not count as dead on a machine that pauses for seconds
     print(Soak(tmp_path, SECONDS, seed, dead_after_ms=8000).run())

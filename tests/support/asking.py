@@ -1,4 +1,4 @@
-"""One command to a segment's store, as no call of the client sends it."""
+"""A single command to a segment's store, which the client library wouldn't send."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = TypeVar("Answer", bound=wire.Command)
 
 
 def ask(uri: str, request: SegmentRequest, answer: type[Answer]) -> Answer:
-    """What the store answers."""
+    """Return the store's reply."""
 
     async def asked() -> Answer:
         async with aio.StreamManager(uri) as manager:

@@ -1,4 +1,4 @@
-"""Clocks of machines that don't go on evenly."""
+"""Clocks of machines that don't run evenly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nadi.runtime import Runtime
 
 
 class StandsStill(Runtime):
-    """Of a machine that stands still for an hour as one sleeps for the first time, with all that runs there.
+    """The clock of a machine that freezes for an hour during the first sleep, with everything that runs there.
 
     slept: called with each sleep's number, from 1, before it.
     """
@@ -26,7 +26,7 @@ class StandsStill(Runtime):
 
 
 class OnlySleeps:
-    """In the place of `time`: it sleeps a little longer than it was told to, as any does; nothing else takes time."""
+    """A replacement for `time`: sleeps take slightly longer than requested; nothing else takes time."""
 
     now = 100.0
 

@@ -8,7 +8,7 @@ from nadi.wire.commands import Command
 
 class Decoder(decoder.Decoder):
     def receive(self, data: bytes | memoryview) -> list[Command]:
-        """All commands completed by these bytes, which are copied."""
+        """Return all commands completed by these bytes, which are copied."""
         commands: list[Command] = []
         data = memoryview(data)
         while data:

@@ -1,4 +1,4 @@
-"""What `nadi up` prints until it is ready, and where it says that it listens."""
+"""The output of `nadi up` until it is ready, and the addresses it listens on."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 
 def said_until_ready(process: subprocess.Popen[str]) -> list[str]:
-    """The lines, without their ends; all of them if it ends before. Its standard output is a pipe."""
+    """Return the lines, without their ends; all of them if the process ends early. Its standard output is a pipe."""
     assert process.stdout is not None
-    said = []
+    lines = []
     for line in process.stdout:
-        said.append(line.rstrip())
+        lines.append(line.rstrip())
         if line.startswith("Press"):
             break
-    return said
+    return lines
 
 
-def doors(said: Sequence[str]) -> dict[str, str]:
-    """What it told of itself, by the words before it, such as "REST" and "segment store"."""
-    return dict(re.findall(r"^  (\S+(?: \S+)*)  +(.+)$", "\n".join(said), re.MULTILINE))
+def doors(lines: Sequence[str]) -> dict[str, str]:
+    """Return the addresses by label, such as "REST" and "segment store"."""
+    return dict(re.findall(r"^  (\S+(?: \S+)*)  +(.+)$", "\n".join(lines), re.MULTILINE))

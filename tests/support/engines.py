@@ -1,7 +1,6 @@
-"""The kinds of engines and registries that one suite holds to the same: a new one adds itself to `KINDS`, or
-`SLOW_KINDS`.
+"""The kinds of engines and registries that share a conformance suite: a new one adds itself to `KINDS` or `SLOW_KINDS`.
 
-Each opens as a context in the test's loop; `open` of it is called once for each process that uses the store.
+Each opens as a context in the test's loop; its `open` is called once for each process that uses the store.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tests.support.seaweed import seaweed_endpoint
 T = TypeVar("T")
 Engines = tuple[LogEngine, Registry]
 MOST_TRIES = 200
-LATE_S = 0.1  # until a write that got no answer is carried out at the latest
+LATE_S = 0.1  # maximum delay of a write that got no reply
 
 
 class Opener(Protocol):
@@ -99,7 +98,7 @@ def google_store(server: FakeS3) -> GCSStore:
 
 
 def jetstream(servers: int) -> Callable[[Path], AbstractAsyncContextManager[Opener]]:
-    """It is a log only: its registry is in memory."""
+    """JetStream as a log only, with a registry in memory."""
 
     @contextlib.asynccontextmanager
     async def kind(folder: Path) -> AsyncIterator[Opener]:
@@ -129,7 +128,7 @@ def faulty() -> Faults:
 
 @contextlib.asynccontextmanager
 async def seaweed(_: Path) -> AsyncIterator[Opener]:
-    """A prefix of its own."""
+    """A new prefix in SeaweedFS."""
     config = {"endpoint": seaweed_endpoint(), "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
     url = f"s3://bucket/{REAL.unique()}"
 
@@ -141,7 +140,7 @@ async def seaweed(_: Path) -> AsyncIterator[Opener]:
 
 @contextlib.asynccontextmanager
 async def hdfs(_: Path) -> AsyncIterator[Opener]:
-    """A stand-in: only what is said of a store of chunks is kept there, and never a log."""
+    """A stand-in for HDFS, which has only a store's description and chunks, never a log."""
     fake = FakeHdfs()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(client, "connect", fake.connect)
@@ -160,7 +159,7 @@ KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
     "google": google,
     "hdfs": hdfs,
 }
-LOGS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {  # that aren't in a cluster's store
+LOGS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {  # logs outside of a cluster's store
     "jetstream": jetstream(1),
     "jetstream of three": jetstream(3),
 }
@@ -174,7 +173,7 @@ def kind_named(name: str) -> Callable[[Path], AbstractAsyncContextManager[Opener
 
 
 async def known(work: Callable[[], Awaitable[T]]) -> T:
-    """What may be repeated, until there is an answer."""
+    """Repeat idempotent work until there is a reply."""
     for left in reversed(range(MOST_TRIES)):
         try:
             return await work()
@@ -186,7 +185,7 @@ async def known(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def written(work: Callable[[], Awaitable[T]]) -> T:
-    """As `known`, for what may not be carried out after the next."""
+    """Repeat work like `known`, waiting out writes that could otherwise be executed after the next."""
     for _ in range(MOST_TRIES):
         try:
             return await work()
@@ -196,25 +195,25 @@ async def written(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def late_writes() -> None:
-    """Wait for all that may still be stored: what is deleted before that comes back."""
+    """Wait until no late writes are possible: they would restore deleted objects."""
     await REAL.sleep(LATE_S + 0.05)
 
 
 async def created(engine: LogEngine, name: str, body: bytes) -> bool:
-    """Whether `body`, which nobody else stores, is what the name has, by the rule for unknown outcomes."""
+    """Return whether the name has `body`, which is unique to the caller, by the rule for unknown outcomes."""
     for _ in range(MOST_TRIES):
         with contextlib.suppress(UnavailableError):
             if await engine.create(name, [body]):
                 return True
-            found = await known(lambda: engine.get(name))
-            if found is not None:
-                return bytes(found) == body
+            stored = await known(lambda: engine.get(name))
+            if stored is not None:
+                return bytes(stored) == body
         await REAL.sleep(0.005)
     raise AssertionError("never an answer")
 
 
 async def was_set(registry: Registry, name: str, value: bytes, version: str | None) -> VersionedValue | None:
-    """What the name has if it is `value`, which nobody else sets, by the rule for unknown outcomes."""
+    """Return the name's value if it is `value`, unique to the caller, by the rule for unknown outcomes."""
     for _ in range(MOST_TRIES):
         with contextlib.suppress(UnavailableError):
             stored = await registry.compare_and_set(name, value, version)

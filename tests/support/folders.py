@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def as_a_kill_leaves_it(folder: Path, copy: Path) -> None:
-    """A copy of a folder that is in use, without the files that are being made and of which nothing counts yet."""
+    """Copy a folder in use as a kill would leave it, without unfinished files that don't count yet."""
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.tmp"))

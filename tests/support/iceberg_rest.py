@@ -1,5 +1,5 @@
-"""A small Iceberg REST catalog on loopback: namespaces, tables and commits with their requirements, as PyIceberg's own
-catalog judges them, and what befalls a commit on the way."""
+"""A small Iceberg REST catalog on loopback: namespaces, tables and commits with their requirements, as judged by
+PyIceberg's own catalog, with injected faults of commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
 
-LOST, REFUSED = "lost", "refused"  # the answer to a commit that was stored, and a commit before it is looked at
+LOST, REFUSED = "lost", "refused"  # the reply to a stored commit is lost; a commit is rejected unseen
 
 
 class _Name:
@@ -23,7 +23,7 @@ class _Name:
 
 
 class IcebergRest:
-    """faults: for the next commits, in order, LOST or REFUSED. token: that callers must show."""
+    """faults: of the next commits, in order, LOST or REFUSED. token: required of callers."""
 
     def __init__(self, folder: Path, token: str = "") -> None:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return 200, self._created(namespace, body)
             case ["namespaces", namespace, "tables", name] if self.command != "POST":
                 table = catalog.load_table((namespace, name))
-                return 200, {**_told(table), "config": {}}
+                return 200, {**_described(table), "config": {}}
             case ["namespaces", namespace, "tables", name]:
                 return self._committed((namespace, name), body)
         return 404, _error("NotFound", "/".join(path))
@@ -110,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _created(self, namespace: str, body: dict[str, Any]) -> Any:
         from pyiceberg.schema import Schema
 
-        assert body["stage-create"], "the lake makes tables so"
+        assert body["stage-create"], "the lake creates tables that way"
         schema = Schema.model_validate(body["schema"])
         properties = body.get("properties") or {}
         staged = self.rest.catalog._create_staged_table((namespace, body["name"]), schema, properties=properties)
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         done = self.rest.catalog.commit_table(table, asked.requirements, asked.updates)
         self.rest.commits += 1
         if fault == LOST:
-            return 504, _error("GatewayTimeout", "nobody knows")
+            return 504, _error("GatewayTimeout", "the outcome is unknown")
         return 200, {
             "metadata-location": done.metadata_location,
             "metadata": json.loads(done.metadata.model_dump_json()),
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _told(table: Any) -> dict[str, Any]:
+def _described(table: Any) -> dict[str, Any]:
     return {"metadata-location": table.metadata_location, "metadata": json.loads(table.metadata.model_dump_json())}
 
 

@@ -1,4 +1,4 @@
-"""A durable log in memory, for tests: what is "on disk" lives in a MemoryStorage that outlives the log.
+"""An in-memory durable log for tests: the "disk" is a MemoryStorage that outlives the log.
 
 Open the same storage again to see what a restarted server would see; the former log is then fenced.
 `MemoryStorage.capacity_bytes` is the size of the "disk".
@@ -29,11 +29,11 @@ from nadi.segmentstore.tier1.log import (
 
 @dataclass(slots=True)
 class MemoryStorage:
-    """The frames by sequence, as a disk would keep them."""
+    """The frames by sequence, as on a disk."""
 
     frames: dict[int, bytes] = field(default_factory=dict)
     sizes: dict[int, list[int]] = field(default_factory=dict)  # of each frame's parts
-    checksums: dict[int, list[bytes]] = field(default_factory=dict)  # and their checksums
+    checksums: dict[int, list[bytes]] = field(default_factory=dict)  # of each frame's parts
     epoch: int = 0
     capacity_bytes: int = 1 << 62
 
@@ -63,7 +63,7 @@ class MemoryLog:
         return max(0, self._next_sequence - 1)
 
     async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
-        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        assert self._next_sequence == 0, "replay() must be called once, before the first append"
         frames = self._storage.frames
         lowest, newest = min(frames, default=after_sequence + 1), max(frames, default=0)
         if lowest > after_sequence + 1:
@@ -104,13 +104,13 @@ class MemoryLog:
         pass
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
-        assert self._next_sequence > 0, "replay() must have ended before the first append"
+        assert self._next_sequence > 0, "replay() must finish before the first append"
         assert not self._appending, "one append at a time"
         self._check_open()
         self._appending = True
         try:
             payload = b"".join(parts)
-            await asyncio.sleep(0)  # others run while a disk writes
+            await asyncio.sleep(0)  # other tasks run while a disk writes
             self._check_open()
             if self.size_bytes + len(payload) > self._storage.capacity_bytes:
                 self._failed = True
@@ -134,7 +134,9 @@ class MemoryLog:
             raise ClosedError("the memory log is closed")
         payload = self._storage.frames.get(address.sequence)
         if payload is None:
-            raise NotFoundError(f"frame {address.sequence:,} is not in the memory log (any more)")
+            raise NotFoundError(
+                f"frame {address.sequence:,} is not in the memory log: it was truncated or never written"
+            )
         data = payload[offset : offset + length]
         if checksum:
             is_whole = _checksum(data, address.sequence, offset) == checksum
@@ -164,7 +166,7 @@ class MemoryLog:
 
     def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
         frames, kept = self._storage.frames, {address.sequence for address in keep}
-        newest = max(frames, default=0)  # stays, as in a file log: it says where the numbers continue
+        newest = max(frames, default=0)  # stays, as in a file log, to preserve the numbering
         for sequence in [s for s in frames if s < before_sequence and s != newest and s not in kept]:
             del frames[sequence]
 

@@ -1,4 +1,4 @@
-"""A `LogEngine` and a `Registry` in memory, for tests: what is stored lives in dicts that outlive them."""
+"""An in-memory `LogEngine` and `Registry` for tests: contents are in dicts that outlive them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nadi.wire.fields import Buffer
 
 @dataclass(slots=True)
 class MemoryEngine:
-    """Objects by name; no call fails, nor takes any time."""
+    """Objects by name; calls neither fail nor take time."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
 
@@ -21,10 +21,10 @@ class MemoryEngine:
         return True
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
-        found = self.objects.get(name)
-        if found is None:
+        stored = self.objects.get(name)
+        if stored is None:
             return None
-        return memoryview(found)[position : None if length is None else position + length]
+        return memoryview(stored)[position : None if length is None else position + length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         yield {name: len(data) for name, data in self.objects.items() if name.startswith(f"{prefix}/")}

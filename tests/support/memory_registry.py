@@ -1,8 +1,8 @@
-"""A registry in memory, for tests: what is in it lives in a `MemoryRecords`, which any number of `MemoryRegistry`s use,
-one for each server. Each of them has its own faults: it takes time, doesn't answer, loses calls, or carries them out
-much later; its lists may be old.
+"""An in-memory registry for tests: contents are in a `MemoryRecords`, shared by any number of `MemoryRegistry`s, one
+per server. Each of these has its own faults: it is slow or silent, loses calls, or executes them much later; its lists
+may be outdated.
 
-A call happens in one instant, after `before` and followed by `after`, in the loop's seconds: it works in virtual time.
+A call happens in one instant, after `before_s` and followed by `after_s`, in the loop's seconds, so virtual time works.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class MemoryRecords:
         self._changed()
 
     def at(self, moment: float) -> dict[str, VersionedValue]:
-        """What there was at that moment."""
-        found: dict[str, VersionedValue] = {}
+        """Return the values at that time."""
+        values_then: dict[str, VersionedValue] = {}
         for when, values in self.history:
             if when > moment:
                 break
-            found = values
-        return found
+            values_then = values
+        return values_then
 
     def _changed(self) -> None:
         if self.keeps_history:
@@ -55,23 +55,23 @@ class MemoryRecords:
 
 @dataclass(slots=True)
 class Faults:
-    """What happens to one server's calls. Parts are from 0 to 1, times in seconds."""
+    """The faults of one server's calls. Probabilities are from 0 to 1, times in seconds."""
 
     is_down: bool = False  # every call fails
-    hangs: bool = False  # no call is answered, nor carried out
-    before_s: float = 0.0  # from the call to when it happens, on average,
-    after_s: float = 0.0  # and from then to its answer
-    spread: float = 0.0  # from 0, exactly that long, to 1, anything up to twice that
-    lost: float = 0.0  # calls that never happen, and fail
-    unanswered: float = 0.0  # calls that happen, and fail
-    late: float = 0.0  # changes that fail, and happen
-    late_s: float = 0.0  # up to so much later
-    stale_s: float = 0.0  # lists may be up to so old
+    hangs: bool = False  # calls are neither answered nor executed
+    before_s: float = 0.0  # mean time from the call to its execution
+    after_s: float = 0.0  # mean time from its execution to its reply
+    spread: float = 0.0  # 0: exactly the mean times, 1: up to twice the mean
+    lost: float = 0.0  # calls that fail without being executed
+    unanswered: float = 0.0  # calls that are executed and fail
+    late: float = 0.0  # changes that fail and are executed later
+    late_s: float = 0.0  # maximum delay of late changes
+    stale_s: float = 0.0  # maximum age of lists
     failing: set[str] = field(default_factory=set)  # kinds of calls that fail: "put", "list", …
 
 
 class MemoryRegistry:
-    """A `Registry`. opened: while it isn't set, calls don't begin, and aren't answered: their server is paused."""
+    """A `Registry`. opened: while it isn't set, calls are neither started nor answered: their server is paused."""
 
     def __init__(self, records: MemoryRecords, faults: Faults | None = None, *, seed: int = 0) -> None:
         self._records, self.faults, self._random = records, faults or Faults(), random.Random(seed)
@@ -94,14 +94,14 @@ class MemoryRegistry:
         return await self._call("compare_and_set", change, changes=True)
 
     async def list(self, folder: str) -> dict[str, str]:
-        def found() -> dict[str, str]:
+        def versions() -> dict[str, str]:
             values = self._records.values
             if self.faults.stale_s:
                 age = self.faults.stale_s * self._random.random()
                 values = self._records.at(_now() - age)
             return {name: entry.version for name, entry in values.items() if name.startswith(folder)}
 
-        return await self._call("list", found)
+        return await self._call("list", versions)
 
     async def delete(self, name: str) -> None:
         await self._call("delete", lambda: self._records.remove(name), changes=True)
@@ -135,6 +135,6 @@ class MemoryRegistry:
 
 
 def _now() -> float:
-    """The loop's time, of whichever process: those of a simulation have clocks of their own."""
+    """Return the loop's time for the current process: simulated processes have separate clocks."""
     loop = asyncio.get_running_loop()
     return float(getattr(loop, "now", loop.time()))

@@ -1,8 +1,8 @@
-"""A segment store in memory, for tests: the real one's rules, state, reader and doors over a container without a log.
+"""An in-memory segment store for tests: the real rules, state, reader and connections over a container without a log.
 
-Each request is taken and answered at once, within the call that brings it: nothing waits for a disk, so a test says by
-itself in which order things happen. `tests/conformance/test_segment_store.py` holds it to what the real store does.
-Faults are for whoever wraps it: the store itself has none but a full disk.
+Each request is processed and answered at once, within the call that brings it: nothing waits for a disk, so tests
+determine the order of events. `tests/conformance/test_segment_store.py` holds it to the real store's behaviour. Faults
+are left to wrappers: the store itself has none but a full disk.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _PLENTY_BYTES = 1 << 62
 
 @functools.cache
 def _nothing_stored() -> ContainerMetadata:
-    """The state as it was stored: nothing ever is, so one serves all stores of the process."""
+    """Return the stored state: always empty, so that all stores of the process share one."""
     folder = tempfile.TemporaryDirectory(prefix="nadi-tests-")
     metadata = ContainerMetadata(Path(folder.name) / "state", 0)
     atexit.register(folder.cleanup)
-    atexit.register(metadata.close)  # called before it
+    atexit.register(metadata.close)  # called before its own exit handler
     return metadata
 
 
@@ -55,7 +55,7 @@ class _NoParts:
 
 
 class MemoryContainer(Container):
-    """Takes each request at once, and keeps all in memory."""
+    """A container that processes each request at once, in memory."""
 
     def __init__(self) -> None:
         super().__init__(cast("ContainerParts", _NoParts()), BlockCache(_PLENTY_BYTES))
@@ -91,12 +91,12 @@ class MemoryContainer(Container):
 
 
 class MemoryStore:
-    """What is `exchange` for a store is `answer` here, without waiting; `connection` is a client's door."""
+    """A store. `exchange` of a real store is `answer` here, without waiting; `connection` serves a client."""
 
     def __init__(self) -> None:
         self.container = MemoryContainer()
         self.connections: dict[Connection, None] = {}
-        self.refused: list[object] = []  # why connections were ended
+        self.refused: list[object] = []  # why connections were closed
         self._scheduler = FairScheduler()
         self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._scheduler)
         hosted = Hosted(1, [self.container])
@@ -108,21 +108,21 @@ class MemoryStore:
         return self.container
 
     async def exchange(self, command: wire.Command) -> wire.Command:
-        """A command's reply."""
+        """Return a command's reply."""
         return await self._door.exchange(command)
 
     def answer(self, command: wire.Command) -> Any:
-        """The reply to a command that waits for nothing, from within a running loop."""
+        """Return the reply to a command that doesn't wait; call it within a running loop."""
         coroutine = self._door.exchange(command)
         try:
             coroutine.send(None)
         except StopIteration as end:
             return end.value
         coroutine.close()
-        raise AssertionError(f"it would wait: {command}")
+        raise AssertionError(f"the command would wait: {command}")
 
     def connection(self, kind: type[Connection] = Connection) -> Connection:
-        """A new client's; it wants a transport."""
+        """Return a new client's connection, which needs a transport."""
         return kind(
             self._container_of,
             self._service,
@@ -133,11 +133,11 @@ class MemoryStore:
             self._scheduler,
         )
 
-    # --- for tests: what it holds, and changes by somebody else ---------------------------------------
+    # --- for tests: contents, and changes by other clients ---------------------------------------------
 
     @property
     def segments(self) -> Mapping[str, Held]:
-        """The stream segments, transient ones too; what they hold now."""
+        """The stream segments, including transient ones, with their current contents."""
         return {r.name: Held(self, r) for r in self._records() if r.kind != SegmentKind.TABLE}
 
     @property
@@ -163,7 +163,7 @@ class MemoryStore:
         self._done(wire.MergeSegments(0, target, source, ""))
 
     def append(self, name: str, data: bytes) -> None:
-        """Bytes that no writer is known to have written."""
+        """Append bytes without a known writer."""
 
         def add(frame: FrameBuilder) -> int:
             record = self.container.state.find(name)
@@ -184,19 +184,19 @@ class MemoryStore:
 
 
 class Held:
-    """A stream segment's, as it is now."""
+    """A stream segment's current contents."""
 
     def __init__(self, store: MemoryStore, record: SegmentRecord) -> None:
         self._store, self._record = store, record
 
     @property
     def data(self) -> bytes:
-        """From its start of old; zeros for what was truncated."""
+        """The bytes from offset 0; zeros where truncated."""
         record, parts = self._record, [bytes(self.start)]
         offset = self.start
         while offset < record.length:
             _, block = self._store._reader.at_hand(self._store.container, record.name, offset, record.length)
-            assert block is not None, "it is all in memory"
+            assert block is not None, "all data is in memory"
             parts.append(bytes(block))
             offset += len(block)
         return b"".join(parts)
@@ -215,12 +215,12 @@ class Held:
 
     @property
     def attributes(self) -> dict[bytes, int]:
-        """Live: a change is one of the store."""
+        """The live attributes: changing them changes the store."""
         return self._record.attributes
 
 
 class HeldTable:
-    """A table's, as it is now."""
+    """A table's current contents."""
 
     def __init__(self, record: SegmentRecord) -> None:
         self._record = record
@@ -231,7 +231,7 @@ class HeldTable:
 
 
 class _Now:
-    """A request whose error is raised where it is made."""
+    """A request whose error is raised at the point of the call."""
 
     size_bytes = 0
     count = 1

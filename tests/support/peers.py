@@ -1,4 +1,4 @@
-"""Connections of peers that need not hang up: theirs end with the test's loop."""
+"""Connections of peers that need not close them: they are closed at the end of the test's loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _kept: set[asyncio.Task[None]] = set()
 
 
 async def open_connection(*address: Any, **more: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As asyncio's."""
+    """Open a connection like asyncio's function."""
     reader, writer = await asyncio.open_connection(*address, **more)
 
     async def until_the_end() -> None:

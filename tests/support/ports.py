@@ -1,4 +1,4 @@
-"""Ports for servers that must be told one."""
+"""Free ports for servers that can't choose their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 import secrets
 import socket
 
-_given: list[contextlib.ExitStack] = []  # of this process, until it ends
+_given: list[contextlib.ExitStack] = []  # by this process, until it ends
 
 
 def free_port(host: str = "127.0.0.1", count: int = 1) -> int:
-    """The first of so many, one after the other, that nobody listens at.
+    """Return the first of `count` consecutive free ports.
 
-    Below the range of ephemeral ports: no outgoing connection, and no server of another test, takes it meanwhile. Nor
-    is it given again while this process lives, here or in another that runs tests, though its server is down.
+    They are below the range of ephemeral ports, so neither outgoing connections nor other tests' servers take them
+    meanwhile. They aren't returned again while this process lives, here or in other test processes.
     """
     while True:
         first = 20_000 + secrets.randbelow(10_000)

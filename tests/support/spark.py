@@ -1,7 +1,7 @@
-"""The session of Spark that all tests of a process share; its Java compiles less, as it lives for minutes.
+"""The Spark session shared by all tests of a process; its Java compiles less, as it lives only for minutes.
 
-The variable NADI_SPARK_CONF adds settings, as "spark.sql.ansi.enabled=false;spark.sql.caseSensitive=true": so the whole
-suite runs under settings that users have.
+The variable NADI_SPARK_CONF adds settings, such as "spark.sql.ansi.enabled=false;spark.sql.caseSensitive=true", to run
+the whole suite with users' settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 @contextmanager
 def spark_session() -> Iterator[Any]:
-    """Its queries and views end with the block, it with this process: a start costs as much as ten tests."""
+    """Return the session. Its queries and views end with the block, the session with the process: starts are costly."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
@@ -38,7 +38,7 @@ def spark_session() -> Iterator[Any]:
 
 @contextmanager
 def with_settings(session: Any, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Settings that the session has until the block ends; None: Spark's default."""
+    """Apply settings until the block ends; None: Spark's default."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
         _set(session, settings)

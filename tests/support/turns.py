@@ -1,4 +1,4 @@
-"""How much happens between two turns of the loop."""
+"""Counts of work between two turns of the loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class MostInATurn:
-    """How much is counted between two turns of the loop, at most, while it is entered."""
+    """Records the maximum count between two turns of the loop, while it is entered."""
 
     def __init__(self) -> None:
         self._now = self.most = self.all = 0

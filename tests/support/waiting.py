@@ -1,4 +1,4 @@
-"""Waiting for what comes to hold: with a limit, and so short a pause that nobody waits long."""
+"""Waiting for conditions, with a limit and short pauses."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 
 def until(holds: Callable[[], object], limit_s: float = 60.0) -> float:
-    """Wait until it holds; how many seconds that took."""
+    """Wait until the condition holds; return the seconds it took."""
     began = time.monotonic()
     while not holds():
-        assert time.monotonic() - began < limit_s, "it never came to hold"
+        assert time.monotonic() - began < limit_s, "the condition never held"
         time.sleep(0.01)
     return time.monotonic() - began
 
 
 async def until_async(holds: Callable[[], object], limit_s: float = 60.0) -> float:
-    """As `until`, while the loop goes on."""
+    """Wait like `until`, while the loop runs."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not holds():
-        assert loop.time() - began < limit_s, "it never came to hold"
+        assert loop.time() - began < limit_s, "the condition never held"
         await asyncio.sleep(0.005)
     return loop.time() - began

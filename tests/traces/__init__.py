@@ -1,1 +1,1 @@
-"""Spans of writes and reads, as OpenTelemetry's SDK gets them."""
+"""Spans of writes and reads, as received by OpenTelemetry's SDK."""

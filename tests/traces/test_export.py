@@ -1,4 +1,4 @@
-"""A server in a process of its own that sends its spans by OTLP to a collector, and a client of the same traces."""
+"""A server process that exports its spans by OTLP to a collector, and a client in the same traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Collector:
-    """Takes OTLP over HTTP. spans: by name; services: who sent them."""
+    """Receives OTLP over HTTP. spans: by name; services: the senders."""
 
     def __init__(self) -> None:
         collector = self
@@ -89,7 +89,7 @@ def test_a_clients_spans_and_its_servers_are_in_the_same_traces(tmp_path: Path, 
             manager.create_scope("home")
             manager.create_stream("home", "meters")
             with manager.create_writer("home", "meters") as writer:
-                for _ in range(50):  # after some of them the caller's thread sends by itself
+                for _ in range(50):  # after some of them the caller's thread sends directly
                     writer.write_event(b"a").result()
             events = manager.read_events("home", "meters", timeout=30)
             assert [next(events).data for _ in range(50)] == [b"a"] * 50
@@ -108,7 +108,7 @@ def test_a_clients_spans_and_its_servers_are_in_the_same_traces(tmp_path: Path, 
     assert collector.services == {"nadi"}
 
 
-def test_what_is_left_is_sent_at_the_end(tmp_path: Path, collector: Collector) -> None:
+def test_remaining_spans_are_sent_at_exit(tmp_path: Path, collector: Collector) -> None:
     environment = {
         "NADI_TRACES": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
@@ -128,7 +128,7 @@ def test_what_is_left_is_sent_at_the_end(tmp_path: Path, collector: Collector) -
     assert collector.services == {"streams of the house"}
 
 
-def test_a_collector_that_is_away_harms_nothing_and_holds_up_no_stop(tmp_path: Path) -> None:
+def test_unreachable_collector_does_not_delay_the_stop(tmp_path: Path) -> None:
     environment = {
         "NADI_TRACES": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
@@ -144,10 +144,10 @@ def test_a_collector_that_is_away_harms_nothing_and_holds_up_no_stop(tmp_path: P
             for _ in range(20):
                 writer.write_event(b"a").result()
         began = time.monotonic()
-    assert time.monotonic() - began < traces.END_S + 15  # without an end to it, half a minute
+    assert time.monotonic() - began < traces.END_S + 15  # without a time limit it takes half a minute
 
 
-def test_a_wrong_kind_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"^NADI_TRACES can't be 'zipkin': it is one of none, otlp"):
+def test_unknown_kind_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"NADI_TRACES .*'zipkin'"):
         nadi.embedded(tmp_path / "data", environment={"NADI_TRACES": "zipkin"})
     assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""Spans of both ends of a write and of a read: one trace, in order, bounded, and nothing at all while they are off."""
+"""Spans of both ends of writes and reads: one trace, in order, bounded, and nothing at all while traces are off."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ S = "scope/stream/0.#epoch.0"
 
 
 class Spans:
-    """What was exported, by name."""
+    """Exported spans by name."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -59,9 +59,9 @@ class Spans:
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    found = Spans()
-    traces.turn_on_traces(found.provider)
-    yield found
+    exported = Spans()
+    traces.turn_on_traces(exported.provider)
+    yield exported
     traces.turn_off_traces()
 
 
@@ -95,7 +95,7 @@ async def test_a_write_from_the_client_to_the_log(tmp_path: Path, spans: Spans) 
         write, append = spans.one("nadi.write"), spans.one("nadi.append")
         frame, log = spans.one("nadi.frame"), spans.one("nadi.log")
         assert len({trace_of(span) for span in (write, append, frame, log)}) == 1
-        assert write.parent.span_id == append.parent.span_id, "the root that nobody records"
+        assert write.parent.span_id == append.parent.span_id, "the root, which is never recorded"
         assert frame.parent.span_id == append.context.span_id
         assert log.parent.span_id == frame.context.span_id
         assert (write.kind, append.kind) == (api.SpanKind.CLIENT, api.SpanKind.SERVER)
@@ -189,7 +189,7 @@ async def test_a_frame_of_many_blocks_has_a_bounded_number_of_spans(tmp_path: Pa
         (container,) = store.containers
         container.queue.is_held = True
         event = frame_events([b"a"])
-        for number in range(1, 301):  # each a block of its own, for a KeepAlive comes between
+        for number in range(1, 301):  # each in a separate block, because of the KeepAlive in between
             peer.send(wire.AppendBlockEnd(WRITER, len(event), event, 1, number, 9), wire.KeepAlive())
         await until_async(lambda: container.queue.count == 300)
         spans.clear()
@@ -205,7 +205,7 @@ async def test_a_frame_of_many_blocks_has_a_bounded_number_of_spans(tmp_path: Pa
         assert len(frame.links) == traces.LINKS_MOST - 1
 
 
-async def test_a_provider_that_fails_harms_no_write(
+async def test_failing_provider_fails_no_write(
     tmp_path: Path, spans: Spans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(span: Any) -> None:
@@ -218,10 +218,10 @@ async def test_a_provider_that_fails_harms_no_write(
         async with served(tmp_path) as manager, writing(manager) as writer:
             for _ in range(10):
                 await writer.write_event(b"a")
-    assert [record.message for record in caplog.records] == ["a span could not be made; others may be missing, too"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is logged once"
 
 
-async def test_off_there_is_nothing(tmp_path: Path, spans: Spans) -> None:
+async def test_no_spans_while_off(tmp_path: Path, spans: Spans) -> None:
     traces.turn_off_traces()
     async with open_store(tmp_path, containers=1) as (store, peer):
         assert (store.counts.on_frame, store.counts.on_read) == (None, None)
@@ -241,13 +241,13 @@ def test_off_nothing_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_raises_error_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InvalidArgumentError, match=r"pip install 'nadi\[traces\]'"):
+    with pytest.raises(InvalidArgumentError, match=r"nadi\[traces\]"):
         nadi.turn_on_traces()
-    with pytest.raises(InvalidArgumentError, match=r"^--traces: traces need OpenTelemetry"):
+    with pytest.raises(InvalidArgumentError, match=r"^--traces"):
         traces.turn_on_export("otlp")
-    with pytest.raises(InvalidArgumentError, match=r"^--traces can't be 'jaeger': it is one of none, otlp$"):
+    with pytest.raises(InvalidArgumentError, match=r"--traces .*'jaeger'"):
         traces.turn_on_export("jaeger")
     assert traces.active is None

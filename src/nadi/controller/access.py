@@ -1,8 +1,8 @@
-"""What each RPC needs: one table, and the one place where every request is checked by it.
+"""Access rules of the RPCs: one table, and the single place where every request is checked against it.
 
-Everything is taken from the request before anything is looked up, so a caller who may not see a stream gets the same
-answer whether it exists or not. Listings are filtered to what the caller may read; since an empty page ends a listing,
-pages that end up empty are skipped. An RPC without a rule is refused.
+Resources are derived from the request before any lookup, so a caller without access to a stream gets the same answer
+whether or not it exists. Listings are filtered to what the caller may read; since an empty page ends a listing, pages
+that filtering empties are skipped. An RPC without a rule is refused.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Exchange = Callable[[Command], Awaitable[Command]]
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """need: what the request needs; None if everybody may. also: what else it needs. stream: whose token the reply
-    carries. tables: the token also covers the table of that name, if the caller may use it. lists: the field of a
-    listing's reply that is filtered to what may be read. credentials: those that a request carries itself; the call's
-    own count if it has none."""
+    """need: the permission the request needs; None if it is open to all. also: further permissions. stream: selects the
+    stream whose token the reply carries. tables: the token also covers the table of that name if the caller may use it.
+    lists: the reply field of a listing that is filtered. credentials: extracts credentials embedded in the request; if
+    it returns None, those of the call apply."""
 
     need: Callable[[Any], Need | None]
     also: Callable[[Any], Iterable[Need]] | None = None
@@ -73,7 +73,7 @@ def _table(permission: Permission) -> Callable[[Any], Need]:
 
 
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
-    """NONE only reads; any other operation, and a missing one, needs a token to write."""
+    """Return the need: NONE only reads; any other operation, or none at all, needs a token to write."""
     looks, writes = _stream(Act.LOOK, info), _stream(Act.WRITE, info)
     return lambda request: (looks if info(request).accessOperation == _ACCESS.NONE else writes)(request)
 
@@ -89,7 +89,7 @@ def _begin_transaction(request: Any) -> Need:
 
 
 def _named(request: Any) -> Iterable[Need]:
-    """A group's lag tells how long its streams are; one that subscribes to them learns whether they exist."""
+    """Yield what a group's streams need: its lag reveals their lengths, and a subscription reveals their existence."""
     for cut in request.startingStreamCuts:
         yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
 
@@ -100,8 +100,8 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
 
 
 def _report(request: Any) -> Need | None:
-    """What holds retention back, and who reads a stream, names subscribers, as listing them does. The server's
-    identity says nothing of what is in it."""
+    """Return the need of a report. Retention and lag reports name subscribers, so they need what listing them needs;
+    the server's identity reveals nothing about its contents."""
     if request.kind == IDENTITY:
         return None
     names_groups = request.kind in (RETENTION, STREAM_LAG)
@@ -109,7 +109,7 @@ def _report(request: Any) -> Need | None:
 
 
 def _scaled(request: Any) -> Need:
-    """KEDA is told how much there is of a stream, never what."""
+    """Return the need of KEDA's calls: they reveal how much a stream contains, not its data."""
     return need(*trigger(metadata_of(request)).stream, Act.LOOK)
 
 
@@ -129,10 +129,10 @@ _IS_SHOWN: dict[str, Callable[[Caller, Any], bool]] = {  # by the field of a lis
 def _is_emptied(reply: Any, field: str, caller: Caller) -> bool:
     """Keep only what the caller may read in the field; return whether that emptied it."""
     listed = getattr(reply, field)
-    had, kept = len(listed), [item for item in listed if _IS_SHOWN[field](caller, item)]
+    count, visible = len(listed), [item for item in listed if _IS_SHOWN[field](caller, item)]
     del listed[:]
-    listed.extend(kept)
-    return bool(had and not kept)
+    listed.extend(visible)
+    return bool(count and not visible)
 
 
 _SCALER = AccessRule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
@@ -206,10 +206,10 @@ class ControllerAccess:
         self._gate, self._tokens = gate, tokens
 
     async def permit(self, rpc: str, request: Any, context: Any) -> tuple[AccessRule, Need | None, Caller | None]:
-        """What was needed, and who has it: nobody, if everybody may. Raises AccessDeniedError where it is lacking."""
+        """Return the rule, the need, and the caller (None if the RPC is open to all); raises AccessDeniedError."""
         rule = RULES.get(rpc)
         if rule is None:
-            raise PermissionDeniedError(f"no rule says who may call {rpc}")
+            raise PermissionDeniedError(f"no access rule covers {rpc}: the call is refused")
         needed = rule.need(request)
         if needed is None:
             return rule, None, None
@@ -222,7 +222,7 @@ class ControllerAccess:
         return rule, needed, caller
 
     async def answer(self, rpc: str, method: Answer, request: Any, context: Any) -> Any:
-        """The reply of `method`, if the caller may have it; raises AccessDeniedError otherwise."""
+        """Return the reply of `method` if the caller may have it; raises AccessDeniedError otherwise."""
         rule, needed, caller = await self.permit(rpc, request, context)
         if needed is None or caller is None:
             return await method(request)
@@ -241,10 +241,10 @@ class ControllerAccess:
 
 
 def with_token(exchange: Exchange, token: str) -> Exchange:
-    """An exchange that sends `token` with every command: how the controller itself talks to a store that checks."""
+    """Return an exchange that adds `token` to every command, for the controller's calls to an authenticating store."""
 
     def send(command: Any) -> Awaitable[Command]:
-        shown = "token" in type(command).__struct_fields__  # an append's token is sent at its setup
-        return exchange(msgspec.structs.replace(command, token=token) if shown else command)
+        has_token = "token" in type(command).__struct_fields__  # an append's token is sent at its setup
+        return exchange(msgspec.structs.replace(command, token=token) if has_token else command)
 
     return send

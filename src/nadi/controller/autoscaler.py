@@ -1,16 +1,15 @@
-"""How much work a stream has for its consumers: for KEDA, which scales them by it.
+"""Measures of a stream's workload for KEDA, which scales its consumers by them.
 
-A trigger's metadata comes as KEDA passes it on: what is written in the trigger itself, never what a
-TriggerAuthentication adds. A key that ends in `FromEnv` comes with the value that this environment variable has in the
-container that is scaled, or not at all if it has none there.
+KEDA passes on a trigger's own metadata, but nothing that a TriggerAuthentication adds. A key that ends in `FromEnv` has
+the value of that environment variable in the scaled container, and is missing if the container lacks the variable.
 
->>> found = trigger({"scalerAddress": "nadi:9090", "scope": "home", "streamFromEnv": "meters", "metric": "rate"})
->>> str(found.stream), found.metric.value, found.unit, found.target, found.metric_name
+>>> parsed = trigger({"scalerAddress": "nadi:9090", "scope": "home", "streamFromEnv": "meters", "metric": "rate"})
+>>> str(parsed.stream), parsed.metric.value, parsed.unit, parsed.target, parsed.metric_name
 ('home/meters', 'rate', 'events', 1000.0, 'nadi-rate-home-meters')
 
-A stream is active while events come into it: one came in the last ten seconds, or for the metric rate, more a second
-than the trigger says. With a reader group it is active also while the group has not read all; for the metric lag that
-alone counts.
+A stream is active while events arrive: one in the last ten seconds or, for the metric rate, more per second than the
+trigger's activationTarget. With a reader group it is also active while the group has unread events; for the metric lag
+only unread events count.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 from nadi.controller.engine.workflows import Shared, Workflows
 from nadi.controller.reports import bytes_behind, standing
-from nadi.controller.retention.cut_sizes import look
+from nadi.controller.retention.cut_sizes import measure
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupRetention, StreamState
 from nadi.controller.stream_rates import Rates, is_flowing, rate
@@ -50,7 +49,7 @@ class Metric(enum.StrEnum):
     RATE = "rate"
 
 
-_TARGETS = {  # by metric and unit, of which the first of a metric is the default
+_TARGETS = {  # by metric and unit; a metric's first unit is its default
     (Metric.SEGMENTS, ""): 1.0,
     (Metric.LAG, "bytes"): float(1 << 20),
     (Metric.RATE, "events"): 1000.0,
@@ -60,8 +59,8 @@ _TARGETS = {  # by metric and unit, of which the first of a metric is the defaul
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """target: how much of the metric one replica is for. activation: the stream is active while there is more than
-    that. group: whose unread events count, or keep the stream active; None: nobody's."""
+    """target: the amount of the metric per replica. activation: the stream is active above that amount. group: whose
+    unread events count or keep the stream active; None if there is none."""
 
     stream: StreamName
     metric: Metric
@@ -72,32 +71,32 @@ class Trigger:
 
     @property
     def metric_name(self) -> str:
-        """As Kubernetes may name a metric in an address: KEDA puts the trigger's number before it."""
+        """A name that Kubernetes accepts within an address; KEDA prefixes the trigger's number."""
         name = f"nadi-{self.metric}-{self.stream.scope}-{self.stream.stream}"
         return name.replace(".", "-")[:_METRIC_NAME_MAX_CHARS]
 
 
 def trigger(metadata: Mapping[str, str]) -> Trigger:
-    """Read it; InvalidArgumentError for the first thing in it that can't be, with what to write instead."""
-    given = _known(metadata)
-    metric = Metric(_choice("metric", given.get("metric", Metric.SEGMENTS), tuple(Metric)))
-    group = _group(given)
+    """Parse a trigger's metadata; InvalidArgumentError describes the first mistake and its correction."""
+    settings = _known(metadata)
+    metric = Metric(_choice("metric", settings.get("metric", Metric.SEGMENTS), tuple(Metric)))
+    group = _group(settings)
     if metric is Metric.LAG and group is None:
         raise _wrong("the metric lag needs a readerGroup, whose unread events it counts")
     units = tuple(unit for known, unit in _TARGETS if known is metric)
-    if not units[0] and "unit" in given:
-        raise _wrong(f"unit means nothing to the metric {metric}: leave it out")
-    unit = _choice(f"the unit of {metric}", given.get("unit", units[0]), units)
-    if metric is Metric.SEGMENTS and "activationTarget" in given:
-        raise _wrong("activationTarget means nothing to the metric segments: a stream always has some; leave it out")
-    target = _number(given, "target", _TARGETS[metric, unit], _LEAST_TARGET)
-    return Trigger(_stream(given), metric, unit, target, _number(given, "activationTarget", 0.0, 0.0), group)
+    if not units[0] and "unit" in settings:
+        raise _wrong(f"unit does not apply to the metric {metric}: leave it out")
+    unit = _choice(f"the unit of {metric}", settings.get("unit", units[0]), units)
+    if metric is Metric.SEGMENTS and "activationTarget" in settings:
+        raise _wrong("activationTarget does not apply to the metric segments: a stream always has some; leave it out")
+    target = _number(settings, "target", _TARGETS[metric, unit], _LEAST_TARGET)
+    return Trigger(_stream(settings), metric, unit, target, _number(settings, "activationTarget", 0.0, 0.0), group)
 
 
 def authorization(metadata: Mapping[str, str]) -> str | None:
-    """The credentials in it, as an `authorization` header has them; None if there are none."""
-    given = _known(metadata)
-    user, password, token = map(given.get, _SECRETS)
+    """Return the credentials as the value of an `authorization` header; None if there are none."""
+    settings = _known(metadata)
+    user, password, token = map(settings.get, _SECRETS)
     if token is not None:
         if user is not None or password is not None:
             raise _wrong("it has a token and a username or password: give one or the other")
@@ -107,11 +106,11 @@ def authorization(metadata: Mapping[str, str]) -> str | None:
     if user is None or password is None:
         have, lack = ("password", "username") if user is None else ("username", "password")
         raise _wrong(
-            f"it has a {have} and no {lack}: give both. If {lack}{_SUFFIX} is given, the container that is scaled has "
-            "no such environment variable, or KEDA may not read the secret that it is from"
+            f"it has a {have} but no {lack}: give both. If {lack}{_SUFFIX} is given, the scaled container lacks that "
+            "environment variable, or KEDA may not read the secret that defines it"
         )
     if ":" in user:
-        raise _wrong("no username has a colon")
+        raise _wrong("the username contains a colon: use one without")
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -127,23 +126,23 @@ def _wrong(text: str) -> InvalidArgumentError:
 def _known(metadata: Mapping[str, str]) -> dict[str, str]:
     if sum(len(key) + len(value) for key, value in metadata.items()) > SCALER_METADATA_MAX_CHARS:
         raise _wrong(f"it has more than {SCALER_METADATA_MAX_CHARS:,} characters")
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in metadata.items():
         plain = key.removesuffix(_SUFFIX)
         if plain in _OURS:
-            if plain in given:
+            if plain in settings:
                 raise _wrong(f"it has both {plain} and {plain}{_SUFFIX}: give one of them")
-            given[plain] = value
+            settings[plain] = value
         elif key not in _OF_KEDA:
             like = get_close_matches(plain[:40], _OURS, 1, 0.5)
             hint = f"{like[0]!r} may be meant; " if like else ""
-            raise _wrong(f"there is no {key[:40]!r}: {hint}nadi knows {', '.join(_OURS)}, each also with {_SUFFIX}")
-    return given
+            raise _wrong(f"unknown key {key[:40]!r}: {hint}nadi knows {', '.join(_OURS)}, each also with {_SUFFIX}")
+    return settings
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise _wrong(f"{key} is one of {', '.join(choices)}, not {value[:40]!r}")
+        raise _wrong(f"{key} must be one of {', '.join(choices)}, not {value[:40]!r}")
     return value
 
 
@@ -154,25 +153,25 @@ def _name(kind: str, key: str, value: str) -> str:
         raise _wrong(f"{key}: {error}") from error
 
 
-def _stream(given: Mapping[str, str]) -> StreamName:
+def _stream(settings: Mapping[str, str]) -> StreamName:
     for key in ("scope", "stream"):
-        if not given.get(key):
+        if not settings.get(key):
             raise _wrong(f"it needs a {key}")
-    return StreamName(_name("scope", "scope", given["scope"]), _name("stream", "stream", given["stream"]))
+    return StreamName(_name("scope", "scope", settings["scope"]), _name("stream", "stream", settings["stream"]))
 
 
-def _group(given: Mapping[str, str]) -> GroupName | None:
-    """A group of the stream's scope, or of another: scope/group."""
-    if "readerGroup" not in given:
+def _group(settings: Mapping[str, str]) -> GroupName | None:
+    """Return the reader group; "group" is in the stream's scope, "scope/group" in any."""
+    if "readerGroup" not in settings:
         return None
-    scope, slash, group = given["readerGroup"].rpartition("/")
+    scope, slash, group = settings["readerGroup"].rpartition("/")
     if not slash:
-        scope = _stream(given).scope
+        scope = _stream(settings).scope
     return GroupName(_name("scope", "readerGroup", scope), _name("reader group", "readerGroup", group))
 
 
-def _number(given: Mapping[str, str], key: str, default: float, least: float) -> float:
-    text = given.get(key)
+def _number(settings: Mapping[str, str], key: str, default: float, least: float) -> float:
+    text = settings.get(key)
     if text is None:
         return default
     try:
@@ -180,31 +179,33 @@ def _number(given: Mapping[str, str], key: str, default: float, least: float) ->
     except ValueError:
         number = math.nan
     if not least <= number <= _MOST:
-        raise _wrong(f"{key} is a number from {least:g} to {_MOST:g}, such as {default or 10:g}, not {text[:40]!r}")
+        raise _wrong(
+            f"{key} must be a number from {least:g} to {_MOST:g}, such as {default or 10:g}, not {text[:40]!r}"
+        )
     return number
 
 
 async def unread(flow: Workflows, name: GroupName, stream: StreamName) -> int:
-    """Bytes of the stream's events that the group hasn't read; ReaderGroupNotFoundError, StreamNotFoundError, and
-    ConflictError with the reason where that isn't known. A group that holds retention back and has published nothing
-    yet stands where it starts."""
+    """Return the bytes of the stream's events that the group has yet to read. Raises ReaderGroupNotFoundError,
+    StreamNotFoundError, or ConflictError with the reason if that is unknown. A group that holds retention back but has
+    published no position yet counts from its start."""
     group = (await flow.metadata.group(name)).value
     await flow.metadata.stream(stream)
     if stream.key not in group.config.starts:
-        raise ConflictError(f"the reader group {name} doesn't read {stream}: name a group that does")
+        raise ConflictError(f"the reader group {name} does not read {stream}: name a group that does")
     standings = (await standing(flow, name, group)).standings
-    mine = next((one for one in standings if one.stream == stream), None)
-    cut, end = (mine.cut, mine.end) if mine is not None else (None, None)
+    own = next((position for position in standings if position.stream == stream), None)
+    cut, end = (own.cut, own.end) if own is not None else (None, None)
     if cut is None and group.config.retention_type is not GroupRetention.NONE:
         cut = group.config.starts[stream.key]
-    why = mine.why if mine is not None else "it has no position in this stream"
+    why = own.why if own is not None else "it has no position in this stream"
     if cut is not None:
-        behind = await bytes_behind(flow, await look(flow, stream), cut, end)
-        if behind.size is not None:
-            return behind.size
-        why = behind.why
+        lag = await bytes_behind(flow, await measure(flow, stream), cut, end)
+        if lag.size is not None:
+            return lag.size
+        why = lag.why
     raise ConflictError(
-        f"how much of {stream} the reader group {name} has not read isn't known: {why}; make it one that holds "
+        f"the lag of the reader group {name} in {stream} is unknown: {why}; configure the group to hold "
         "retention back, or choose another metric"
     )
 
@@ -215,7 +216,7 @@ class Demand:
         self._lags = Shared(flow.clock, self._unread, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
 
     async def value(self, trigger: Trigger) -> float:
-        """The metric, in its unit: StreamNotFoundError, and for a lag what `unread` raises."""
+        """Return the metric in its unit; StreamNotFoundError, and for a lag the errors of `unread`."""
         stream = (await self._flow.metadata.stream(trigger.stream)).value
         if trigger.metric is Metric.SEGMENTS:
             return 0.0 if stream.state is StreamState.SEALED else float(len(stream.segments))
@@ -225,7 +226,7 @@ class Demand:
         return float(await self._lags.get((trigger.group, trigger.stream)))
 
     async def is_active(self, trigger: Trigger) -> bool:
-        """Whether there is anything to do; raises what `value` does."""
+        """Return whether there is work; raises the errors of `value`."""
         value = await self.value(trigger)
         if trigger.metric is Metric.LAG:
             return value > trigger.activation
@@ -235,25 +236,25 @@ class Demand:
         return trigger.group is not None and await self._lags.get((trigger.group, trigger.stream)) > 0
 
     async def watch(self, trigger: Trigger) -> AsyncGenerator[bool, None]:
-        """Whether it is active now, and then each change, without end; raises what `value` does."""
-        was: bool | None = None
+        """Yield the current activity, then each change, endlessly; raises the errors of `value`."""
+        previous: bool | None = None
         while True:
             active = await self.is_active(trigger)
-            if active is not was:
+            if active is not previous:
                 yield active
-            was = active
+            previous = active
             await self._flow.clock.sleep(SCALER_LOOK_S)
 
     async def _loads(self, name: StreamName) -> Collection[SegmentLoad]:
         return (await self._rates.loads()).get(name, {}).values()
 
-    async def _unread(self, asked: tuple[GroupName, StreamName]) -> int:
-        """Each question is followed by a pause of four times what it took: more of them than that leaves room for get
-        their answers later."""
+    async def _unread(self, subject: tuple[GroupName, StreamName]) -> int:
+        """Measure a group's lag. Each measurement is followed by a pause of four times its duration, so an excess of
+        them is delayed rather than loading the server."""
         await self._permits.acquire()
         began_s = self._flow.clock.monotonic()
         try:
-            return await unread(self._flow, *asked)
+            return await unread(self._flow, *subject)
         finally:
             pause_s = 4 * (self._flow.clock.monotonic() - began_s)
             asyncio.get_running_loop().call_later(pause_s, self._permits.release)

@@ -1,7 +1,7 @@
-"""The control plane: knows scopes, streams and transactions, and never a byte of data.
+"""The control plane: manages scopes, streams, groups and transactions; event data never passes through it.
 
-It reads and writes table segments and commands stream segments, both through one `exchange` with the segment store.
-Everything it starts is recorded there, so `start` picks up whatever an earlier controller left unfinished.
+It stores its records in table segments and commands stream segments, both through one `exchange` with the segment
+store. All work in progress is recorded there, so `start` resumes whatever an earlier controller left unfinished.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from nadi.wire.time_index import ARRIVAL, check_clock
 
 
 class Controller:
-    """One controller over the segment stores. exchange: sends a wire command to the store that has its segment and
-    returns the reply; it is called again after WrongHost, since segments move. endpoint_of: (host, port) of the store
-    that has a segment now, as reported to clients; called with any segment name. rpc_endpoint: where this controller
-    itself answers. scaling: how streams follow their load. is_leased, place_of: as for `Segments`."""
+    """The controller of the segment stores. exchange: sends a wire command to the store that has the segment and
+    returns the reply; called again after WrongHost, since segments move. endpoint_of: (host, port) of the store that
+    has a segment, as reported to clients; accepts any segment name. rpc_endpoint: the controller's own address.
+    scaling: the automatic scaling profile. is_leased, place_of: see `Segments`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Controller:
         place_of: PlaceOf = lambda _: "",
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
-        self.rest_port = 0  # of the same server, for clients
+        self.rest_port = 0  # of this server, reported to clients
         self.clock = clock or Runtime()
         self._tasks, self._creations = Tasks(), Convoy()
         segments = Segments(exchange, self.clock, place_of, is_leased)
@@ -106,7 +106,7 @@ class Controller:
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         schedule = Schedule(self.clock, self._tasks)
-        schedule.start("transactions whose lease has run out", limits.TXN_TICK_MS / 1000, self.transactions.expire_due)
+        schedule.start("expired transactions", limits.TXN_TICK_MS / 1000, self.transactions.expire_due)
         schedule.start("watermarks", limits.WATERMARK_PERIOD_S, self.watermarks.round)
         self.retention.start(schedule)
         self.scaling.start(schedule)
@@ -116,7 +116,7 @@ class Controller:
         return {"workflows": self._flow.pending_count, "transactions": len(self.transactions.leases)}
 
     async def stop(self) -> None:
-        """End all background tasks; the next start resumes what they were doing."""
+        """Cancel all background tasks; the next start resumes their work."""
         await self._tasks.close()
 
     async def create_scope(self, scope: str) -> None:
@@ -134,28 +134,28 @@ class Controller:
         return await self.metadata.find_scope(scope) is not None
 
     async def list_scopes(self, token: str) -> tuple[list[str], str]:
-        """A page of names and the token to continue from; an empty page is the end."""
+        """Return a page of names and the continuation token; an empty page is the end."""
         return await names_of(self.metadata.scopes, token, limits.LIST_PAGE)
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
-        """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
+        """Return a page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         if tag is not None:
             await self.metadata.scope(scope)
             names, position = await tagged(self._flow, scope, tag, position_of(token), limits.LIST_PAGE)
             return names, position.hex() if names else token
-        found, token = await self.list_stream_records(scope, token)
-        return [name for name, _ in found], token
+        streams, token = await self.list_stream_records(scope, token)
+        return [name for name, _ in streams], token
 
     async def list_stream_records(
         self, scope: str, token: str, count: int = limits.LIST_PAGE
     ) -> tuple[list[tuple[str, records.StreamRecord]], str]:
-        """A page of streams, mark streams included, and the token to continue from; an empty page is the end."""
+        """Return a page of streams, mark streams included, and the continuation token; an empty page is the end."""
         await self.metadata.scope(scope)
-        found, token = await page_of(self.metadata.streams(scope), token, count)
-        return [(name, stream.value) for name, stream in found], token
+        streams, token = await page_of(self.metadata.streams(scope), token, count)
+        return [(name, stream.value) for name, stream in streams], token
 
     async def create_stream(self, name: StreamName, config: records.StreamConfigRecord) -> None:
-        """Create a stream: when this returns, all its segments exist."""
+        """Create a stream; all its segments exist on return."""
         check_name("stream", name.stream, internal=True)
         _check_config(config)
         async with self._creations.member():
@@ -175,16 +175,16 @@ class Controller:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
     async def stream(self, name: StreamName) -> records.StreamRecord:
-        """The stream's record; UnavailableError while it is being created, which clients retry."""
-        found = await self.metadata.find_stream(name)
-        if found is None and self._flow.pending(name, "create") is not None:
-            raise errors.UnavailableError(f"{name} is being created: try again")
-        if found is None:
+        """Return the stream's record; UnavailableError while it is being created, which clients retry."""
+        record = await self.metadata.find_stream(name)
+        if record is None and self._flow.pending(name, "create") is not None:
+            raise errors.UnavailableError(f"{name} is still being created: try again")
+        if record is None:
             raise errors.StreamNotFoundError(*name)
-        return found.value
+        return record.value
 
     async def history(self, name: StreamName) -> EpochHistory:
-        """All epochs of the stream that aren't forgotten; shared, so don't change it."""
+        """Return all retained epochs of the stream; the object is shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
 
@@ -199,13 +199,13 @@ class Controller:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
 
     async def current_segments(self, name: StreamName) -> Sequence[records.EpochSegment]:
-        """The segments that take events now; none if the stream is sealed."""
+        """Return the segments that take events now; none if the stream is sealed."""
         stream = await self.stream(name)
         return () if stream.state is records.StreamState.SEALED else stream.segments
 
     async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[records.EpochSegment]:
-        """The segments of an epoch; of one that is forgotten only those that are still known."""
-        return (await self.metadata.history(name)).left_of(epoch)
+        """Return the segments of an epoch; if the epoch is forgotten, only those still known."""
+        return (await self.metadata.history(name)).known_segments(epoch)
 
     async def head(self, name: StreamName) -> Cut:
         stream = await self.stream(name)
@@ -237,18 +237,18 @@ class Controller:
     async def scale(
         self, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int = 0
     ) -> records.ScaleWork:
-        """Start replacing the `sealed` segments with new ones over `ranges`; return once that is recorded."""
+        """Start replacing the `sealed` segments with new ones over `ranges`; return once the work is recorded."""
         running = self._flow.pending(name, "scale")
         if isinstance(running, records.ScaleWork):
             if scale.same_scale(running, sealed, ranges):
                 return running
-            raise errors.ConflictError(f"{name} is being scaled already: try again when that is done")
+            raise errors.ConflictError(f"{name} is already being scaled: try again when that has finished")
         work = await self._flow.run(name, lambda: scale.begin(self._flow, name, sealed, ranges, time_ms), wait=False)
         assert isinstance(work, records.ScaleWork)
         return work
 
     async def is_scaled(self, name: StreamName, epoch: int) -> bool:
-        """Whether the scale that started in `epoch` is done; NotFoundError for an epoch not reached yet."""
+        """Return whether the scale that started in `epoch` is done; NotFoundError if that epoch isn't reached."""
         stream = await self.stream(name)
         if epoch > stream.epoch:
             raise errors.NotFoundError(f"{name} has not reached epoch {epoch}")
@@ -260,7 +260,7 @@ class Controller:
     async def create_reader_group(
         self, name: GroupName, config: records.GroupConfig, group_id: str
     ) -> records.ReaderGroupRecord:
-        """The group as stored: an existing one of that name, else a new one with this UUID."""
+        """Return the group as stored: an existing one of that name, else a new one with this UUID."""
         with suppress(errors.AlreadyExistsError):
             await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
         return await self.reader_group(name)
@@ -275,7 +275,7 @@ class Controller:
     async def update_reader_group(
         self, name: GroupName, config: records.GroupConfig, group_id: str, generation: int
     ) -> int:
-        """The new generation; GenerationMismatchError if the group is no longer as the caller read it."""
+        """Return the new generation; GenerationMismatchError if the group changed since the caller read it."""
         begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
         work = await self._flow.run(name.stream, begin)
         assert isinstance(work, records.UpdateGroupWork)
@@ -288,16 +288,16 @@ class Controller:
         return await subscribers.names(self._flow, name)
 
     async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
-        """Let retention truncate before this cut as far as the subscriber is concerned."""
+        """Allow retention to truncate up to this cut on behalf of the subscriber."""
         await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
 
     async def note_time(
         self, name: StreamName, writer: str, time: int, position: Cut, steps: Sequence[records.Step] | None = None
     ) -> None:
-        """Record that all the writer's events up to `time` lie before `position`. steps: times up to that one, each
-        with a position that the writer's later events lie behind as well; None: the time and the position are one."""
+        """Record that all the writer's events up to `time` precede `position`. steps: earlier times, each with a
+        position that all the writer's later events follow; None if the time and the position are a single step."""
         if await event_time.note(self._flow, name, writer, time, position, steps):
-            await self.watermarks.look_at(name)
+            await self.watermarks.check_stream(name)
 
     async def remove_writer(self, name: StreamName, writer: str) -> None:
         await event_time.remove_writer(self._flow, name, writer)
@@ -317,13 +317,13 @@ class Controller:
 
 
 async def page_of(table: RecordTable[T], token: str, count: int) -> tuple[list[tuple[str, Versioned[T]]], str]:
-    found, following = await table.page(position_of(token), count)
-    return found, following.hex() if found else token
+    page, position = await table.page(position_of(token), count)
+    return page, position.hex() if page else token
 
 
 async def names_of(table: RecordTable[Any], token: str, count: int) -> tuple[list[str], str]:
-    found, token = await page_of(table, token, count)
-    return [name for name, _ in found], token
+    page, token = await page_of(table, token, count)
+    return [name for name, _ in page], token
 
 
 def position_of(token: str) -> bytes:

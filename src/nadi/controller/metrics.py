@@ -1,9 +1,9 @@
-"""The answer to a scrape: what the controller knows of streams and groups, and what each server tells of itself.
+"""Metrics of streams and reader groups, and each server's metrics of itself, in the formats that scrapers accept.
 
-Nothing is gathered unless somebody asks, and everybody who asks within a second gets the same text. Figures are
-gathered within limits: of streams and groups looked at, of those with a name (the rest counts as `(others)`), and of
-time. Lags come first, since somebody may scale by them, then what the busiest streams keep. What isn't there in time is
-left out, and the figures say that they aren't complete. Text is made of them in a thread.
+Metrics are gathered on request only, and all scrapes within a second share one text. Gathering is limited in the number
+of streams and groups inspected, in the number reported by name (the rest is summed as `(others)`), and in time. Lag
+comes first, since autoscaling may depend on it, then the retained size of the busiest streams. Whatever is not ready in
+time is omitted and `nadi_metrics_complete` becomes 0. The text is encoded in a thread.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 log = logging.getLogger(__name__)
-OTHERS = "(others)"  # no name of a stream or group
+OTHERS = "(others)"  # not a valid name of a stream or group
 _OF_STREAMS = {
     attribute: Meaning(name, text, ("scope", "stream"))
     for attribute, name, text in (  # the attribute of StreamRate
         ("segments", "nadi_stream_segments", "Current segments of a stream; 0 if it is sealed."),
         ("events_per_s", "nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds."),
         ("bytes_per_s", "nadi_stream_bytes_per_second", "Bytes written to a stream, headers included, mean of 10 s."),
-        ("hot_keys", "nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much."),
+        ("hot_keys", "nadi_stream_hot_keys", "Segments of a stream that a single routing key overloads."),
         ("kept_bytes", "nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail."),
     )
 }
 _OF_GROUPS = {
     attribute: Meaning(f"nadi_reader_group_{name}", text, ("scope", "reader_group", "stream"))
     for attribute, name, text in (  # the attribute of GroupLagReport
-        ("bytes_behind", "lag_bytes", "Bytes that a reader group has not read, event headers included."),
-        ("events_behind", "lag_events", "The same in events: an estimate from their mean size in the last 20 minutes."),
-        ("seconds_behind", "lag_seconds", "How long the oldest unread event has waited, to about ten seconds."),
-        ("segments", "segments", "Segments of a stream that a reader group reads now."),
-        ("unassigned", "unassigned_segments", "Those of them that no reader has."),
+        ("bytes_behind", "lag_bytes", "Bytes that a reader group has yet to read, event headers included."),
+        ("events_behind", "lag_events", "Events yet to be read, estimated from the mean size in the last 20 minutes."),
+        ("seconds_behind", "lag_seconds", "Age of the oldest unread event, accurate to about ten seconds."),
+        ("segments", "segments", "Segments of a stream that a reader group is reading."),
+        ("unassigned", "unassigned_segments", "Segments of a stream that no reader of the group has acquired."),
     )
 }
 MEANINGS = by_name(
@@ -71,27 +71,29 @@ MEANINGS = by_name(
         *_OF_STREAMS.values(),
         *_OF_GROUPS.values(),
         Meaning(
-            "nadi_reader_group_readers", "Readers of a group, unnoticed dead ones included.", ("scope", "reader_group")
+            "nadi_reader_group_readers",
+            "Readers of a group, including undetected dead ones.",
+            ("scope", "reader_group"),
         ),
-        Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
-        Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
+        Meaning("nadi_scalings", "Segment splits and merges that were carried out.", ("kind",), "counter"),
+        Meaning("nadi_hot_keys_found", "Hot keys detected.", (), "counter"),
         Meaning("nadi_retention_truncations", "Truncations by which retention moved a stream's head.", (), "counter"),
-        Meaning("nadi_retention_released_bytes", "Bytes of streams that these released.", (), "counter"),
-        Meaning("nadi_retention_age_seconds", "How long ago the last of them was."),
-        Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables that are in progress."),
+        Meaning("nadi_retention_released_bytes", "Bytes of streams released by retention.", (), "counter"),
+        Meaning("nadi_retention_age_seconds", "Time since the last truncation by retention."),
+        Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables in progress."),
         Meaning("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
-        Meaning("nadi_metrics_complete", "1 if all that is to be told was looked at in time, else 0."),
-        Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
+        Meaning("nadi_metrics_complete", "1 if all metrics were gathered in time, else 0."),
+        Meaning("nadi_metrics_gathering_seconds", "Time taken to gather the metrics of streams and groups."),
     )
 )
-_complaints = Complaints(log, "%s aren't complete")
+_complaints = Complaints(log, "%s are incomplete")
 
 
 @dataclass(slots=True)
 class Figures:
-    """streams: those told by name. others: all the rest together, None if there are no more. lags: of each group in
-    each stream. streams_count, groups_count: of all there are, None if not all were looked at. is_complete: False if
-    not everything was looked at."""
+    """Gathered values. streams: those reported by name. others: the sum of all remaining streams, None if there are
+    none. lags: of each group in each stream. streams_count, groups_count: totals, None if not all were inspected.
+    is_complete: False if anything was omitted."""
 
     streams: dict[StreamName, StreamRate] = field(default_factory=dict)
     others: StreamRate | None = None
@@ -103,7 +105,7 @@ class Figures:
 
 
 async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
-    """The figures as they are now; UnavailableError if the store can't be asked for loads."""
+    """Gather current values; UnavailableError if the store can't report loads."""
     began_s, figures, loads = flow.clock.monotonic(), Figures(), await rates.loads()
     groups: dict[GroupName, ReaderGroupRecord] = {}
     parts: tuple[tuple[float, Callable[[], Awaitable[None]]], ...] = (
@@ -123,19 +125,28 @@ async def gather(flow: Workflows, rates: Rates, hot_keys: HotKeys) -> Figures:
 
 
 async def _streams(figures: Figures, rates: Rates, hot_keys: HotKeys) -> None:
-    found = {
-        one.name: replace(one, segments=0 if one.is_sealed else one.segments, hot_keys=len(hot_keys(one.name)))
-        for one in await rates.all()
+    rates_by_name = {
+        stream.name: replace(
+            stream, segments=0 if stream.is_sealed else stream.segments, hot_keys=len(hot_keys(stream.name))
+        )
+        for stream in await rates.all()
     }
-    if len(found) < limits.METRICS_STREAMS_LOOKED_AT:
-        figures.streams_count = len(found)
+    if len(rates_by_name) < limits.METRICS_STREAMS_LOOKED_AT:
+        figures.streams_count = len(rates_by_name)
     else:
         figures.is_complete = False
-    names = nlargest(limits.METRICS_STREAMS, found, key=lambda name: (found[name].bytes_per_s, found[name].segments))
-    figures.streams = {name: found.pop(name) for name in sorted(names)}
-    if others := found.values():
-        segments, hot = sum(one.segments for one in others), sum(one.hot_keys for one in others)
-        events_per_s, bytes_per_s = sum(one.events_per_s for one in others), sum(one.bytes_per_s for one in others)
+    names = nlargest(
+        limits.METRICS_STREAMS,
+        rates_by_name,
+        key=lambda name: (rates_by_name[name].bytes_per_s, rates_by_name[name].segments),
+    )
+    figures.streams = {name: rates_by_name.pop(name) for name in sorted(names)}
+    if remaining := rates_by_name.values():
+        segments, hot = sum(stream.segments for stream in remaining), sum(stream.hot_keys for stream in remaining)
+        events_per_s, bytes_per_s = (
+            sum(stream.events_per_s for stream in remaining),
+            sum(stream.bytes_per_s for stream in remaining),
+        )
         figures.others = StreamRate(StreamName("", OTHERS), segments, False, events_per_s, bytes_per_s, hot)
 
 
@@ -152,23 +163,23 @@ async def _groups(flow: Workflows, figures: Figures, groups: dict[GroupName, Rea
 
 
 async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, ReaderGroupRecord], loads: Loads) -> None:
-    """The lag of each group in each of its streams. Streams are looked at after all groups, once each."""
-    found: list[GroupReport] = []
+    """Measure the lag of each group in each of its streams. Each stream is measured once, after all groups."""
+    group_reports: list[GroupReport] = []
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
-    async def stand(name: GroupName, group: ReaderGroupRecord) -> None:
-        found.append(await reports.standing(flow, name, group))
+    async def locate(name: GroupName, group: ReaderGroupRecord) -> None:
+        group_reports.append(await reports.standing(flow, name, group))
 
     async def measure_all(name: StreamName) -> None:
-        stream, mean = await cut_sizes.look(flow, name), event_size(loads.get(name, {}).values())
+        stream, mean = await cut_sizes.measure(flow, name), event_size(loads.get(name, {}).values())
         if name in figures.streams:
             figures.streams[name].kept_bytes = stream.kept_bytes
         for group, standing in by_stream[name]:
             figures.lags.append(await reports.measured(flow, group, standing, mean, stream))
 
-    await together(_one(figures, permits, name.key, partial(stand, name, group)) for name, group in groups.items())
+    await together(_one(figures, permits, name.key, partial(locate, name, group)) for name, group in groups.items())
     by_stream: dict[StreamName, list[tuple[GroupReport, Standing]]] = {}
-    for group in found:
+    for group in group_reports:
         for standing in group.standings:
             by_stream.setdefault(standing.stream, []).append((group, standing))
     await together(_one(figures, permits, name.key, partial(measure_all, name)) for name in by_stream)
@@ -177,15 +188,17 @@ async def _lags(flow: Workflows, figures: Figures, groups: Mapping[GroupName, Re
 async def _kept(flow: Workflows, figures: Figures) -> None:
     permits = asyncio.Semaphore(limits.METRICS_AT_ONCE)
 
-    async def look(name: StreamName, one: StreamRate) -> None:
-        one.kept_bytes = (await cut_sizes.look(flow, name)).kept_bytes
+    async def measure(name: StreamName, stream_rate: StreamRate) -> None:
+        stream_rate.kept_bytes = (await cut_sizes.measure(flow, name)).kept_bytes
 
-    unknown = [(name, one) for name, one in figures.streams.items() if one.kept_bytes is None]
-    await together(_one(figures, permits, name.key, partial(look, name, one)) for name, one in unknown)
+    unknown = [(name, stream_rate) for name, stream_rate in figures.streams.items() if stream_rate.kept_bytes is None]
+    await together(
+        _one(figures, permits, name.key, partial(measure, name, stream_rate)) for name, stream_rate in unknown
+    )
 
 
-async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """What can't be known of one stream or group leaves the figures of the others."""
+async def _one(figures: Figures, permits: asyncio.Semaphore, subject: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work`; if it fails, the metrics of the others are still reported. subject: the stream or group."""
     async with permits:
         try:
             await work()
@@ -193,26 +206,27 @@ async def _one(figures: Figures, permits: asyncio.Semaphore, what: str, work: Ca
             pass  # deleted meanwhile
         except NadiError as error:
             figures.is_complete = False
-            _complaints.tell(f"metrics of {what}", error)
+            _complaints.tell(f"metrics of {subject}", error)
 
 
 def families(
     figures: Figures, counts: ScalingCounts, released: Released, unfinished: dict[str, int], now_s: float
 ) -> Iterator[Metric]:
-    """All metrics with their samples. counts, released: of scalings and of retention, since the controller began.
-    now_s: by its monotonic clock."""
-    streams: list[tuple[tuple[str, ...], StreamRate]] = [(tuple(name), one) for name, one in figures.streams.items()]
+    """Yield all metrics with their samples. counts, released: totals since the controller started. now_s: monotonic."""
+    streams: list[tuple[tuple[str, ...], StreamRate]] = [
+        (tuple(name), stream_rate) for name, stream_rate in figures.streams.items()
+    ]
     if figures.others is not None:
         streams.append((tuple(figures.others.name), figures.others))
     ordered = sorted(figures.lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
     named = [((lag.scope, lag.group, lag.stream), lag) for lag in ordered[: limits.METRICS_GROUPS]]
     groups: list[tuple[tuple[str, ...], GroupLagReport]] = sorted(named, key=itemgetter(0))
-    if others := ordered[limits.METRICS_GROUPS :]:
-        groups.append((("", OTHERS, OTHERS), _sum(others)))
+    if remaining := ordered[limits.METRICS_GROUPS :]:
+        groups.append((("", OTHERS, OTHERS), _sum(remaining)))
     for meanings, labelled in ((_OF_STREAMS, streams), (_OF_GROUPS, groups)):
         for attribute, meaning in meanings.items():
             value = attrgetter(attribute)
-            yield family(meaning, [(labels, value(one)) for labels, one in labelled])
+            yield family(meaning, [(labels, value(stream_rate)) for labels, stream_rate in labelled])
     readers = {(lag.scope, lag.group): lag.readers for _, lag in groups if lag.group != OTHERS}
     yield family(MEANINGS["nadi_reader_group_readers"], readers.items())
     yield family(MEANINGS["nadi_scalings"], [(("split",), counts.splits), (("merge",), counts.merges)])
@@ -249,7 +263,7 @@ Encoder = tuple[Callable[[Any], bytes], str]  # of a registry, and its content t
 
 
 class Metrics:
-    """unfinished: how much is in progress."""
+    """Metrics of streams and groups. unfinished: returns the number of operations in progress, by kind."""
 
     def __init__(
         self,
@@ -264,48 +278,48 @@ class Metrics:
         self._texts = Shared(flow.clock, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
 
     async def scrape(self, accept: str) -> bytes:
-        """All metrics as text, in the form that the Accept header asks for."""
+        """Return all metrics as text, in the form that the Accept header asks for."""
         return await self._texts.get(encoder(accept)[1])
 
     async def _text(self, content_type: str) -> bytes:
-        """In a thread: it takes some 20 us a line."""
+        """Return the metrics as text, encoded in a thread since a line takes some 20 us."""
         figures, clock = await gather(self._flow, self._rates, self._scaling.hot_keys), self._flow.clock
         counts, released = replace(self._scaling.counts), replace(self._retention.released)
-        found = families(figures, counts, released, self._unfinished(), clock.monotonic())
-        return await clock.in_thread(written, found, content_type)
+        samples = families(figures, counts, released, self._unfinished(), clock.monotonic())
+        return await clock.in_thread(encoded, samples, content_type)
 
 
 class OwnMetrics:
-    """What a server tells of itself and its process, whichever server has the controller. samples: as they are now."""
+    """A server's metrics of itself and its process, whether or not it has the controller. samples: current values."""
 
     def __init__(self, samples: Callable[[], Iterable[Sample]], runtime: Runtime) -> None:
         self._samples, self._runtime = samples, runtime
         self._texts = Shared(runtime, self._text, age_s=limits.METRICS_CACHED_S, most=len(CONTENT_TYPES))
 
     async def after(self, text: bytes, accept: str) -> bytes:
-        """The text of a scrape with these metrics after it, in the same form."""
+        """Append these metrics to the text of a scrape, in the same format."""
         return text.removesuffix(b"# EOF\n") + await self._texts.get(encoder(accept)[1])
 
     async def _text(self, content_type: str) -> bytes:
         from prometheus_client import ProcessCollector
 
-        found = chain(metrics.families(list(self._samples())), ProcessCollector(registry=None).collect())
-        return await self._runtime.in_thread(written, found, content_type)
+        samples = chain(metrics.families(list(self._samples())), ProcessCollector(registry=None).collect())
+        return await self._runtime.in_thread(encoded, samples, content_type)
 
 
 def incomplete(accept: str) -> bytes:
-    """What stands for `Metrics.scrape` where that isn't possible now."""
-    return written([family(MEANINGS["nadi_metrics_complete"], [((), 0)])], accept)
+    """Return a stand-in for `Metrics.scrape` while that isn't possible."""
+    return encoded([family(MEANINGS["nadi_metrics_complete"], [((), 0)])], accept)
 
 
 def encoder(accept: str) -> Encoder:
-    """The encoder for an Accept header, without its offers of versions that aren't spoken here, or are none."""
+    """Return the encoder for an Accept header, ignoring offers of versions that are unsupported or malformed."""
     from prometheus_client.exposition import choose_encoder
 
     offers = accept.split(",")
-    spoken = (offer for offer in offers if all(one.strip() in _VERSIONS for one in _version.findall(offer)))
+    spoken = (offer for offer in offers if all(version.strip() in _VERSIONS for version in _version.findall(offer)))
     return choose_encoder(",".join(spoken))
 
 
-def written(found: Iterable[Metric], accept: str) -> bytes:
-    return encoder(accept)[0](SimpleNamespace(collect=lambda: found))  # a registry, as far as it is asked
+def encoded(collected: Iterable[Metric], accept: str) -> bytes:
+    return encoder(accept)[0](SimpleNamespace(collect=lambda: collected))  # stands in for a registry

@@ -1,10 +1,9 @@
-"""What there is to know about a stream, kind by kind, for `nadi.v1.Reports` and for people, page by page.
+"""Reports about a stream, by kind and page, for `nadi.v1.Reports` and the REST interface.
 
-The lag of a reader group: where it stands, how much lies after that, and for how long. A nadi group's readers record
-their positions in a table, in a form that nadi knows. Of other clients' groups only the cuts are known that those which
-subscribe to a stream publish. Bytes are counted without reading any event; seconds are found in the segments' time
-indexes. The identity of a server or a cluster: chance digits, by which clients know whose a thing is that they keep
-elsewhere.
+A reader group's lag: its position, the bytes and events after it, and their age. Readers of a nadi group record their
+positions in a table in nadi's form. Of other clients' groups only the cuts are known that subscribers publish. Bytes
+are counted without reading events; ages come from the segments' time indexes. The identity of a server or cluster:
+random digits by which clients recognise the owner of data they store elsewhere.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from nadi.wire.fields import WireTableKey
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """size: bytes, None if the place is unknown. unread: for the segments it stands in that have more, from where on.
-    why: what isn't known, and why."""
+    """size: bytes, None if the position is unknown. unread: for each of its segments with unread bytes, the offset they
+    start at. why: why the size is unknown."""
 
     size: int | None
     unread: Mapping[int, int]
@@ -61,16 +60,16 @@ class LagReport:
 
 
 async def bytes_behind(flow: Workflows, past: Past, cut: Cut, end: Cut | None) -> LagReport:
-    """How much lies after the cut, and before the end if there is one. past: the stream, looked at after the cut."""
+    """Measure the bytes after the cut and before the end, if any. past: the stream's sizes, measured after the cut."""
     return await ask(flow.clock, past.history, lambda history: _measured(past.over(history), cut, end), cuts=2)
 
 
 def _measured(past: Past, cut: Cut, end: Cut | None) -> LagReport:
     if not past.is_of_stream(cut):
         if not past.is_forgotten(cut):
-            return LagReport(None, {}, "its position is none of this stream: it was deleted and made anew, perhaps")
+            return LagReport(None, {}, "its position is not in this stream, which may have been deleted and recreated")
         if not past.is_gone(cut):
-            return LagReport(None, {}, "its position lies where the controller has forgotten how the stream was scaled")
+            return LagReport(None, {}, "its position is older than the scaling history that the controller retains")
         cut = past.start
     if end is not None and not past.is_of_stream(end):
         if past.is_forgotten(end) and past.is_gone(end):
@@ -89,37 +88,37 @@ def _measured(past: Past, cut: Cut, end: Cut | None) -> LagReport:
 
 
 async def seconds_behind(flow: Workflows, name: StreamName, unread: Mapping[int, int]) -> float | None:
-    """For how long the oldest unread event has waited, at least; 0 if there is none. None if there are too many
-    segments to ask, or they were truncated meanwhile."""
+    """Return the minimum age of the oldest unread event; 0 if there is none. None if there are too many segments to
+    query, or if they were truncated meanwhile."""
     if not unread:
         return 0.0
     now_ms = flow.clock.now_ms()
-    left = LAG_QUESTIONS
+    remaining = LAG_QUESTIONS
 
     async def waiting_at(at_ms: int, segments: Sequence[int]) -> list[int]:
-        """Of these segments, those that had something unread by then."""
-        found = await together(flow.segments.locate_moment(name.segment(segment), at_ms) for segment in segments)
-        return [segment for segment, (offset, _) in zip(segments, found, strict=True) if offset > unread[segment]]
+        """Return those of the segments that had unread events by then."""
+        waiting = await together(flow.segments.locate_moment(name.segment(segment), at_ms) for segment in segments)
+        return [segment for segment, (offset, _) in zip(segments, waiting, strict=True) if offset > unread[segment]]
 
-    late_ms, early_ms, step_ms = now_ms + 1, now_ms, TIME_INDEX_MOST_MS  # at late_ms something had come
+    late_ms, early_ms, step_ms = now_ms + 1, now_ms, TIME_INDEX_MOST_MS  # something was unread at late_ms
     suspects = list(unread)
     try:
-        while early_ms > 0 and (left := left - len(suspects)) >= 0:
-            found = await waiting_at(early_ms, suspects)
-            if not found:
+        while early_ms > 0 and (remaining := remaining - len(suspects)) >= 0:
+            waiting = await waiting_at(early_ms, suspects)
+            if not waiting:
                 break
-            suspects, late_ms, early_ms, step_ms = found, early_ms, now_ms - step_ms, step_ms * 2
-        while left >= 0 and late_ms - max(early_ms, 0) > max(TIME_INDEX_MS, (now_ms - late_ms) // 50):
-            left -= len(suspects)
+            suspects, late_ms, early_ms, step_ms = waiting, early_ms, now_ms - step_ms, step_ms * 2
+        while remaining >= 0 and late_ms - max(early_ms, 0) > max(TIME_INDEX_MS, (now_ms - late_ms) // 50):
+            remaining -= len(suspects)
             middle_ms = (late_ms + max(early_ms, 0)) // 2
-            found = await waiting_at(middle_ms, suspects)
-            if found:
-                suspects, late_ms = found, middle_ms
+            waiting = await waiting_at(middle_ms, suspects)
+            if waiting:
+                suspects, late_ms = waiting, middle_ms
             else:
                 early_ms = middle_ms
     except SegmentNotFoundError:
         return None
-    if left < 0:
+    if remaining < 0:
         return None
     return max(0, now_ms - late_ms) / 1000
 
@@ -131,8 +130,8 @@ _decoder = msgspec.msgpack.Decoder(GroupRecord)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a group stands in one stream. cut: None if unknown, and `why` says why; end: up to where it reads, None for
-    ever. source: "readers" or "subscriber", which published it at published_ms."""
+    """A group's position in one stream. cut: None if unknown; `why` then has the reason. end: where it stops reading,
+    None if nowhere. source: "readers", or "subscriber" for a cut published at published_ms."""
 
     stream: StreamName
     cut: Cut | None = None
@@ -146,7 +145,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group with its standings, one for each of its streams. readers: their number; None if unknown."""
+    """A group with its position in each of its streams. readers: their number; None if unknown."""
 
     name: GroupName
     readers: int | None
@@ -161,23 +160,23 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroupRecord) -
     state, why = await _state(flow, name)
     if state is None or state.group_id != group.group_id:
         return await _published(flow, name, group, why or "its state is that of an earlier group of this name")
-    if not group.config.starts.keys() >= set(state.streams):  # whoever may read the group may write it
-        return await _published(flow, name, group, "its state names streams that the group was not made for")
+    if not group.config.starts.keys() >= set(state.streams):  # anyone with read access to the group can write it
+        return await _published(flow, name, group, "its state names streams outside the group's configuration")
     try:
         cuts, ends = _by_stream(state.positions()), _by_stream({key: end.offset for key, end in state.ends.items()})
     except InvalidArgumentError:
-        return await _published(flow, name, group, "its state can't be read: it names segments that can't be")
+        return await _published(flow, name, group, "its state can't be read: it has invalid segment names")
     standings = []
     for key in state.streams:
-        mine = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
+        own = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
         source, why = (BY_READERS, "") if key in cuts else ("", "it has no position in this stream")
-        counts = len(mine), sum(segment.owner == NOBODY for segment in mine)
+        counts = len(own), sum(segment.owner == NOBODY for segment in own)
         standings.append(Standing(StreamName.of(key), cuts.get(key), ends.get(key), source, why, *counts))
     return GroupReport(name, len(state.readers), state.recorded_every_s, tuple(standings))
 
 
 async def _state(flow: Workflows, name: GroupName) -> tuple[GroupRecord | None, str]:
-    """The state of a nadi group, or why it can't be known. It is read where it is stored, every time."""
+    """Return the state of a nadi group, or the reason why it is unknown. It is never cached."""
     table = segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0)
     command = wire.ReadTable(flow.segments.request_id(), table, "", (WireTableKey(STATE_KEY),))
     try:
@@ -197,12 +196,14 @@ async def _published(flow: Workflows, name: GroupName, group: ReaderGroupRecord,
     standings = []
     for key in sorted(group.config.starts):
         stream = StreamName.of(key)
-        found = await flow.metadata.subscribers(stream).get(name.key, fresh=True)
-        if found is None or not found.value.cut or found.value.group_id != group.group_id:
+        subscription = await flow.metadata.subscribers(stream).get(name.key, fresh=True)
+        if subscription is None or not subscription.value.cut or subscription.value.group_id != group.group_id:
             standings.append(Standing(stream, why=why))
             continue
         end = group.config.ends.get(key) or None
-        standings.append(Standing(stream, found.value.cut, end, BY_SUBSCRIBER, published_ms=found.value.published_ms))
+        standings.append(
+            Standing(stream, subscription.value.cut, end, BY_SUBSCRIBER, published_ms=subscription.value.published_ms)
+        )
     return GroupReport(name, None, None, tuple(standings))
 
 
@@ -215,43 +216,43 @@ def _by_stream(positions: dict[str, int]) -> dict[str, dict[int, int]]:
 
 
 async def of_group(flow: Workflows, name: StreamName, _: str) -> tuple[list[GroupLagReport], str]:
-    """The lag of the group whose state's stream that is, in each of its streams; InvalidArgumentError if it is another
-    stream."""
+    """Report the lag in each stream of the group whose state stream is `name`; InvalidArgumentError if it is not a
+    group's state stream."""
     if not name.stream.startswith(READER_GROUP_PREFIX):
-        raise InvalidArgumentError(f"{name} is not the state of a reader group: ask for the report of {name}'s groups")
+        raise InvalidArgumentError(f"{name} is not the state of a reader group: request the lag of {name}'s groups")
     group_name = GroupName.of(name)
     group = await standing(flow, group_name, (await flow.metadata.group(group_name)).value)
     reports = []
-    for one in group.standings:
-        mean = event_size((await loads_of(flow, one.stream)).values())
-        reports.append(await measured(flow, group, one, mean))
+    for position in group.standings:
+        mean = event_size((await loads_of(flow, position.stream)).values())
+        reports.append(await measured(flow, group, position, mean))
     return reports, ""
 
 
 async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[GroupLagReport], str]:
-    """The lag of each group that reads the stream, the farthest behind first: groups of the stream's own scope, and
-    those of others that subscribe to it. InvalidArgumentError if there are more than LAG_GROUPS groups to look at."""
+    """Report the lag of each group that reads the stream, largest first: groups of the stream's own scope, and
+    subscribers from other scopes. InvalidArgumentError if the scope has more than LAG_GROUPS groups."""
     names = {GroupName(*key.split("/")) async for key, _ in flow.metadata.subscribers(name).scan()}
-    looked_at = 0
+    inspected = 0
     async for key, record in flow.metadata.groups(name.scope).scan(page=LIST_PAGE):
-        looked_at += 1
-        if looked_at > LAG_GROUPS:
+        inspected += 1
+        if inspected > LAG_GROUPS:
             raise InvalidArgumentError(
-                f"scope {name.scope} has more than {LAG_GROUPS:,} reader groups: ask for the lag of one of them"
+                f"scope {name.scope} has more than {LAG_GROUPS:,} reader groups: request the lag of a single group"
             )
         if name.key in record.value.config.starts:
             names.add(GroupName(name.scope, key))
-    found: list[tuple[GroupReport, Standing]] = []
-    for one in sorted(names):
-        known = await flow.metadata.find_group(one)
-        if known is not None:  # else it was deleted meanwhile
-            group = await standing(flow, one, known.value)
-            found += [(group, its) for its in group.standings if its.stream == name]
-    if not found:
+    positions: list[tuple[GroupReport, Standing]] = []
+    for group_name in sorted(names):
+        stored = await flow.metadata.find_group(group_name)
+        if stored is not None:  # else it was deleted meanwhile
+            group = await standing(flow, group_name, stored.value)
+            positions += [(group, position) for position in group.standings if position.stream == name]
+    if not positions:
         return [], ""
     mean = event_size((await loads_of(flow, name)).values())
-    stream = await cut_sizes.look(flow, name)
-    lags = [await measured(flow, group, its, mean, stream) for group, its in found]
+    stream = await cut_sizes.measure(flow, name)
+    lags = [await measured(flow, group, position, mean, stream) for group, position in positions]
     lags.sort(key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group))
     return lags, ""
 
@@ -259,7 +260,7 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
 async def measured(
     flow: Workflows, group: GroupReport, standing: Standing, mean: float | None, stream: Past | None = None
 ) -> GroupLagReport:
-    """The group's lag in one stream. mean: the size of its events; stream: as it was looked at after the group."""
+    """Report the group's lag in one stream. mean: event size; stream: its sizes, measured after the group's state."""
 
     def report(why: str, size: int | None = None, seconds: float | None = None) -> GroupLagReport:
         events = 0 if size == 0 else round(size / mean) if size is not None and mean else None
@@ -272,55 +273,56 @@ async def measured(
     if standing.cut is None:
         return report(standing.why)
     try:
-        behind = await bytes_behind(
-            flow, stream or await cut_sizes.look(flow, standing.stream), standing.cut, standing.end
+        lag = await bytes_behind(
+            flow, stream or await cut_sizes.measure(flow, standing.stream), standing.cut, standing.end
         )
     except StreamNotFoundError:
         return report("the stream was deleted")
-    if behind.size is None:
-        return report(behind.why)
-    seconds = await seconds_behind(flow, standing.stream, behind.unread)
-    return report("", behind.size, seconds)
+    if lag.size is None:
+        return report(lag.why)
+    seconds = await seconds_behind(flow, standing.stream, lag.unread)
+    return report("", lag.size, seconds)
 
 
-_BITS = 52  # that a chance has
+_BITS = 52  # of a random float
 
 
 async def identity(flow: Workflows) -> IdentityReport:
-    async def made(held: Number | None) -> Number:
-        return Number(int(flow.clock.chance() * (1 << _BITS))) if held is None else held
+    async def made(stored: Number | None) -> Number:
+        return Number(int(flow.clock.chance() * (1 << _BITS))) if stored is None else stored
 
-    held = await flow.metadata.numbers.change("identity", "the identity", made)
-    return IdentityReport(f"{held.value.value:013x}")
+    stored = await flow.metadata.numbers.change("identity", "the identity", made)
+    return IdentityReport(f"{stored.value.value:013x}")
 
 
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
-_PAGE_PARTS = 10_000  # segments and key ranges in a page, 40 bytes each: one decision may be about a thousand
+_PAGE_PARTS = 10_000  # segments and key ranges per page, 40 bytes each: one decision may involve a thousand
 _NONE = (0.0,) * len(WINDOWS_S)
 HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 
 
 async def scalings(flow: Workflows, name: StreamName, token: str) -> tuple[list[ScalingReport], str]:
-    """A page of the stream's scaling log, oldest first. token: the last number of the page before."""
+    """Return a page of the stream's scaling log, oldest first. token: the last number of the previous page."""
     last, history = _last(token), await flow.metadata.history(name)
-    found = [entry for entry in await logged_decisions(flow.metadata, name) if entry.number > max(last, 0)]
-    sizes = accumulate(len(entry.segments) + len(entry.into) for entry in found[:LIST_PAGE])
+    entries = [entry for entry in await logged_decisions(flow.metadata, name) if entry.number > max(last, 0)]
+    sizes = accumulate(len(entry.segments) + len(entry.into) for entry in entries[:LIST_PAGE])
     count = max(1, sum(size <= _PAGE_PARTS for size in sizes))
     page = [
-        msgspec.convert({**asdict(entry), "is_done": is_done(entry, history)}, ScalingReport) for entry in found[:count]
+        msgspec.convert({**asdict(entry), "is_done": is_done(entry, history)}, ScalingReport)
+        for entry in entries[:count]
     ]
-    return page, str(page[-1].number) if len(found) > len(page) else ""
+    return page, str(page[-1].number) if len(entries) > len(page) else ""
 
 
 def _last(token: str) -> int:
-    """What the page before ended with; -1 if there is none."""
+    """Return the last number of the previous page; -1 if there is none."""
     if token and not _NUMBER.fullmatch(token):
-        raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
+        raise InvalidArgumentError(f"{token[:40]!r} is not a page token: pass the token from the previous page")
     return int(token) if token else -1
 
 
 async def loads(hot_keys: HotKeys, flow: Workflows, name: StreamName, _: str) -> tuple[list[LoadReport], str]:
-    """All of the stream's current segments, by key; none if it is sealed."""
+    """Report the load of all current segments, by key; nothing if the stream is sealed."""
     stream = (await flow.metadata.stream(name)).value
     if stream.state is StreamState.SEALED:
         return [], ""
@@ -337,7 +339,7 @@ async def loads(hot_keys: HotKeys, flow: Workflows, name: StreamName, _: str) ->
 
 
 async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[SegmentReport], str]:
-    """A page in the order of ids. token: the last id of the page before."""
+    """Return a page of segments by id. token: the last id of the previous page."""
     last, history = _last(token), await flow.metadata.history(name)
     ids = list(islice(history.ids_after(last), LIST_PAGE + 1))
     page = ids[:LIST_PAGE]
@@ -347,23 +349,23 @@ async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[
 
 async def replaced(flow: Workflows, name: StreamName, count: int) -> list[SegmentReport]:
     history = await flow.metadata.history(name)
-    found: list[int] = []
+    removed: list[int] = []
     for epoch in range(history.newest, history.first, -1):
-        found += [segment for segment in history.change(epoch).removed if segment in history.segments]
-        if len(found) >= count:
+        removed += [segment for segment in history.change(epoch).removed if segment in history.segments]
+        if len(removed) >= count:
             break
-    return await _reports(flow, name, history, found[:count])
+    return await _reports(flow, name, history, removed[:count])
 
 
 async def _reports(flow: Workflows, name: StreamName, history: EpochHistory, ids: list[int]) -> list[SegmentReport]:
-    """As they are now: the history goes on while lengths are asked for, and who is told that a segment was replaced is
-    to be told by which."""
-    found = [_report(history, i) for i in ids]
+    """Report the segments as they are now. The history may grow while lengths are requested, so the report also names
+    the successors of segments replaced meanwhile."""
+    drafts = [_report(history, i) for i in ids]
     lengths = {i: history.sizes[i] for i in ids if i in history.sizes}
-    asked = [i for i in ids if i not in lengths]
+    missing = [i for i in ids if i not in lengths]
     stream = (await flow.metadata.stream(name)).value
-    now = await together(flow.segments.length_if_there(name.segment(i)) for i in asked)
-    lengths |= zip(asked, now, strict=True)
+    current = await together(flow.segments.length_or_zero(name.segment(i)) for i in missing)
+    lengths |= zip(missing, current, strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
 
     def start(segment: int) -> int:
@@ -371,12 +373,14 @@ async def _reports(flow: Workflows, name: StreamName, history: EpochHistory, ids
         is_gone = history.is_forgotten(segment) or is_passed(segment)
         return end if is_gone else min(max(stream.head.get(segment, 0), 0), end)
 
-    return [replace(one, start_offset=start(one.segment_id), end_offset=lengths[one.segment_id]) for one in found]
+    return [
+        replace(draft, start_offset=start(draft.segment_id), end_offset=lengths[draft.segment_id]) for draft in drafts
+    ]
 
 
 def _report(history: EpochHistory, segment: int) -> SegmentReport:
     piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
-    epoch = segment_epoch(segment)  # which may be forgotten, and the segment still there
+    epoch = segment_epoch(segment)  # may be forgotten although the segment still exists
     return SegmentReport(
         segment,
         piece.low,
@@ -396,15 +400,15 @@ KINDS: Mapping[str, Kind] = {SEGMENTS: segments, SCALING: scalings, GROUP_LAG: o
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:
-    """A page of the stream's report of that kind. more: kinds whose makers remember something. StreamNotFoundError, or
-    InvalidArgumentError if it isn't one."""
+    """Return a page of the stream's report of that kind. more: further kinds, whose makers keep state.
+    StreamNotFoundError; InvalidArgumentError if the kind is unknown."""
     if kind == IDENTITY:
         return [await identity(flow)], ""
     kinds = {**KINDS, **more}
     make = kinds.get(kind)
     if make is None:
         raise InvalidArgumentError(
-            f"there are no reports of the kind {kind[:40]!r}: ask for {', '.join(sorted([*kinds, IDENTITY]))}"
+            f"unknown report kind {kind[:40]!r}: request {', '.join(sorted([*kinds, IDENTITY]))}"
         )
     await flow.metadata.stream(name)
     return await make(flow, name, token)

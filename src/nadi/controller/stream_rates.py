@@ -1,8 +1,8 @@
-"""What passes into streams now, for autoscalers, metrics and the page: one sampler for all who ask.
+"""Current rates of events and bytes into streams, for autoscalers, metrics and the web page: one shared sampler.
 
-A segment's mean is weighted over its own age, so right after a scaling those of the old segments still have all of the
-load and those of the new ones have it as well. Here each counts for as much of the window as it has been measured,
-and the sum for as much as the oldest has: so a constant rate stays what it is while the stream is scaled.
+A segment's mean is weighted over its own age, so right after a scaling both the old segments and the new ones report
+the full load. Here each segment's share is weighted by how much of the window it was measured for, and the sum is
+scaled by the oldest segment's share, so a constant rate stays constant while the stream is scaled.
 
 >>> old = SegmentLoad("home/meters/0.#epoch.0", 100.0, (0.0, 50.0), (0.0, 0.0))
 >>> rate([old], events=True)
@@ -25,25 +25,25 @@ from nadi.naming import parse_segment_name
 
 _SHORT, _WINDOW = 0, 1  # of WINDOWS_S: 2 and 10 s
 RATE_S = WINDOWS_S[_WINDOW]
-# Of a load that was even, the mean over 2 s is this part of that over 10 s once it has been over for 10 s; of a single
-# event once it has been over for 14 s, however much it was.
+# The 2 s mean falls below this fraction of the 10 s mean once an even load has ceased for 10 s, or 14 s after a single
+# event, however large it was.
 _LEFT = math.exp(-RATE_S / WINDOWS_S[_SHORT] + 1)
 Loads = Mapping[StreamName, Mapping[int, SegmentLoad]]  # by stream and segment
 
 
 def by_stream(loads: Iterable[SegmentLoad]) -> dict[StreamName, dict[int, SegmentLoad]]:
-    found: dict[StreamName, dict[int, SegmentLoad]] = {}
+    by_name: dict[StreamName, dict[int, SegmentLoad]] = {}
     for load in loads:
         try:
             scope, stream, segment = parse_segment_name(load.segment)
         except InvalidArgumentError:
-            continue  # a part of a transaction, say
-        found.setdefault(StreamName(scope, stream), {})[segment] = load
-    return found
+            continue  # such as a transaction's segment
+        by_name.setdefault(StreamName(scope, stream), {})[segment] = load
+    return by_name
 
 
 def rate(loads: Iterable[SegmentLoad], *, events: bool) -> float:
-    """Events, or bytes, a second into the stream, over the last ten seconds, or since it has been measured."""
+    """Return events (or bytes) per second into the stream over the last ten seconds, or since measuring began."""
     total = oldest_s = 0.0
     for load in loads:
         total += (load.events_per_s if events else load.bytes_per_s)[_WINDOW] * _share(load.age_s)
@@ -52,7 +52,7 @@ def rate(loads: Iterable[SegmentLoad], *, events: bool) -> float:
 
 
 def _share(age_s: float) -> float:
-    """Of the window, how much was measured."""
+    """Return the fraction of the window that was measured."""
     return -math.expm1(-max(age_s, 0.0) / RATE_S)
 
 
@@ -61,7 +61,7 @@ def is_flowing(loads: Iterable[SegmentLoad]) -> bool:
 
 
 def event_size(loads: Iterable[SegmentLoad]) -> float | None:
-    """The mean size of a stream's events in the last 20 minutes, headers included; None if there were none."""
+    """Return the mean size of a stream's events in the last 20 minutes, headers included; None if there were none."""
     events = size = 0.0
     for load in loads:
         events += load.events_per_s[-1]
@@ -75,8 +75,8 @@ async def loads_of(flow: Workflows, name: StreamName) -> Mapping[int, SegmentLoa
 
 @dataclass(slots=True)
 class StreamRate:
-    """segments: how many it has now; those that it ended with, if it is sealed. hot_keys, kept_bytes: of `metrics`,
-    which fills them in; None if that isn't known."""
+    """A stream's size and rates. segments: current number; if the stream is sealed, its final number. hot_keys,
+    kept_bytes: filled in by `metrics`; None if unknown."""
 
     name: StreamName
     segments: int
@@ -88,7 +88,7 @@ class StreamRate:
 
 
 class Rates:
-    """loads: of all segments that are measured, at most a quarter of a second old."""
+    """Sampler of stream rates. loads: of all measured segments, at most a quarter of a second old."""
 
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
@@ -99,19 +99,19 @@ class Rates:
         return await self._loads.get(None)
 
     async def all(self) -> list[StreamRate]:
-        """The first METRICS_STREAMS_LOOKED_AT of people's streams, by name, as they are now or were a second ago."""
+        """Return the first METRICS_STREAMS_LOOKED_AT of users' streams, by name, at most a second old."""
         return await self._streams.get(None)
 
     async def _all_loads(self, _: None) -> Loads:
         return by_stream(await self._flow.segments.loads())
 
     async def _all_streams(self, _: None) -> list[StreamRate]:
-        loads, found = await self.loads(), list[StreamRate]()
-        async for name, stream in self._flow.metadata.people_streams(METRICS_PAGE):
+        loads, stream_rates = await self.loads(), list[StreamRate]()
+        async for name, stream in self._flow.metadata.user_streams(METRICS_PAGE):
             is_sealed = stream.state is StreamState.SEALED
-            its = [] if is_sealed else loads.get(name, {}).values()
-            rates = rate(its, events=True), rate(its, events=False)
-            found.append(StreamRate(name, len(stream.segments), is_sealed, *rates))
-            if len(found) == METRICS_STREAMS_LOOKED_AT:
+            segment_loads = [] if is_sealed else loads.get(name, {}).values()
+            rates = rate(segment_loads, events=True), rate(segment_loads, events=False)
+            stream_rates.append(StreamRate(name, len(stream.segments), is_sealed, *rates))
+            if len(stream_rates) == METRICS_STREAMS_LOOKED_AT:
                 break
-        return sorted(found, key=lambda one: one.name)
+        return sorted(stream_rates, key=lambda stream_rate: stream_rate.name)

@@ -1,6 +1,5 @@
-"""What a running server reports about itself: its health, as a tree of components; metrics, messages, and spans.
+"""Observability of a running server: a health tree of components, metrics, log messages, and spans.
 
-Defines the states and how one follows from many, what a metric is, and how messages and spans are written. It never
-sees the parts it reports on, as they, or whoever runs them, say how they are; nor who asks, as gRPC and REST stand
-above it.
+Defines health states and how they combine, metrics, and the formats of messages and spans. It knows neither the
+components it reports on, which provide their states, nor the interfaces (gRPC, REST) that expose the reports.
 """

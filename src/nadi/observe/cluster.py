@@ -1,5 +1,4 @@
-"""What there is to know about a cluster: its servers, and who has which container; and what a server says while its
-writers are held for a migration. Reports that travel as JSON."""
+"""Reports about a cluster, its servers and container owners, and about write freezes for a migration; sent as JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +8,9 @@ import msgspec
 
 
 class ServerReport(msgspec.Struct, frozen=True):
-    """One server. state: "dead" has said nothing for some seconds. store, controller, rest: where it answers, as
-    "host:port"; rest is "" if it has no REST port. containers: the numbers of those it has. started_ms: since 1970, by
-    its clock. bytes_per_s: what is written to it."""
+    """A server. state: "dead" if it hasn't been heard of for some seconds. store, controller, rest: its addresses as
+    "host:port"; rest is "" without a REST port. containers: numbers of those it owns. started_ms: since 1970, by its
+    clock. bytes_per_s: the rate of writes to it."""
 
     id: str
     state: Literal["alive", "draining", "dead"]
@@ -25,8 +24,8 @@ class ServerReport(msgspec.Struct, frozen=True):
 
 
 class SnapshotReport(msgspec.Struct, frozen=True):
-    """A container's snapshot in the store. sequence: of the last frame in it. age_s: since it was stored; None if that
-    isn't known."""
+    """A container's snapshot in the store. sequence: of the last frame in it. age_s: time since it was stored; None if
+    unknown."""
 
     sequence: int
     size_bytes: int
@@ -35,10 +34,10 @@ class SnapshotReport(msgspec.Struct, frozen=True):
 
 
 class ContainerReport(msgspec.Struct, frozen=True):
-    """One container. owner: the server that claimed it last, "" if nobody ever did. state: "open" at its owner;
-    "moving", when that has announced to give it to `target`; "released" to `target`; "orphaned", when its owner is
-    dead or gone; "new", when nobody has claimed it yet. log_epoch, log_number: the object of the log where one who
-    takes it over begins, after frame `log_sequence`. log_bytes: what the log holds; None if that isn't known."""
+    """A container. owner: the last server that claimed it, "" if it was never claimed. state: "open" at its owner;
+    "moving" if the owner has announced a handover to `target`; "released" to `target`; "orphaned" if its owner is dead
+    or gone; "new" if it was never claimed. log_epoch, log_number: the log object where its next owner starts, after
+    frame `log_sequence`. log_bytes: the log's size; None if unknown."""
 
     number: int
     state: Literal["open", "moving", "released", "orphaned", "new"]
@@ -53,8 +52,8 @@ class ContainerReport(msgspec.Struct, frozen=True):
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
-    """A cluster, as `seen_by` a server ("": as its store shows it). controller: the server that has the active
-    controller, "" if none is known to."""
+    """A cluster as seen by the server `seen_by` ("": as recorded in the store). controller: the server with the active
+    controller, "" if unknown."""
 
     cluster: str
     seen_by: str
@@ -64,21 +63,21 @@ class ClusterReport(msgspec.Struct, frozen=True):
 
 
 class DrainReport(msgspec.Struct, frozen=True):
-    """A server that gives all its containers away. containers: those it still has."""
+    """A server that is handing over all its containers. containers: those it still owns."""
 
     server: str
     containers: list[int]
 
 
 class HeldContainer(msgspec.Struct, frozen=True):
-    """All that a container was ever told is in tier 2, in the snapshot of that frame."""
+    """A container whose entire contents are in tier 2, in the snapshot of that frame."""
 
     number: int
     sequence: int
 
 
 class HoldReport(msgspec.Struct, frozen=True):
-    """hold: its id. store: the id of the one that has everything. left_s: until the writers go on by themselves."""
+    """A write freeze. hold: its id. store: the id of the store with all data. left_s: time until writes resume."""
 
     hold: str
     store: str

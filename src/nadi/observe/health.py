@@ -1,7 +1,7 @@
-"""Health: a tree of the server's components, each with its state at the time of asking.
+"""Health: a tree of the server's components with their current states.
 
-Whoever runs the server provides the tree; a component is found by its name, which is unique in the tree.
-A component is ready if it does its work now, and alive if it will do so again without a restart.
+The server process provides the tree; component names are unique in it. A component is ready if it works now, and alive
+if it will do so again without a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HealthStatus(Enum):
 
 
 class Component(msgspec.Struct, frozen=True):
-    """One component; if it has children, its state follows from theirs (`parent`)."""
+    """A component; if it has children, its state is derived from theirs (see `parent`)."""
 
     name: str
     status: HealthStatus
@@ -35,8 +35,8 @@ class Component(msgspec.Struct, frozen=True):
     def find(self, name: str) -> Component | None:
         if self.name == name:
             return self
-        found = (child.find(name) for child in self.children.values())
-        return next((component for component in found if component is not None), None)
+        matches = (child.find(name) for child in self.children.values())
+        return next((component for component in matches if component is not None), None)
 
 
 def leaf(name: str, status: HealthStatus, details: dict[str, Any] | None = None) -> Component:
@@ -45,7 +45,7 @@ def leaf(name: str, status: HealthStatus, details: dict[str, Any] | None = None)
 
 
 def parent(name: str, children: Iterable[Component]) -> Component:
-    """The component made up of `children`, in the state of the worst of them."""
+    """Return the component made up of `children`, with the worst of their states."""
     members = {child.name: child for child in children}
     order = (HealthStatus.FAILED, HealthStatus.DOWN, HealthStatus.UNKNOWN, HealthStatus.NEW, HealthStatus.STARTING)
     states = {child.status for child in members.values()}

@@ -1,9 +1,8 @@
-"""The server's messages: as text for people, or as JSON, one object a line, for what collects them.
+"""The server's log messages: as text, or as JSON lines for log collectors.
 
-An object has `time` (RFC 3339, UTC), `level`, `logger` and `message`; where the code knows them `server`, `container`,
-`segment`; and of an exception `exception`, its traceback, and `exception_type`. Code says what it is about once, by
-`about`, for all that it and the tasks it starts will log; or in `extra`, for one message.
-"""
+An object has `time` (RFC 3339, UTC), `level`, `logger` and `message`; where known `server`, `container` and `segment`;
+and for exceptions `exception`, the traceback, and `exception_type`. Code sets its context with `about`, for all
+messages that it and its tasks log, or with `extra` for a single message."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from nadi.errors import InvalidArgumentError
 FIELDS = ("server", "container", "segment")
 ENVIRONMENT_LEVEL, ENVIRONMENT_FORMAT = "NADI_LOG", "NADI_LOG_FORMAT"
 
-WAITING_MOST = 10_000  # messages that are not written yet
-END_S = 5.0  # for the last of them
+WAITING_MOST = 10_000  # messages queued for writing
+END_S = 5.0  # time to write the last messages
 
 log = logging.getLogger("nadi")
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
@@ -38,7 +37,7 @@ _of_process: dict[str, object] = {}
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """All that is logged meanwhile, and by tasks that begin meanwhile, is about these.
+    """Add fields to all messages logged within this context, also by tasks started within it.
 
     >>> with about(container=3):
     ...     line = JsonLines().format(logging.LogRecord("nadi", logging.INFO, "", 0, "it is %s", ("open",), None))
@@ -53,12 +52,12 @@ def about(**fields: object) -> Iterator[None]:
 
 
 def of_process(**fields: object) -> None:
-    """All that this process logs from now on is about these."""
+    """Add fields to all messages that this process logs from now on."""
     _of_process.update(fields)
 
 
 class JsonLines(logging.Formatter):
-    """One object a line; ASCII, so that nothing a name may have in it breaks a line, or the encoding."""
+    """Formats messages as JSON objects, one per line, in ASCII, so that no name can break a line or the encoding."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -78,14 +77,14 @@ class JsonLines(logging.Formatter):
 
 
 class Outlet(QueueHandler):
-    """Has messages written to standard error by a thread: whoever reads them may stop to, and that must stop no server.
-    What finds no room meanwhile is dropped, and counted."""
+    """Writes messages to standard error in a thread, so that a stalled log reader can't stall the server. Messages that
+    don't fit in the queue are dropped and counted."""
 
     def __init__(self) -> None:
         self._waiting: Queue[logging.LogRecord | None] = Queue(WAITING_MOST)
         super().__init__(self._waiting)
-        self._stream = logging.StreamHandler()  # what comes to it is formatted
-        self._dropped = self._told = 0
+        self._stream = logging.StreamHandler()  # its input is already formatted
+        self._dropped = self._reported = 0
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
 
@@ -98,15 +97,15 @@ class Outlet(QueueHandler):
     def _write(self) -> None:
         while (record := self._waiting.get()) is not None:
             self._stream.emit(record)
-            if self._dropped > self._told and self._waiting.qsize() < WAITING_MOST // 2:
-                dropped, self._told = self._dropped - self._told, self._dropped
-                text = "%d messages were dropped, for nobody took them"
+            if self._dropped > self._reported and self._waiting.qsize() < WAITING_MOST // 2:
+                dropped, self._reported = self._dropped - self._reported, self._dropped
+                text = "%d messages were dropped because the log reader was too slow"
                 # not by `log`, which would wait for `close`
                 record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (dropped,), None)
                 self._stream.emit(self.prepare(record))
 
     def close(self) -> None:
-        """Once the last messages are written; `logging` calls it as the process ends."""
+        """Write the last messages; `logging` calls this at exit."""
         with contextlib.suppress(Full):
             self._waiting.put_nowait(None)
             self._thread.join(END_S)
@@ -114,7 +113,7 @@ class Outlet(QueueHandler):
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Also of one whose arguments don't fit, as some library's may not: what logging prints then isn't JSON."""
+    """Return the message, even if its arguments don't fit, since logging would print a plain traceback then."""
     try:
         return record.getMessage()
     except Exception as error:
@@ -122,13 +121,13 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> None:
-    """Have this process log from that level on, in that form; text: how a message looks as text."""
-    # gRPC's C library writes lines of its own, of any form: one for each peer that fails at TLS, as fast as they come
+    """Configure this process's logging. text: the format of messages as text."""
+    # gRPC's C library writes its own lines, one for each failed TLS handshake, at an unlimited rate
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     handler = Outlet()
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(text))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    if form == "json":  # also what would be printed as it is
+    if form == "json":  # convert other output, too
         logging.captureWarnings(capture=True)
         sys.excepthook = _uncaught
         sys.unraisablehook = _unraisable
@@ -136,26 +135,26 @@ def set_up(level: str, form: str, text: str = "%(levelname)s %(message)s") -> No
 
 
 def set_up_from(environment: Mapping[str, str], text: str) -> None:
-    """`set_up` by the variables NADI_LOG, the level, and NADI_LOG_FORMAT; InvalidArgumentError if one is wrong."""
+    """Configure logging from the variables NADI_LOG (level) and NADI_LOG_FORMAT; InvalidArgumentError if invalid."""
     level, form = environment.get(ENVIRONMENT_LEVEL, "WARNING"), environment.get(ENVIRONMENT_FORMAT, "text")
     for variable, value, choices in (
         (ENVIRONMENT_LEVEL, level.upper(), LOG_LEVELS),
         (ENVIRONMENT_FORMAT, form, LOG_FORMATS),
     ):
         if value not in choices:
-            raise InvalidArgumentError(f"{variable} can't be {value!r}: it is one of {', '.join(choices)}")
+            raise InvalidArgumentError(f"{variable} must be one of {', '.join(choices)}, not {value!r}")
     set_up(level, form, text)
 
 
 def _unraisable(hook: sys.UnraisableHookArgs) -> None:
-    """Of a finalizer, say."""
-    found: Any = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+    """Log an exception that can't be raised, such as one in a finalizer."""
+    exception_info: Any = (hook.exc_type, hook.exc_value, hook.exc_traceback)
     named = getattr(hook.object, "__qualname__", type(hook.object).__qualname__)
-    log.error("an exception that nothing can catch, in %s", named, exc_info=found)
+    log.error("unraisable exception in %s", named, exc_info=exception_info)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
-    found: Any = (kind, error, traceback)
-    log.critical("an exception that nothing has caught", exc_info=found)
+    exception_info: Any = (kind, error, traceback)
+    log.critical("uncaught exception", exc_info=exception_info)

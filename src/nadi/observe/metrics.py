@@ -1,8 +1,8 @@
-"""What a metric is, and how figures become Prometheus's families of metrics.
+"""Definitions of metrics, and their conversion into Prometheus's metric families.
 
-Whoever counts does it with plain integers, and with a `Histogram` where a distribution is wanted. At a scrape, in the
-loop, the figures are taken as they are, as `Sample`s; families are made of these in a thread. So counting costs next to
-nothing, and telling of it nothing at all until somebody asks.
+Components count with plain integers, or with a `Histogram` for distributions. At a scrape, current values are collected
+in the loop as `Sample`s; families are built from these in a thread. So counting costs next to nothing, and reporting
+nothing at all until a scrape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One metric; a counter's samples are called `<name>_total`."""
+    """The definition of a metric; a counter's samples are named `<name>_total`."""
 
     name: str
     help: str
@@ -28,17 +28,17 @@ class Meaning:
 
     @property
     def written(self) -> str:
-        """The name as documents and queries have it."""
+        """The name used in documents and queries."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 def by_name(meanings: Iterable[Meaning]) -> Mapping[str, Meaning]:
-    """A registry of them."""
+    """Return a registry of metrics by name."""
     return {meaning.name: meaning for meaning in meanings}
 
 
 class Distribution(NamedTuple):
-    """How many values lie at or below each bound, but above the one before; the last has those above all bounds."""
+    """The number of values per bucket: up to each bound but above the previous one; the last counts the remainder."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -46,12 +46,12 @@ class Distribution(NamedTuple):
 
 
 class Histogram:
-    """Counts values by size: one search among few bounds for each.
+    """Counts values by size with a binary search of a few bounds.
 
-    >>> took = Histogram((0.1, 1.0))
-    >>> took.add(0.5), took.add(0.1, 3), took.add(7.0)
+    >>> latency = Histogram((0.1, 1.0))
+    >>> latency.add(0.5), latency.add(0.1, 3), latency.add(7.0)
     (None, None, None)
-    >>> took.read()
+    >>> latency.read()
     Distribution(bounds=(0.1, 1.0), counts=(3, 1, 1), total=7.8)
     """
 
@@ -61,21 +61,21 @@ class Histogram:
         self._bounds, self._counts, self._total = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """It occurred so many times."""
+        """Record `count` occurrences of a value."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._total += value * count
 
     def read(self) -> Distribution:
-        """As it is now."""
+        """Return the current counts."""
         return Distribution(self._bounds, tuple(self._counts), self._total)
 
 
 Value: TypeAlias = float | Distribution | Callable[[], float] | None
-"""A function is called where families are made, outside the loop; None is for what isn't known, and has no sample."""
+"""A function is called when families are built, outside the loop; None means unknown, and omits the sample."""
 
 
 class Sample(NamedTuple):
-    """labels: their values, in the meaning's order."""
+    """A metric's current value. labels: their values, in the definition's order."""
 
     meaning: Meaning
     value: Value
@@ -83,28 +83,28 @@ class Sample(NamedTuple):
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Metric]:
-    """Families of metrics, each once, in the order in which its first sample comes."""
-    together: dict[str, list[Sample]] = {}
+    """Yield metric families, each once, in the order of their first samples."""
+    by_metric: dict[str, list[Sample]] = {}
     for sample in samples:
-        together.setdefault(sample.meaning.name, []).append(sample)
-    for found in together.values():
-        yield family(found[0].meaning, ((sample.labels, sample.value) for sample in found))
+        by_metric.setdefault(sample.meaning.name, []).append(sample)
+    for same in by_metric.values():
+        yield family(same[0].meaning, ((sample.labels, sample.value) for sample in same))
 
 
 def family(meaning: Meaning, samples: Iterable[tuple[tuple[str, ...], Value]]) -> Metric:
-    """One metric with its samples."""
+    """Return one metric with its samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     if meaning.kind == "histogram":
-        made = HistogramMetricFamily(meaning.name, meaning.help, labels=meaning.labels)
+        histogram = HistogramMetricFamily(meaning.name, meaning.help, labels=meaning.labels)
         for labels, value in samples:
             assert isinstance(value, Distribution), f"{meaning.name} is a histogram"
-            made.add_metric(list(labels), _buckets(value), value.total)
-        return made
+            histogram.add_metric(list(labels), _buckets(value), value.total)
+        return histogram
     make = CounterMetricFamily if meaning.kind == "counter" else GaugeMetricFamily
     plain = make(meaning.name, meaning.help, labels=meaning.labels)
     for labels, value in samples:
-        assert not isinstance(value, Distribution), f"{meaning.name} is no histogram"
+        assert not isinstance(value, Distribution), f"{meaning.name} is not a histogram"
         number = value() if callable(value) else value
         if number is not None:
             plain.add_metric(list(labels), number)
@@ -112,6 +112,6 @@ def family(meaning: Meaning, samples: Iterable[tuple[tuple[str, ...], Value]]) -
 
 
 def _buckets(value: Distribution) -> list[tuple[str, float]]:
-    """Cumulative, as they are exposed."""
+    """Return cumulative counts, as Prometheus expects."""
     totals = map(float, accumulate(value.counts))
     return list(zip([*map(str, value.bounds), "+Inf"], totals, strict=True))

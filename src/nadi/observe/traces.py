@@ -1,13 +1,13 @@
-"""Spans of writes and reads by OpenTelemetry: off, and then free, unless a process turns them on.
+"""OpenTelemetry spans of writes and reads: off, and then without cost, unless a process turns them on.
 
-Nothing of a trace crosses the wire, whose bytes are Pravega's. Instead both ends name a trace by what both know of a
-block or a read: the writer's id and the number of the block's last event, or the request's id, the segment and the
-offset. So a client's span and the servers' are in one trace, under a root that nobody records; a span of an official
-client's block has such a trace, too. A span is made for a block, a frame or a read, never for an event, and
-afterwards, with the times that were taken meanwhile.
+No trace context crosses the wire, since the bytes are Pravega's. Instead both ends derive the trace id from what both
+know of a block or a read: the writer's id and the number of the block's last event, or the request's id, the segment
+and the offset. So spans of client and servers are in one trace, under a root that is never recorded; blocks of official
+clients get such a trace, too. A span is made for a block, a frame or a read, never for an event, and only afterwards,
+with the recorded times.
 
-`active` is None while traces are off: whoever might make a span asks that, and nothing else. OpenTelemetry is imported
-when they are turned on.
+`active` is None while traces are off; that is the only check on the hot path. OpenTelemetry is imported when traces are
+turned on.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "NADI_TRACES"
-LINKS_MOST = 32  # of one span
-END_S = 5.0  # for the last spans of a process
+LINKS_MOST = 32  # per span
+END_S = 5.0  # time to send a process's last spans
 _DRIFT_NS = 1_000_000
 _MISSING = "traces need OpenTelemetry: pip install 'nadi[traces]'"
 Value = str | int | float | bool
@@ -39,7 +39,7 @@ Kind = Literal["internal", "client", "server"]
 
 
 class Tracing:
-    """Makes spans with a provider. Times are those of `now`: seconds by the monotonic clock."""
+    """Makes spans with a provider. Times are in seconds by the monotonic clock, as `time_s` returns them."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import trace
@@ -69,8 +69,8 @@ class Tracing:
         links: Iterable[SpanContext] = (),
         error: Exception | None = None,
     ) -> SpanContext:
-        """Record a span that is over; return what its children have as their parent. What a provider does wrong is
-        logged, once, and harms nobody's write."""
+        """Record a finished span; return the parent context for its children. A provider's failure is logged once and
+        never fails a write."""
         trace = self._trace
         try:
             since_ns = self._zero_ns()
@@ -89,29 +89,29 @@ class Tracing:
             return span.get_span_context()
         except Exception:
             if not self._has_failed:
-                log.exception("a span could not be made; others may be missing, too")
+                log.exception("failed to make a span; others may be missing, too")
             self._has_failed = True
             return parent
 
     def _zero_ns(self) -> int:
-        """The wall clock's time at which the monotonic clock was 0: the same for all spans, until that is set, or they
-        have drifted apart."""
+        """Return the wall clock's time when the monotonic clock was 0: the same for all spans until the wall clock is
+        set or drifts."""
         zero_ns = time.time_ns() - time.monotonic_ns()
         if abs(zero_ns - self._known_zero_ns) > _DRIFT_NS:
             self._known_zero_ns = zero_ns
         return self._known_zero_ns
 
     def current(self) -> SpanContext | None:
-        """That of the application's span, if it is in one."""
+        """Return the context of the application's current span, if any."""
         context = self._trace.get_current_span().get_span_context()
         return context if context.is_valid else None
 
     def of_block(self, writer_id: bytes, last_event_number: int) -> SpanContext:
-        """The root of the trace of a block of events: of the append with that number."""
+        """Return the root of the trace of a block of events, identified by the number of its append."""
         return self._root(b"append", writer_id, last_event_number.to_bytes(8, "big", signed=True))
 
     def of_read(self, request_id: int, segment: str, offset: int) -> SpanContext:
-        """The root of the trace of a read."""
+        """Return the root of the trace of a read."""
         numbers = (number.to_bytes(8, "big", signed=True) for number in (request_id, offset))
         return self._root(b"read", segment.encode(), *numbers)
 
@@ -129,8 +129,8 @@ active: Tracing | None = None
 
 
 def turn_on_traces(provider: TracerProvider | None = None) -> None:
-    """Have this process make spans of its writes and reads from now on, with that provider, or else the process's own:
-    that of `opentelemetry.trace.get_tracer_provider()`. Connections that are open already aren't traced whole.
+    """Make spans of this process's writes and reads from now on, with the given provider or else with
+    `opentelemetry.trace.get_tracer_provider()`. Connections that are already open are traced only in part.
 
     InvalidArgumentError: OpenTelemetry isn't installed.
     """
@@ -143,19 +143,19 @@ def turn_on_traces(provider: TracerProvider | None = None) -> None:
 
 
 def turn_off_traces() -> None:
-    """Make no more spans."""
+    """Stop making spans."""
     global active
     active = None
 
 
 def turn_on_export(kind: str, option: str = "--traces") -> None:
-    """Turn them on for a server that sends them by OTLP over HTTP, where OpenTelemetry's own environment variables say:
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on. kind: "none" leaves them off.
+    """Turn traces on for a server and send them by OTLP over HTTP, configured by OpenTelemetry's environment variables:
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and so on. kind: "none" leaves traces off.
 
-    InvalidArgumentError: there is no such kind; or what it takes isn't installed.
+    InvalidArgumentError: the kind is unknown, or a package is missing.
     """
     if kind not in TRACE_KINDS:
-        raise InvalidArgumentError(f"{option} can't be {kind!r}: it is one of {', '.join(TRACE_KINDS)}")
+        raise InvalidArgumentError(f"{option} must be one of {', '.join(TRACE_KINDS)}, not {kind!r}")
     if kind == "none":
         return
     try:
@@ -165,22 +165,22 @@ def turn_on_export(kind: str, option: str = "--traces") -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise InvalidArgumentError(f"{option}: {_MISSING}") from error
-    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    resource = Resource.create({} if named else {"service.name": "nadi"})
+    is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    resource = Resource.create({} if is_named else {"service.name": "nadi"})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # its queue is bounded
     _end_at_exit(provider.shutdown)
     turn_on_traces(provider)
 
 
-def _end_at_exit(send_what_is_left: Callable[[], None]) -> None:
-    """By a thread that is there already, as none can be started then; a collector that is away has it wait for half a
-    minute."""
+def _end_at_exit(flush: Callable[[], None]) -> None:
+    """Flush at exit in a thread started now, since none can be started then, and with a time limit, since a collector
+    that is down would delay the exit by half a minute."""
     is_over = threading.Event()
 
     def end() -> None:
         is_over.wait()
-        send_what_is_left()
+        flush()
 
     ending = threading.Thread(target=end, name="last spans", daemon=True)
     ending.start()

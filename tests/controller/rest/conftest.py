@@ -1,4 +1,4 @@
-"""A real server with a real store, in a process of its own, and a client of its REST port."""
+"""A real server with a real store in its own process, and a client of its REST port."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
 
 @pytest.fixture
 def scope(rest: httpx.Client, request: pytest.FixtureRequest) -> str:
-    """A scope of the test's own."""
+    """A scope for this test only."""
     name = request.node.name.replace("_", "-").partition("[")[0]
     assert rest.post("/v1/scopes", json={"scopeName": name}).status_code == 201
     return str(name)

@@ -1,4 +1,4 @@
-"""What the OpenAPI description says is what the server does: thousands of requests made from it."""
+"""The OpenAPI description matches the server's behaviour, tested with thousands of generated requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nadi.controller.rest.server import ENDPOINTS
 from nadi.standalone.embedded import EmbeddedServer
 from tests.controller.rest.test_resources import create
 
-EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "4"))  # for each endpoint, of what is right and of what is wrong
+EXAMPLES = int(os.environ.get("NADI_REST_EXAMPLES", "4"))  # per endpoint, both of valid and of invalid requests
 
 
 @pytest.fixture(scope="module")
 def seeded(rest: httpx.Client) -> None:
-    """Things for the requests to meet."""
+    """Resources that generated requests can hit."""
     rest.post("/v1/scopes", json={"scopeName": "seeded"})
     for stream in ("a", "b"):
         create(rest, "seeded", stream)
@@ -41,7 +41,7 @@ def _schema(server: EmbeddedServer) -> Any:
 
     @schema.hook
     def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Every other request speaks of what is there."""
+        """Point every other request at an existing resource."""
         for name, values in known.items():
             if path_parameters and len(str(path_parameters.get(name, ""))) % 2:
                 path_parameters[name] = values[len(str(path_parameters[name])) // 2 % len(values)]
@@ -61,7 +61,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.timeout(600)  # most of a minute where nothing else runs
+@pytest.mark.timeout(600)  # takes most of a minute on an idle machine
 @pytest.mark.usefixtures("seeded")
 def test_requests_made_from_the_description(server: EmbeddedServer) -> None:
     schema = _schema(server)
@@ -76,11 +76,11 @@ def test_requests_made_from_the_description(server: EmbeddedServer) -> None:
         for mode in GenerationMode:
             operation = result.ok()
             if operation.path.startswith(MIGRATION_PATH):
-                continue  # it holds all that the others do
+                continue  # contains everything the others do
             if operation.path.endswith(("/tail", "/play")):
-                continue  # they go on until their reader leaves: see tests/web
+                continue  # endless until the reader disconnects: see tests/web
             if mode is GenerationMode.NEGATIVE and not (operation.query or operation.body):
-                continue  # nothing in it can be wrong
+                continue  # has no invalid requests
             cases = operation.as_strategy(generation_mode=mode)
             relaxed = settings(max_examples=EXAMPLES, derandomize=True, suppress_health_check=list(HealthCheck))
             every: Any = relaxed(given(cases)(run))  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""The REST port under tiny pieces, bodies without end, and crowds: each turn of the loop does a little of them.
+"""The REST port under tiny pieces, endless bodies, and floods: each turn of the loop does a limited amount of work.
 
-Work is counted, not timed: events of the parser, and requests begun, between two turns of the loop.
+Work is counted, not timed: parser events, and requests started, between two turns of the loop.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the end, which may be a reset: the server does not wait for what it refused."""
-    found = b""
+    """Read until the end, which may be a reset: the server does not wait for data that it rejected."""
+    data_read = b""
     try:
         async with asyncio.timeout(60):
             while data := await reader.read(65_536):
-                found += data
+                data_read += data
     except ConnectionError:
         pass
-    return found
+    return data_read
 
 
 async def sent(made: Any, *pieces: bytes) -> bytes:
@@ -72,9 +72,9 @@ async def sent(made: Any, *pieces: bytes) -> bytes:
             await writer.drain()
     except ConnectionError:
         pass
-    found = await answer
+    response = await answer
     writer.close()
-    return found
+    return response
 
 
 async def test_tiny_chunks_are_handled_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ async def test_tiny_chunks_are_handled_a_few_in_a_turn(monkeypatch: pytest.Monke
         ((CHUNKED, b"%x\r\n" % (4 * REST_BODY_MAX_BYTES), b" " * 2 * REST_BODY_MAX_BYTES), 413),
         ((b"this is not HTTP\r\n\r\n",), 400),
     ],
-    ids=["head lines", "a long header", "trailers", "a long extension", "a told length", "payload", "no HTTP"],
+    ids=["head lines", "a long header", "trailers", "a long extension", "a declared length", "payload", "no HTTP"],
 )
-async def test_what_is_too_large_ends_the_connection(
+async def test_oversize_request_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], status: int
 ) -> None:
     async with served(monkeypatch) as made:
@@ -119,8 +119,8 @@ async def test_what_is_too_large_ends_the_connection(
 
 
 @pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
-async def test_a_body_that_nobody_reads_ends_in_time(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
-    """It is answered before the body is here."""
+async def test_unread_body_ends_in_time(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    """The body is answered before it has arrived."""
     monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 0.5)
     monkeypatch.setattr(limits, "PATROL_S", 0.05)
 
@@ -137,8 +137,8 @@ async def test_a_body_that_nobody_reads_ends_in_time(monkeypatch: pytest.MonkeyP
         writer.close()
 
 
-async def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From many connections, each with several requests in a row, which are all answered, in order."""
+async def test_many_requests_at_once_start_a_few_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many connections send several requests in a row each; all are answered in order."""
     turn = MostInATurn()
 
     async def answer(request: Request) -> Response:
@@ -156,11 +156,11 @@ async def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypa
                 assert await reader.readexactly(len(str(number))) == str(number).encode()
             writer.close()
         assert turn.all == 50 * 20
-        assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
+        assert turn.most <= 2 * REST_STEPS_A_TURN  # another turn may fall between the two observed ones
 
 
-async def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both to fetch and to encode them; from many connections, with pages that are there at once."""
+async def test_pages_of_long_lists_are_built_a_few_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits both fetching and encoding, for many connections with pages that are available at once."""
     turn = MostInATurn()
 
     class Scopes:
@@ -182,12 +182,12 @@ async def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.Monk
         for answer in await asyncio.gather(*(all_of(reader) for reader, _ in crowd)):
             assert answer.count(b"scope-") == 200
         assert turn.all == 40 * (11 + 10)
-        assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
+        assert turn.most <= 2 * REST_STEPS_A_TURN  # another turn may fall between the two observed ones
 
 
-async def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_arrives_complete_however_it_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(request: Request) -> Response:
-        await asyncio.sleep(0.01)  # so that more comes than is taken
+        await asyncio.sleep(0.01)  # so that more arrives than is read
         return Response(await request.body())
 
     body = b"".join(b"%d\n" % number for number in range(30_000))
@@ -222,7 +222,7 @@ def test_bad_requests_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch, caplo
     assert len(caplog.records) <= 1
 
 
-def test_an_error_quotes_no_more_than_some_of_what_was_sent(rest: Any) -> None:
+def test_error_quotes_only_part_of_the_request(rest: Any) -> None:
     refused = rest.post("/v1/scopes", json={"scopeName": "x" * 250_000})
     assert refused.status_code == 400
     assert len(refused.content) < 2 * REST_MESSAGE_MAX_CHARS
@@ -230,7 +230,7 @@ def test_an_error_quotes_no_more_than_some_of_what_was_sent(rest: Any) -> None:
 
 
 @pytest.mark.parametrize("received", [b"", b"a", b"\n" * 1000, b"ab\n" * 1000, b"a" * 100_000, b"a" * 20_000 + b"\n"])
-def test_portions_make_up_what_came(received: bytes) -> None:
+def test_portions_add_up_to_the_input(received: bytes) -> None:
     left, portions = bytearray(received), list[bytes]()
     while left:
         portions.append(cut_portion(left))
@@ -239,7 +239,7 @@ def test_portions_make_up_what_came(received: bytes) -> None:
     assert b"".join(portions) == received
 
 
-# --- the REST port under halves of requests, crowds, and peers that take nothing: health is answere ---
+# --- half requests, floods, and peers that read nothing: health is still answered -------------------
 
 
 HALF = b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nX-a: "
@@ -270,10 +270,10 @@ def address(made: RestServer) -> tuple[str, int]:
 
 
 async def halves(made: RestServer, count: int) -> Halves:
-    found = [await open_connection(*address(made)) for _ in range(count)]
-    for _, writer in found:
+    connections = [await open_connection(*address(made)) for _ in range(count)]
+    for _, writer in connections:
         writer.write(HALF)
-    return found
+    return connections
 
 
 async def is_ready(made: RestServer) -> int:
@@ -281,7 +281,7 @@ async def is_ready(made: RestServer) -> int:
         return (await client.get(f"{made.uri}/v1/health/readiness")).status_code
 
 
-async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_requests_are_evicted_for_complete_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 20)
     monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
 
@@ -293,7 +293,7 @@ async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) 
         assert await asyncio.wait_for(crowd[0][0].read(), 60) == b""
 
 
-async def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trickling_request_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 0.3)
     monkeypatch.setattr(limits, "PATROL_S", 0.05)
 
@@ -310,7 +310,7 @@ async def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: py
         assert await is_ready(made) == 200
 
 
-async def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_is_answered_while_all_slots_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 5)
     finish, at_work = asyncio.Event(), 0
 
@@ -336,7 +336,7 @@ async def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pyte
         assert [(await task).text for task in working] == ["done"] * 5
 
 
-async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_response_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SEND_TIMEOUT_S", 0.3)
     monkeypatch.setattr(limits, "PATROL_S", 0.05)
     made_pages = 0
@@ -360,7 +360,7 @@ async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pyte
         writer.close()
 
 
-async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_received_bodies_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REST_BODY_TIMEOUT_S", 1.0)
 
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
@@ -373,7 +373,7 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
         for _, writer in slow:
             writer.write(head % (REST_BODY_MAX_BYTES - 1) + b" " * (REST_BODY_MAX_BYTES // 2))
         await until_async(lambda: budget.peak_bytes >= 30 * KIB)
-        await asyncio.sleep(0.2)  # more may come
+        await asyncio.sleep(0.2)  # more may arrive
         assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + 2 * REST_SOCKET_BYTES)
         assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
         for _, writer in slow:
@@ -390,13 +390,13 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
 
 
 def held_in(made: RestServer) -> int:
-    """What its connections hold in truth."""
-    found = 0
+    """Return the bytes that the server's connections actually hold."""
+    total = 0
     for each in made._uvicorn.server_state.connections:
         assert isinstance(each, rest_server.RestProtocol)
-        found += len(each._received) + len(each.conn.trailing_data[0])
-        found += 0 if each.cycle is None else len(each.cycle.body)
-    return found
+        total += len(each._received) + len(each.conn.trailing_data[0])
+        total += 0 if each.cycle is None else len(each.cycle.body)
+    return total
 
 
 CROWD = 12
@@ -410,9 +410,9 @@ KEPT_POST = b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (R
         (KEPT_POST + bytes(200 * KIB), PEERS_LEAST_BYTES),
         (b"GET /work HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" * 5000, 14 * KIB),
     ],
-    ids=["half a head", "a body that nobody reads", "requests in a row"],
+    ids=["half a head", "an unread body", "requests in a row"],
 )
-async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
+async def test_received_input_counts_in_the_budget_until_answered(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, least_bytes: int
 ) -> None:
     monkeypatch.setattr(limits, "REST_HEAD_TIMEOUT_S", 600.0)
@@ -441,8 +441,8 @@ async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
         await until_async(lambda: not pool.held_bytes and not pool.waiting)
 
 
-async def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by a connection that stays."""
+async def test_answered_body_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applies also to a connection that stays open."""
 
     budget = Budget()
     app = Starlette(routes=[Route("/work", lambda _: PlainTextResponse("done"), methods=["POST"])])

@@ -1,4 +1,4 @@
-"""Health tells the server's real state: while it recovers, while it serves, when a part fails."""
+"""Health reports the server's real state: during recovery, in service, and after a failure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_health_path(rest: httpx.Client) -> None:
     assert rest.get("/v1/health/details/rpc").json()["uri"].startswith("tcp://")
 
 
-async def test_it_is_asked_while_the_server_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_during_recovery_reports_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recovering, go_on = asyncio.Event(), asyncio.Event()
     opened = Container._open
 
@@ -96,18 +96,18 @@ async def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkey
             await opened(container)
 
         monkeypatch.setattr(container.log, "append", broken)
-        monkeypatch.setattr(Container, "_open", later)  # it is asked before it has recovered
+        monkeypatch.setattr(Container, "_open", later)  # health is asked before recovery ends
         with pytest.raises(UnavailableError):
             await container.call(lambda frame: frame.emit(ChunksDropped([])))
-        found = (await client.get("/v1/health/container-0")).json()
-        assert (found["status"], found["readiness"], found["liveness"]) == ("STARTING", False, True)
-        assert "the disk failed" in found["details"]["recovers_from"]
+        component = (await client.get("/v1/health/container-0")).json()
+        assert (component["status"], component["readiness"], component["liveness"]) == ("STARTING", False, True)
+        assert "the disk failed" in component["details"]["recovers_from"]
         assert (await client.get("/v1/health/readiness")).json() is False
         assert (await client.get("/v1/health/readiness/container-1")).json() is True
         go_on.set()
 
 
-async def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> None:
+async def test_occupied_port_raises_error_and_releases_the_folder(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=port, containers=2))

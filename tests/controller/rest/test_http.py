@@ -1,4 +1,4 @@
-"""What holds for every path: verbs, bodies that are none, limits, the description."""
+"""HTTP behaviour of all paths: methods, malformed bodies, limits, the description."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.controller.support import running
 MOST_BYTES = 2 * MIB
 
 
-def test_paths_and_verbs_that_are_none(rest: httpx.Client) -> None:
+def test_unknown_paths_and_methods_fail(rest: httpx.Client) -> None:
     for path in ("/v2", "/v1", "/v1/scopes/", "/v1/scopes/a/b", "/v1/health/status/x/y"):
         assert "openapi.json" in error_of(rest.get(path), 404)
     for endpoint in ENDPOINTS:
         path = endpoint.path.replace("{", "").replace("}", "")
-        assert "verb" in error_of(rest.patch(path), 405)
+        assert "openapi" in error_of(rest.patch(path), 405)
         assert rest.patch(path).headers["allow"]
     assert rest.head("/v1/scopes").status_code == 200
 
@@ -58,19 +58,19 @@ def test_paths_and_verbs_that_are_none(rest: httpx.Client) -> None:
         b'{"scopeName":null}',
     ],
 )
-def test_bodies_that_are_none(rest: httpx.Client, body: bytes) -> None:
+def test_malformed_bodies_fail(rest: httpx.Client, body: bytes) -> None:
     error_of(rest.post("/v1/scopes", content=body, headers={"content-type": "application/json"}), 400)
 
 
-def test_an_oversize_body_is_refused_whether_its_length_is_told_or_not(rest: httpx.Client) -> None:
+def test_oversize_body_is_rejected_with_and_without_length(rest: httpx.Client) -> None:
     large = json.dumps({"scopeName": "x" * REST_BODY_MAX_BYTES}).encode()
     headers = {"content-type": "application/json"}
     assert "bytes" in error_of(rest.post("/v1/scopes", content=large, headers=headers), 413)
     assert "bytes" in error_of(rest.post("/v1/scopes", content=iter([large]), headers=headers), 413)
 
 
-def test_a_body_must_be_said_to_be_json(rest: httpx.Client) -> None:
-    """So that no page in a browser can post one across sites without being asked first."""
+def test_body_needs_json_content_type(rest: httpx.Client) -> None:
+    """Otherwise a browser page could post across sites without a preflight request."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = rest.post("/v1/scopes", content=b'{"scopeName":"sneaked"}', headers={"content-type": kind})
         assert "Content-Type" in error_of(response, 415)
@@ -87,7 +87,7 @@ def test_ping_and_description(rest: httpx.Client) -> None:
     assert len(described) == len(served)
 
 
-# --- the application over a controller in this process ----------------------------------------------
+# --- the application over a controller in this process -------------------------------------------
 
 
 def _up() -> Component:
@@ -99,7 +99,7 @@ def _client(app: Starlette) -> httpx.AsyncClient:
 
 
 class _Refusing(Gate):
-    """Notes what is asked for, and refuses it."""
+    """Records the requested permission and denies it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Permission | None]] = []
@@ -111,7 +111,7 @@ class _Refusing(Gate):
         raise PermissionDeniedError("not for you")
 
 
-def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
+def test_each_endpoint_requires_its_resource_and_permission() -> None:
     access = _Refusing()
     asked = access.asked
 
@@ -151,7 +151,7 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     }
     found = {f"{endpoint.verb} {endpoint.path}": one for endpoint, one in zip(ENDPOINTS, asked, strict=True)}
     assert wanted.items() <= found.items()
-    for name in found.keys() - wanted.keys():  # what is of the server as a whole
+    for name in found.keys() - wanted.keys():  # endpoints about the whole server
         assert found[name] == (root, read if name.startswith("GET ") else update), name
 
 
@@ -185,19 +185,19 @@ async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(
     gate.close()
 
 
-async def test_nothing_of_an_unexpected_error_leaks(
+async def test_unexpected_error_leaks_no_details(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FakeStore()
     async with running(store) as controller:
 
         async def broken(token: str) -> tuple[list[str], str]:
-            raise KeyError("a secret of the inside")
+            raise KeyError("an internal secret")
 
         monkeypatch.setattr(controller, "list_scopes", broken)
         async with _client(rest_app(Api(_up, None, controller))) as client:
             assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
-            assert "a secret of the inside" in caplog.text
+            assert "an internal secret" in caplog.text
             store.die_at(0)
             away = await client.get("/v1/scopes/x")
             assert error_of(away, 503)
@@ -205,16 +205,16 @@ async def test_nothing_of_an_unexpected_error_leaks(
 
 
 @pytest.mark.uvloop
-async def test_a_long_list_goes_out_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's memory holds a page, however many streams a scope has."""
-    for looks in ("SCALING_SCAN_S", "RETENTION_PERIOD_S"):  # which hold pages, too
-        monkeypatch.setattr(f"nadi.limits.{looks}", 3600.0)
-    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # likewise
+async def test_long_list_is_sent_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's memory has a single page at a time, however many streams a scope has."""
+    for period in ("SCALING_SCAN_S", "RETENTION_PERIOD_S"):  # these rounds have pages in memory, too
+        monkeypatch.setattr(f"nadi.limits.{period}", 3600.0)
+        monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=3600.0))  # also uses memory
     count = 10_000
 
     async with Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0)) as server:
         await fill(server, "full", count)
-    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))  # with nothing left to write
+    server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))  # writes nothing more
     async with server, httpx.AsyncClient(timeout=60) as client:
         path = f"{server.rest_uri}/v1/scopes/full/streams"
         assert await length_of(client, path) > 1.5 * MIB
@@ -230,17 +230,17 @@ async def test_a_long_list_goes_out_page_by_page(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.uvloop
-async def test_a_stop_answers_the_request_whose_body_does_not_come(
+async def test_stop_answers_request_with_missing_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("nadi.limits.REST_BODY_TIMEOUT_S", 600.0)
-    monkeypatch.setattr("nadi.standalone.assembly.STOP_DOOR_S", 60.0)  # a machine that pauses has no less time
+    monkeypatch.setattr("nadi.standalone.assembly.STOP_DOOR_S", 60.0)  # ample for a slow machine
     server = Server(ServerConfig(data=tmp_path, store_port=0, port=0, rest_port=0))
     await server.start()
     reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
     writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
     writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
-    assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler is waiting for the body
     async with asyncio.timeout(90):
         await server.stop()
         assert b" 503 " in await reader.read()
@@ -249,7 +249,7 @@ async def test_a_stop_answers_the_request_whose_body_does_not_come(
 
 
 async def fill(server: Server, scope: str, count: int) -> None:
-    """Streams as the listing sees them: their records."""
+    """Create streams as the listing sees them: only their records."""
     controller = server.controller
     await controller.create_scope(scope)
     stream = StreamRecord(StreamConfigRecord(tags=("a tag",)), 0, StreamState.ACTIVE, 0, 0, 0, ())

@@ -1,4 +1,4 @@
-"""Scopes, streams and scaling events: every path, verb and code, over HTTP."""
+"""Scopes, streams and scaling events over HTTP: every path, method and status code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_scopes(rest: httpx.Client) -> None:
     error_of(rest.delete("/v1/scopes/made"), 404)
 
 
-def test_a_stream_from_its_creation_to_its_end(rest: httpx.Client, scope: str) -> None:
+def test_stream_lifecycle(rest: httpx.Client, scope: str) -> None:
     streams = f"/v1/scopes/{scope}/streams"
     expected: dict[str, Any] = {
         "scopeName": scope,
@@ -158,7 +158,7 @@ def test_retention_is_echoed(
     assert rest.get(f"/v1/scopes/retained/streams/{name}").json() == made.json()
 
 
-def test_the_most_that_is_kept_and_whether_names_count() -> None:
+def test_maximum_retention_and_bookmarks_are_converted() -> None:
     scaling = ScalingPolicyBody("FIXED_NUM_SEGMENTS", 1)
     body = UpdateStream(scalingPolicy=scaling, retentionPolicy=RetentionPolicyBody("LIMITED_DAYS", 1, maxValue=2))
     config = config_of(body)
@@ -211,7 +211,7 @@ def test_the_most_that_is_kept_and_whether_names_count() -> None:
         ({"streamName": "x", "scalingPolicy": FIXED, "rolloverSizeBytes": 1 << 64}, "rolloverSizeBytes"),
     ],
 )
-def test_what_is_wrong_with_a_body_is_named(rest: httpx.Client, scope: str, body: Any, named: str) -> None:
+def test_invalid_body_error_names_the_field(rest: httpx.Client, scope: str, body: Any, named: str) -> None:
     message = error_of(rest.post(f"/v1/scopes/{scope}/streams", json=body), 400)
     assert named in message
     rest.delete(f"/v1/scopes/{scope}")
@@ -264,7 +264,7 @@ def test_scaling_events(rest: httpx.Client, manager: StreamManager, scope: str) 
     error_of(rest.get(f"/v1/scopes/{scope}/streams/none/scaling-events", params={"from": 0, "to": 1}), 404)
 
 
-def test_what_a_stream_keeps(rest: httpx.Client, manager: StreamManager) -> None:
+def test_stream_retention_report(rest: httpx.Client, manager: StreamManager) -> None:
     rest.post("/v1/scopes", json={"scopeName": "keeping"})
     create(rest, "keeping", "a", retentionPolicy={"type": "LIMITED_SIZE_MB", "value": 5})
     path = "/v1/scopes/keeping/streams/a/retention"
@@ -279,7 +279,7 @@ def test_what_a_stream_keeps(rest: httpx.Client, manager: StreamManager) -> None
     error_of(rest.get("/v1/scopes/keeping/streams/b/retention"), 404)
 
 
-# --- reader groups over REST, made over gRPC as the official Java client makes them -------------------
+# --- reader groups over REST, created over gRPC like the official Java client does -------------------
 
 
 pytestmark = pytest.mark.uvloop

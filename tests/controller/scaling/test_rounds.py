@@ -1,5 +1,5 @@
-"""The rounds of scaling over a store that says what load there is: what is decided happens whole, once, or not at all,
-whoever is killed or comes between, and its reason is on record."""
+"""Scaling rounds over a store with given loads: decisions are carried out completely, once, or not at all, whatever is
+killed or interferes, and their reasons are logged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPREAD = KeySample(tuple(i / 100 for i in range(100)), (1.0,) * 100)
 
 
 class LoadedStore(FakeStore):
-    """rates: what the store measures now, by segment; keys: what it knows of their keys."""
+    """A store with given loads. rates: by segment; keys: the sampled keys by segment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ async def ids(controller: Controller) -> list[int]:
     return [segment.id for segment in await controller.current_segments(STREAM)]
 
 
-async def told(controller: Controller) -> list[ScalingReport]:
+async def logged(controller: Controller) -> list[ScalingReport]:
     page, token = await controller.report(STREAM, SCALING)
     assert not token
     assert all(isinstance(one, ScalingReport) for one in page)
@@ -97,7 +97,7 @@ async def test_a_hot_segment_is_split_by_its_keys_and_its_pieces_merged_when_all
         await rounds(controller, clock, 3)
         made = await ids(controller)
         assert len(made) == 4
-        (split,) = await told(controller)
+        (split,) = await logged(controller)
         assert (split.kind, split.segments, split.epoch, split.is_done) == ("split", [0], 1, True)
         assert (split.rate, split.target, split.unit, split.profile) == (2_500, TARGET, "events/s", "fast")
         assert "2.5 times its target of 1,000 events/s" in split.why
@@ -106,7 +106,7 @@ async def test_a_hot_segment_is_split_by_its_keys_and_its_pieces_merged_when_all
         store.rates = {STREAM.segment(segment): 5.0 for segment in made}
         await rounds(controller, clock, 200)
         assert len(await ids(controller)) == 1
-        assert [one.kind for one in await told(controller)] == ["split", "merge"]
+        assert [one.kind for one in await logged(controller)] == ["split", "merge"]
         assert controller.scaling.counts.merges == 1
 
 
@@ -116,11 +116,11 @@ async def test_streams_without_load_are_found_and_merged() -> None:
         await controller.create_stream(StreamName("home", "fixed"), StreamConfigRecord(min_segments=1))
         await rounds(controller, clock, 150)
         assert len(await ids(controller)) == 1
-        (merge,) = await told(controller)
+        (merge,) = await logged(controller)
         assert (merge.kind, merge.rate) == ("merge", 0.0)
 
 
-async def test_what_a_store_has_no_room_to_measure_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unmeasured_segments_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.limits.LOAD_SEGMENTS", 2)
     async with elastic() as (controller, store, clock):
         await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
@@ -132,15 +132,15 @@ async def test_what_a_store_has_no_room_to_measure_is_not_idle(monkeypatch: pyte
         assert len(await ids(controller)) == 1
 
 
-async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
+async def test_hot_key_is_logged_once_and_nothing_is_split() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
         store.keys = HOT
         await rounds(controller, clock, 300)
         assert await ids(controller) == [0]
-        (found,) = await told(controller)
-        assert (found.kind, found.into, found.epoch, found.is_done) == ("hot-key", [], -1, True)
-        assert "one key has 96%" in found.why
+        (entry,) = await logged(controller)
+        assert (entry.kind, entry.into, entry.epoch, entry.is_done) == ("hot-key", [], -1, True)
+        assert "one key has 96%" in entry.why
         ((load,), _) = await controller.report(STREAM, LOAD)
         assert isinstance(load, LoadReport)
         assert load.hot_key is not None
@@ -149,11 +149,11 @@ async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
         store.rates = {STREAM.segment(0): 500.0}
         await rounds(controller, clock, 5)
         ((load,), _) = await controller.report(STREAM, LOAD)
-        assert load.hot_key is None, "it is hot no more"
+        assert load.hot_key is None, "it is no longer hot"
 
 
 @pytest.mark.parametrize("change", ["policy", "fixed", "scaled", "sealed", "deleted"])
-async def test_what_changes_while_loads_are_asked_for(change: str) -> None:
+async def test_concurrent_change_while_loads_are_read(change: str) -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 2_500.0}
 
@@ -177,12 +177,12 @@ async def test_what_changes_while_loads_are_asked_for(change: str) -> None:
             assert not await controller.stream_exists(STREAM)
             return
         assert await ids(controller) == {"scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}.get(change, [0])
-        assert not await told(controller)
+        assert not await logged(controller)
 
 
 @pytest.mark.parametrize("what", ["policy", "scaled", "sealed"])
-async def test_who_is_faster_at_the_streams_lock_wins(what: str) -> None:
-    """A person's change that has the lock while the round has its verdict: the verdict is dropped."""
+async def test_change_that_acquires_the_lock_first_wins(what: str) -> None:
+    """An admin's change acquires the lock after the round has decided: the decision is dropped."""
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 2_500.0}
         lock = controller._flow.lock(STREAM)
@@ -198,17 +198,17 @@ async def test_who_is_faster_at_the_streams_lock_wins(what: str) -> None:
         await settle()
         waiters = lock._waiters
         assert waiters is not None
-        waiters.rotate(1)  # the person first
+        waiters.rotate(1)  # the admin's change first
         lock.release()
         await person
         await settle(300)
         await rounds(controller, clock, 3)
         expected = {"policy": [0], "scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}
         assert await ids(controller) == expected[what]
-        assert not await told(controller)
+        assert not await logged(controller)
 
 
-async def test_a_hot_key_told_while_the_stream_is_deleted_leaves_nothing() -> None:
+async def test_hot_key_logged_during_stream_deletion_leaves_nothing() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
         store.keys = HOT
@@ -231,21 +231,21 @@ async def test_a_hot_key_told_while_the_stream_is_deleted_leaves_nothing() -> No
         assert not [name for name in store.tables if "/scaling/" in name]
 
 
-async def test_a_hot_key_that_could_not_be_recorded_is_told_when_there_is_room() -> None:
+async def test_unrecorded_hot_key_is_logged_once_the_disk_has_space() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
         store.keys = HOT
         store.full = True
         await rounds(controller, clock, 10)
-        assert not await told(controller)
+        assert not await logged(controller)
         store.full = False
         await rounds(controller, clock, 10)
-        assert [one.kind for one in await told(controller)] == ["hot-key"]
+        assert [one.kind for one in await logged(controller)] == ["hot-key"]
         assert controller.scaling.counts.hot_keys == 1
 
 
-async def test_a_controller_killed_at_any_step_has_scaled_or_has_not() -> None:
-    """Right before each command, and so right after the one before it."""
+async def test_controller_killed_at_any_step_scales_completely_or_not_at_all() -> None:
+    """The controller is killed right before each command, and so right after the previous one."""
     for step in count():
         store, clock = LoadedStore(), FakeClock()
         controller = new_controller(store, clock)
@@ -264,12 +264,12 @@ async def test_a_controller_killed_at_any_step_has_scaled_or_has_not() -> None:
         await settle(500)
         epoch = (await again.stream(STREAM)).epoch
         assert epoch in (0, 1), step
-        done = [one for one in await told(again) if one.is_done]
-        assert len(done) == epoch, "each scaling has its reason, and one that isn't done isn't said to be"
+        done = [one for one in await logged(again) if one.is_done]
+        assert len(done) == epoch, "each scaling is logged, and only those that happened are reported as done"
         await rounds(again, clock, 20)
         assert len(await ids(again)) == 4, step
-        assert (await again.stream(STREAM)).epoch == 1, "it was split once"
-        assert [one.kind for one in await told(again) if one.is_done] == ["split"]
+        assert (await again.stream(STREAM)).epoch == 1, "it was split exactly once"
+        assert [one.kind for one in await logged(again) if one.is_done] == ["split"]
         held = {name for name in store.segments if name.startswith(f"{STREAM.key}/")}
         assert held == {STREAM.segment(segment) for segment in (0, *await ids(again))}
         await again.stop()
@@ -282,7 +282,7 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
     async with elastic() as (controller, store, _):
         metadata = controller.metadata
         entry = controller.scaling._entry(
-            ScalingStep("hot-key", (0,), (), 5.0, 1, "events/s", "one key has it all"), -1
+            ScalingStep("hot-key", (0,), (), 5.0, 1, "events/s", "a single key has the whole load"), -1
         )
         for _ in range(3):
             await log_decisions(metadata, STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
@@ -296,34 +296,34 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
             store.exchange, endpoint_of=lambda _: ("127.0.0.1", 1), rpc_endpoint=("127.0.0.1", 2), scaling=FAST
         )
         await log_decisions(other.metadata, STREAM, [entry])
-        await log_decisions(metadata, STREAM, [entry])  # what it remembers is old
+        await log_decisions(metadata, STREAM, [entry])  # its cached state is outdated
         assert [one.number for one in await logged_decisions(metadata, STREAM)][-1] == fresh[-1] + 2
         page, token = await controller.report(STREAM, SCALING, str(fresh[-1]))
         assert [one.number for one in page] == [fresh[-1] + 1, fresh[-1] + 2]
         assert not token
-        with pytest.raises(InvalidArgumentError, match="give back the one that you got"):
+        with pytest.raises(InvalidArgumentError):
             await controller.report(STREAM, SCALING, "x")
         await controller.seal_stream(STREAM)
         await controller.delete_stream(STREAM)
         await controller.create_stream(STREAM, ELASTIC)
-        assert not await told(controller)
+        assert not await logged(controller)
         await log_decisions(metadata, STREAM, [entry])
-        assert [one.number for one in await told(controller)] == [1]
+        assert [one.number for one in await logged(controller)] == [1]
 
 
-async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_with_many_segments_are_evaluated_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async with elastic() as (controller, store, _):
         for number in range(12):
             name = StreamName("home", f"wide{number}")
             await controller.create_stream(name, replace(ELASTIC, min_segments=60))
             store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
-        turn, look = MostInATurn(), ScalingJudge.look
+        turn, evaluate = MostInATurn(), ScalingJudge.evaluate
 
         def counted(judge: ScalingJudge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
             turn.count(len(segments))
-            return look(judge, segments, *others, **more)
+            return evaluate(judge, segments, *others, **more)
 
-        monkeypatch.setattr(ScalingJudge, "look", counted)
+        monkeypatch.setattr(ScalingJudge, "evaluate", counted)
         async with turn:
             await controller.scaling.round()
         assert turn.all == 12 * 60
@@ -342,7 +342,7 @@ async def test_decisions_about_many_segments_come_in_several_pages() -> None:
         assert not end
 
 
-async def test_odd_loads_harm_nothing() -> None:
+async def test_invalid_loads_are_ignored() -> None:
     async with elastic() as (controller, store, clock):
         names = ["home/meters/0.#epoch.9", "home/nothing/0.#epoch.0", "home/_hidden/0.#epoch.0", "odd", "a/b/c/d"]
         names += ["_system/_tables/work/0.#epoch.0", f"{STREAM.segment(0)}#transaction.{5:032x}"]
@@ -354,7 +354,7 @@ async def test_odd_loads_harm_nothing() -> None:
         assert await ids(controller) == [0]
 
 
-async def test_a_clock_that_is_set_changes_no_decision() -> None:
+async def test_setting_the_clock_changes_no_decision() -> None:
     async with elastic() as (controller, store, clock):
         await rounds(controller, clock, 2)
         clock.set(-86_400_000)
@@ -364,4 +364,4 @@ async def test_a_clock_that_is_set_changes_no_decision() -> None:
         clock.set(10 * 86_400_000)
         store.rates = {STREAM.segment(segment): 5.0 for segment in await ids(controller)}
         await rounds(controller, clock, 55)
-        assert len(await ids(controller)) == 4, "quiet is a minute, whatever the wall clock says"
+        assert len(await ids(controller)) == 4, "a quiet minute is measured independently of the wall clock"

@@ -1,4 +1,5 @@
-"""A stream whose load is a function of key and time, measured as the store does; what is decided is done at once."""
+"""A simulated stream whose load is a function of key and time, measured like in the store; decisions take effect at
+once."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
 from nadi.naming import segment_id
 
 EVENTS = ScaleType.EVENTS_PER_SECOND
-SAMPLES = 512  # that a store keeps of a segment
+SAMPLES = 512  # per segment
 
 
 class Keys:
-    """Keys that share a rate: their positions, and what all have together at a time since the start."""
+    """Keys that share a rate: their positions, and their total rate by time since the start."""
 
     def __init__(self, positions: Sequence[float], total: Callable[[float], float]) -> None:
         self.positions, self.total = sorted(positions), total
@@ -28,13 +29,13 @@ class Keys:
         return self.positions[bisect_left(self.positions, segment.low) : bisect_left(self.positions, segment.high)]
 
     def rate(self, segment: EpochSegment, at_s: float) -> float:
-        """Of those in the segment."""
+        """Return the rate of the keys in the segment."""
         first, last = (bisect_left(self.positions, edge) for edge in (segment.low, segment.high))
         return self.total(at_s) * (last - first) / len(self.positions)
 
 
 class Wandering(Keys):
-    """One key at a time, another one every so many seconds."""
+    """A single key at a time, which changes every `every_s` seconds."""
 
     def __init__(self, rate: float, every_s: float) -> None:
         super().__init__([], lambda _: rate)
@@ -50,7 +51,7 @@ class Wandering(Keys):
 
 
 class Means:
-    """A segment's rates as the store has them: weighted over its age."""
+    """A segment's rates as measured by the store: weighted over its age."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = self.last_s = self.active_s = began_s
@@ -68,7 +69,7 @@ class Means:
 
 @dataclass
 class World:
-    """sampled: whether writers report their keys; samples: how many of them the store has of a segment."""
+    """sampled: whether writers report their keys; samples: number of samples per segment."""
 
     keys: Sequence[Keys]
     profile: Profile
@@ -89,7 +90,7 @@ class World:
             self.segments = [EpochSegment(segment_id(number, 0), low, high) for number, (low, high) in tiles]
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Until that much time has passed, or something holds."""
+        """Run until that time has passed or a condition holds."""
         end = self.now_s + seconds
         while self.now_s < end and not until():
             self.now_s += self.profile.period_s
@@ -97,7 +98,7 @@ class World:
             self._look()
 
     def rate(self, segment: EpochSegment) -> float:
-        """Its true rate now."""
+        """Return its true current rate."""
         return sum(keys.rate(segment, self.now_s - 1_000) for keys in self.keys)
 
     def _count(self) -> None:
@@ -114,17 +115,17 @@ class World:
 
     def _look(self) -> None:
         loads = {s.id: self._load(s, self.rates[s.id]) for s in self.segments if s.id in self.rates}
-        decision = self.judge.look(self.segments, self.config, loads, self.now_s)
+        decision = self.judge.evaluate(self.segments, self.config, loads, self.now_s)
         if decision.steps:
             self.history.append((self.now_s - 1_000, decision))
-        self.judge.told |= {step.segments[0] for step in decision.steps if not step.into}
+        self.judge.logged |= {step.segments[0] for step in decision.steps if not step.into}
         if decision.sealed:
             self._change(decision)
 
     def _load(self, segment: EpochSegment, rates: Means) -> SegmentLoad:
         means = tuple(rates.means)
         keys = None
-        if self.sampled and max(means[:2]) > 0.9 * self.config.target_rate:  # else nobody asks
+        if self.sampled and max(means[:2]) > 0.9 * self.config.target_rate:  # else no samples are requested
             chosen: list[float] = []
             for group in self.keys:
                 if (inside := group.inside(segment)) and group.rate(segment, self.now_s - 1_000):
@@ -156,7 +157,7 @@ class World:
 
 
 def even(count: int, total: Callable[[float], float], seed: int = 5) -> Keys:
-    """So many keys anywhere."""
+    """Return keys at random positions."""
     random = Random(seed)
     return Keys([random.random() for _ in range(count)], total)
 

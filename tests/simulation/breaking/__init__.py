@@ -1,1 +1,1 @@
-"""One rule broken at a time: what a simulation is worth is what it finds."""
+"""Mutations that break one rule each: simulations are worth what they detect."""

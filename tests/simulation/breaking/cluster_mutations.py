@@ -1,4 +1,4 @@
-"""Clusters that break one rule each (docs/decisions/0023), to see whether simulations find that out."""
+"""Mutated clusters that break one rule each (docs/decisions/0023), to test that simulations detect it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def answers_reads_though_it_may_have_been_replaced() -> Iterator[None]:
 
 @contextmanager
 def goes_on_with_a_lease_that_had_ended() -> Iterator[None]:
-    """By a beat alone, as if no new term had begun."""
+    """A beat alone revives the lease, without a new term."""
     extend = ServerLease.extend
 
     def revive(self: ServerLease, sent: float) -> bool:
@@ -120,7 +120,7 @@ def extends_its_lease_by_beats_without_an_answer() -> Iterator[None]:
     in_time = Membership._in_time
 
     async def hopeful(self: Membership, call: Any, *limits: float) -> Any:
-        if limits:  # a beat
+        if limits:  # this is a beat
             self._lease.extend(self._runtime.boottime())
         return await in_time(self, call, *limits)
 
@@ -143,9 +143,9 @@ def answers_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
 @contextmanager
 def gives_errors_as_a_controller_that_may_have_been_replaced() -> Iterator[None]:
     async def half_checked(self: Active, answer: Awaitable[Any]) -> Any:
-        made = await answer
+        reply = await answer
         self.check()
-        return made
+        return reply
 
     with mock.patch.object(Active, "checked", half_checked):
         yield
@@ -162,8 +162,8 @@ def knows_only_the_transactions_that_it_began() -> Iterator[None]:
 
 @contextmanager
 def releases_the_log_before_the_record_says_so() -> Iterator[None]:
-    """Once the snapshot is stored. (To do so when the log is truncated would break nothing: a checkpoint truncates no
-    further than to the snapshot that the record has.)"""
+    """The log is released once the snapshot is stored. (Doing it when the log is truncated would break nothing: a
+    checkpoint truncates only up to the snapshot in the record.)"""
     snapshot, let_count = Checkpoints.snapshot, Snapshotter._let_count
     needed: dict[Any, int] = {}
 

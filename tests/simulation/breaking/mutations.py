@@ -1,4 +1,4 @@
-"""Servers and clients that break one rule each, to see whether simulations find that out."""
+"""Mutated servers and clients that break one rule each, to test that simulations detect it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def takes_appends_of_a_session_that_was_replaced() -> Iterator[None]:
 
 @contextmanager
 def takes_an_append_twice() -> Iterator[None]:
-    """The writer's number isn't looked at, nor told."""
+    """The writer's event number is neither checked nor reported."""
     store = appends._store
 
     def lenient(append: Any, frame: Any) -> int:
@@ -108,7 +108,7 @@ def commits_half_a_transaction() -> Iterator[None]:
 
 @contextmanager
 def commits_to_a_scaled_stream_without_sealing() -> Iterator[None]:
-    """What the stream had before stays open beside the epoch that the transactions get."""
+    """The stream's former segments stay open alongside the transactions' epoch."""
 
     async def measure(flow: Any, name: Any, ids: Any, label: str) -> None:
         sizes = {segment: await flow.segments.length(name.segment(segment)) for segment in ids}
@@ -128,11 +128,11 @@ def sets_table_entries_whatever_their_version() -> Iterator[None]:
 def reads_successors_before_all_that_they_follow() -> Iterator[None]:
     def naive(self: Any, segment_id: int, successors: Any) -> list[Any]:
         self._cut.remove(self._active.pop(segment_id))
-        begun = [piece for piece in successors if piece.segment_id not in self._active]
-        for piece in begun:
+        started = [piece for piece in successors if piece.segment_id not in self._active]
+        for piece in started:
             self._cut.add(piece)
             self._active[piece.segment_id] = piece
-        return begun
+        return started
 
     with mock.patch.object(Frontier, "complete", naive):
         yield
@@ -146,7 +146,7 @@ def releases_the_log_for_a_snapshot_on_its_way() -> Iterator[None]:
 
 @contextmanager
 def releases_the_log_for_what_only_the_state_has() -> Iterator[None]:
-    """It was written by a checkpoint, and ends with the process."""
+    """It was written by a checkpoint, and is lost with the process."""
     truncate = Checkpoints.truncate_log
 
     def beyond(self: Any) -> None:

@@ -1,4 +1,4 @@
-"""Each rule that is broken is found out, by seeds like those of every day (`test_dense`)."""
+"""Each broken rule is detected, by seeds like those of the daily tests (`test_dense`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_found(mutation: Mutation, seeds: range = SEEDS, *, in_cluster: bool = Fal
     def fails(seed: int) -> bool:
         try:
             simulated(seed, days.seconds, pace=days.pace)
-        except Exception:  # clients saw something, or the server itself found that something is wrong
+        except Exception:  # clients, or the server itself, detected an error
             return True
         return False
 
@@ -49,14 +49,14 @@ def is_found(mutation: Mutation, seeds: range = SEEDS, *, in_cluster: bool = Fal
         releases_the_log_for_what_only_the_state_has,
     ],
 )
-def test_some_are_found_at_once(mutation: Mutation) -> None:
+def test_some_mutations_are_detected_at_once(mutation: Mutation) -> None:
     assert is_found(mutation, range(30))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
+def test_each_mutation_is_detected_by_two_hundred_seeds(mutation: Mutation) -> None:
     assert is_found(mutation)
 
 
@@ -69,12 +69,12 @@ def test_each_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
         extends_its_lease_by_beats_without_an_answer,
     ],
 )
-def test_some_of_a_cluster_are_found_at_once(mutation: Mutation) -> None:
+def test_some_cluster_mutations_are_detected_at_once(mutation: Mutation) -> None:
     assert is_found(mutation, range(10), in_cluster=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("mutation", CLUSTER_MUTATIONS)
-def test_each_of_a_cluster_is_found_by_two_hundred_seeds(mutation: Mutation) -> None:
+def test_each_cluster_mutation_is_detected_by_two_hundred_seeds(mutation: Mutation) -> None:
     assert is_found(mutation, in_cluster=True)

@@ -1,2 +1,2 @@
-"""Clients of a simulated server, each in a process of its own, which do what real ones do, and keep on where a call is
-lost. `library` has those that use the client library; the others send its commands one at a time."""
+"""Clients of simulated servers, each in its own process, which act like real ones and retry lost calls. Those in
+`library` use the client library; the others send wire commands one at a time."""

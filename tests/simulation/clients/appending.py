@@ -1,4 +1,4 @@
-"""Who appends: one event at a time, tried until it is known what became of it."""
+"""Clients that append one event at a time and retry until its outcome is known."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .base import AWAY, Client
 
 
 class Appender(Client):
-    """One writer's appends, to any segments: conditional ones, tried until it is known what became of them."""
+    """A writer's conditional appends to any segments, retried until their outcomes are known."""
 
     def __init__(self, world: World, history: History, name: str, process: Process | None = None) -> None:
         super().__init__(world, history, name, process)
         self.writer = self.chance.getrandbits(128).to_bytes(16, "big")
-        self._ends: dict[str, int] = {}  # of the segments that it is set up for
+        self._ends: dict[str, int] = {}  # by segment set up for this writer
         self._numbers = itertools.count(1)
 
     async def append(self, segment: str, payload: bytes, number: int) -> int | None:
-        """Where it ends; -1 if that isn't known, None if the segment is sealed without it."""
+        """Append; return the event's end, -1 if it is unknown, None if the segment was sealed without the event."""
         while True:
             try:
                 end = self._ends.get(segment)
@@ -36,12 +36,12 @@ class Appender(Client):
                     setup = await self.once(wire.SetupAppend(self.id(), self.writer, segment, ""))
                     if isinstance(setup, wire.AppendSetup) and setup.last_event_number >= number:
                         return -1
-                    found = await self.length(segment)
-                    if isinstance(setup, AWAY) or found is None:
+                    ends = await self.length(segment)
+                    if isinstance(setup, AWAY) or ends is None:
                         raise NotFoundError(segment)
-                    end = self._ends[segment] = found[1]
+                    end = self._ends[segment] = ends[1]
                 command = wire.ConditionalAppend(self.writer, number, end, 0, memoryview(payload), self.id())
-                # one writer has one segment at a time at this door
+                # over this protocol a writer has one segment at a time
                 await self._set_up(segment)
                 reply = await self.once(command)
             except (LostError, UnavailableError):
@@ -63,7 +63,7 @@ class Appender(Client):
                     raise NotFoundError(segment)
                 case wire.NoSuchSegment():
                     raise NotFoundError(segment)
-                case _:  # others have written there, or the server is another one
+                case _:  # others have written there, or another server has the segment
                     self._ends.pop(segment, None)
 
     async def _set_up(self, segment: str) -> None:
@@ -73,7 +73,7 @@ class Appender(Client):
 
 
 class Writer(Appender):
-    """Writes events of its own keys to a stream, wherever that is scaled to, and perhaps notes the time."""
+    """Writes events with its own keys to a stream, following its scaling, and perhaps notes the time."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Writer(Appender):
             name = self.stream.segment(segment.id)
             try:
                 end = await self.append(name, event.payload, number)
-            except NotFoundError:  # truncated; whether it had the event nobody can tell
+            except NotFoundError:  # truncated; whether the event was stored is unknown
                 self._segments.pop(key)
                 return
             if end is not None:
@@ -119,15 +119,15 @@ class Writer(Appender):
             await self._follow(key, segment)
 
     async def _segment(self, key: str) -> EpochSegment:
-        found = self._segments.get(key)
-        if found is None:
+        known = self._segments.get(key)
+        if known is None:
             current = await self.control("segments", lambda controller: controller.current_segments(self.stream))
-            found = self._segments[key] = _of(key, current)
-        return found
+            known = self._segments[key] = _of(key, current)
+        return known
 
     async def _follow(self, key: str, segment: EpochSegment) -> None:
-        found = await self.control("successors", lambda controller: controller.successors(self.stream, segment.id))
-        self._segments[key] = _of(key, [successor for successor, _ in found])
+        successors = await self.control("successors", lambda controller: controller.successors(self.stream, segment.id))
+        self._segments[key] = _of(key, [successor for successor, _ in successors])
 
     async def _note_time(self) -> None:
         if not self._position:
@@ -137,7 +137,7 @@ class Writer(Appender):
         self.history.notes.append(Noted(time, self._time(), position))
 
     def _time(self) -> int:
-        return int(self.world.loop.now * 1000)  # the same for all writers
+        return int(self.world.loop.now * 1000)  # the same clock for all writers
 
 
 def _of(key: str, segments: Iterable[EpochSegment]) -> EpochSegment:

@@ -1,4 +1,4 @@
-"""Who asks the controller of a stream's segments, and remembers what it and others were told."""
+"""Clients that ask the controller for a stream's segments, and check the answers for contradictions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ..machine.process import Process
 from ..world import World
 from .base import Client
 
-_NEWEST = 4  # of the segments: what a controller that was replaced knows least of
+_NEWEST = 4  # of the segments, which a deposed controller is least likely to know
 
 
 class Asker(Client):
-    """Asks of the current segments, and then what follows one of those that anybody was told of."""
+    """Asks for the current segments, and then for the successors of a known segment."""
 
     def __init__(self, world: World, history: History, name: str, process: Process | None = None) -> None:
         super().__init__(world, history, name, process)
         self.patience_s = 1.0
 
     async def run(self, stream: StreamName, mean_s: float) -> None:
-        told = self.history.told
+        answers = self.history.answers
         while True:
             await self.pause(mean_s)
-            before = told.known
+            before = answers.known
             current = await self.control("segments", lambda controller: controller.current_segments(stream))
-            told.of_current([segment.id for segment in current], before)
-            before = told.known
+            answers.add_current([segment.id for segment in current], before)
+            before = answers.known
             segment = self.chance.choice(sorted(before.current)[-_NEWEST:])
             try:
                 found = await self.control("successors", lambda controller: controller.successors(stream, segment))  # noqa: B023
             except NotFoundError:
-                told.of_none(segment, before)
+                answers.add_missing(segment, before)
             else:
-                told.of_successors(segment, [successor.id for successor, _ in found], before)
+                answers.add_successors(segment, [successor.id for successor, _ in found], before)

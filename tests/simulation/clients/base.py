@@ -1,4 +1,4 @@
-"""What all clients have: a process, chance, commands over the wire and calls to the controller, one at a time."""
+"""Basics of all clients: a process, seeded randomness, wire commands and controller calls, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nadi.controller.controller import Controller
 from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
 
-from ..judging.history import BrokenWordError, History
+from ..judging.history import GuaranteeError, History
 from ..machine.network import LostError
 from ..machine.process import Process
 from ..world import Serving, World
@@ -26,18 +26,18 @@ _KEEPS_S = (0.0, 0.0, 20.0)
 
 
 class Client:
-    """name: its chance is made of it, and nothing else. process: where it is; by default one of its own."""
+    """name: determines its random sequence. process: where it runs; by default a new one."""
 
     def __init__(self, world: World, history: History, name: str, process: Process | None = None) -> None:
         self.world, self.history, self.name = world, history, name
         self.process = process or world.process(name)
         self.chance = world.chance(name)
-        self.patience_s = self.chance.choice(_PATIENCE_S)  # after which it takes a server for gone
-        self._keeps_s = self.chance.choice(_KEEPS_S)  # where a segment is, whatever it hears there: as Java's client
+        self.patience_s = self.chance.choice(_PATIENCE_S)  # until it gives a server up
+        self._keeps_s = self.chance.choice(_KEEPS_S)  # how long it caches a segment's location, like Java's client
         self._ids = itertools.count(1)
         self._connections: dict[tuple[str, int], SegmentStoreConnection] = {}
-        self._places: dict[str, tuple[tuple[str, int], float]] = {}  # where segments were found, and when
-        self._writers: dict[bytes, str] = {}  # of writers: what they are set up for
+        self._places: dict[str, tuple[tuple[str, int], float]] = {}  # locations of segments, and when they were found
+        self._writers: dict[bytes, str] = {}  # the segment that each writer is set up for
 
     def id(self) -> int:
         return next(self._ids)
@@ -46,7 +46,7 @@ class Client:
         await asyncio.sleep(self.chance.expovariate(1 / mean_s))
 
     async def once(self, command: wire.Command) -> wire.Command:
-        """The reply; UnavailableError where there is none, and then nobody knows whether it was carried out."""
+        """Return the reply; UnavailableError without one, in which case the command may have been executed or not."""
         return await self.world.noted(self.name, command, lambda: self._sent(command))
 
     async def _sent(self, command: wire.Command) -> wire.Command:
@@ -74,7 +74,7 @@ class Client:
         return reply
 
     def _moved(self, segment: str) -> None:
-        """Who should have it says that somebody else has it."""
+        """React to a server's reply that another one has the segment."""
         self._forget(segment)
 
     def _forget(self, segment: str) -> None:
@@ -84,12 +84,12 @@ class Client:
 
     @asynccontextmanager
     async def _no_longer(self) -> AsyncIterator[None]:
-        """Than it has patience."""
+        """Limit a block by the client's patience."""
         try:
             async with asyncio.timeout(self.patience_s):
                 yield
         except (LostError, TimeoutError):
-            raise UnavailableError("nobody says where a segment is") from None
+            raise UnavailableError("the segment's location is unknown") from None
 
     def _segment_of(self, command: wire.Command) -> str:
         if isinstance(command, wire.ConditionalAppend):
@@ -100,7 +100,7 @@ class Client:
         return segment
 
     async def sure(self, command: wire.Command) -> Any:
-        """The reply, of a command that may be carried out several times."""
+        """Return the reply to an idempotent command."""
         while True:
             try:
                 reply = await self.once(command)
@@ -110,15 +110,15 @@ class Client:
             if not isinstance(reply, wire.ErrorMessage):
                 return reply
             if reply.error_code == wire.DAMAGED_DATA:
-                raise BrokenWordError(f"nothing is damaged here, but {reply}")
+                raise GuaranteeError(f"nothing is damaged, but the reply is {reply}")
             await self.pause(0.5)
 
     async def control(self, what: str, call: Callable[[Controller], Awaitable[T]], *, tries: int = 1_000_000) -> T:
-        """A call to the controller, repeated where it may have been lost: the controller's are made for that."""
+        """Call the controller, repeating lost calls, which its operations allow."""
         return await self.served(what, lambda life: call(life.controller), tries=tries)
 
     async def served(self, what: str, work: Callable[[Serving], Awaitable[T]], *, tries: int = 1_000_000) -> T:
-        """Done where the controller is, likewise."""
+        """Run work at the controller, repeating lost calls."""
         for _ in range(tries):
             try:
                 async with asyncio.timeout(self.patience_s):
@@ -128,12 +128,12 @@ class Client:
         raise LostError
 
     async def length(self, segment: str) -> tuple[int, int] | None:
-        """Where it begins and ends; None if it is gone."""
+        """Return where the segment starts and ends; None if it is deleted."""
         least = self.history.ends.get(segment, 0)
         info = await self.sure(wire.GetStreamSegmentInfo(self.id(), segment, ""))
         if isinstance(info, AWAY):
             return None
-        self.history.told_end(segment, info.write_offset, least)
+        self.history.check_end(segment, info.write_offset, least)
         return info.start_offset, info.write_offset
 
     def close(self) -> None:

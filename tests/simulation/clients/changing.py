@@ -1,4 +1,4 @@
-"""Who changes streams: scales, truncates, makes and deletes them."""
+"""Clients that change streams: scale, truncate, create and delete them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import Client
 
 
 def replacement(segments: Sequence[EpochSegment], chance: random.Random) -> tuple[list[int], list[tuple[float, float]]]:
-    """Which of them are to be sealed, and the key ranges of what takes their place."""
+    """Choose segments to seal, and the key ranges of their replacements."""
     at = chance.randrange(len(segments))
     if len(segments) < 4 and at < 3:
         low, high = segments[at].low, segments[at].high
@@ -26,7 +26,7 @@ def replacement(segments: Sequence[EpochSegment], chance: random.Random) -> tupl
 
 
 class Scaler(Client):
-    """Splits segments, and joins neighbours."""
+    """Splits segments and merges neighbours."""
 
     async def run(self, stream: StreamName, mean_s: float) -> None:
         while True:
@@ -59,7 +59,7 @@ class Truncater(Client):
 
 
 class Deleter(Client):
-    """Makes streams that don't live long."""
+    """Creates short-lived streams."""
 
     async def run(self, mean_s: float) -> None:
         for number in itertools.count(1):
@@ -72,7 +72,7 @@ class Deleter(Client):
                 "create", lambda controller: controller.create_stream(stream, StreamConfigRecord(min_segments=2))
             )
         except ConflictError:
-            pass  # an answer that was lost
+            pass  # an earlier reply was lost
         segments = await self.control("segments", lambda controller: controller.current_segments(stream))
         writer = Appender(self.world, self.history, f"{self.name}/{stream.stream}", self.process)
         await writer.append(stream.segment(segments[0].id), b"gone", 1)
@@ -80,6 +80,6 @@ class Deleter(Client):
         try:
             await self.control("delete", lambda controller: controller.delete_stream(stream))
         except NotFoundError:
-            pass  # an answer that was lost
+            pass  # an earlier reply was lost
         for segment in segments:
             assert await self.length(stream.segment(segment.id)) is None, f"{stream} is deleted"

@@ -1,4 +1,4 @@
-"""Clients at work: each role is played by one process after another, for they are killed like servers."""
+"""Clients at work: each role is played by a sequence of processes, which are killed like servers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..machine.process import Process
 from ..world import World
 
 Role = Callable[[str, Process], Coroutine[Any, Any, None]]
-"""What a client does, by its name and in its process, for ever."""
+"""A client's endless work, by its name and in its process."""
 
 
 class Crowd:
-    """roles: by name."""
+    """All roles of a simulation. roles: by name."""
 
     def __init__(self, world: World, history: History, roles: dict[str, Role]) -> None:
         self._world, self._history, self._roles = world, history, roles
@@ -25,7 +25,7 @@ class Crowd:
         return [process for process in self._processes.values() if process.is_alive]
 
     async def work(self, seconds: float, *fates: Awaitable[None]) -> None:
-        """For so long, while the fates do what they want; raises the first failure of anybody."""
+        """Let all roles and faults run for that time; raises the first failure."""
         tasks = [asyncio.ensure_future(fate) for fate in fates]
         tasks += [asyncio.create_task(self._play(name, role)) for name, role in self._roles.items()]
         try:

@@ -1,4 +1,4 @@
-"""Who puts new entries into tables, several at a time, without having read anything."""
+"""Clients that insert new table entries, several at a time, without reading before."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, WireTableEntry, WireTableKey
 
-from ..judging.history import BrokenWordError, History
+from ..judging.history import GuaranteeError, History
 from ..machine.network import LostError
 from ..machine.process import Process
 from ..world import World
 from .base import Client
 
 _KEEPS_S = 60.0
-_ANEW = 0.3  # of all times it asks any server where the table is, as one that has just started would
+_ANEW = 0.3  # probability of asking any server for the table's location, like a fresh client
 _AT_ONCE = 100
 
 
 class Inserter(Client):
-    """It waits for a server that stands still, and goes on asking one that is said to have a table, whatever that
-    answers."""
+    """An inserter, which waits for a frozen server, and keeps asking one that is said to have the table, whatever it
+    replies."""
 
     TABLES = tuple(f"home/inserted-{number}/0.#epoch.0" for number in range(6))
 
@@ -53,23 +53,23 @@ class Inserter(Client):
                 await self.pause(0.1)
                 continue
             match reply:
-                case wire.TableEntriesUpdated() | wire.TableKeyBadVersion():  # now, or by an earlier try
+                case wire.TableEntriesUpdated() | wire.TableKeyBadVersion():  # by this attempt or an earlier one
                     self.history.inserted.setdefault(table, []).append(key)
                     return
                 case wire.ErrorMessage():
                     await self.pause(0.1)
                 case _:
-                    raise BrokenWordError(f"{table} was made, and now {reply}")
+                    raise GuaranteeError(f"{table} was created, but now the reply is {reply}")
 
     async def judge(self) -> None:
-        """All that was acknowledged is there."""
+        """Check that all acknowledged entries exist."""
         for table, keys in self.history.inserted.items():
             for first in range(0, len(keys), _AT_ONCE):
                 some = keys[first : first + _AT_ONCE]
                 asked = tuple(WireTableKey(key, NO_VERSION) for key in some)
                 reply = await self.sure(wire.ReadTable(self.id(), table, "", asked))
                 if not isinstance(reply, wire.TableRead):
-                    raise BrokenWordError(f"{table} was made, and now {reply}")
+                    raise GuaranteeError(f"{table} was created, but now the reply is {reply}")
                 for key, entry in zip(some, reply.entries, strict=True):
                     if bytes(entry.value) != key:
-                        raise BrokenWordError(f"{key!r} was put into {table}, and there is {bytes(entry.value)!r}")
+                        raise GuaranteeError(f"{key!r} was put into {table}, which has {bytes(entry.value)!r}")

@@ -1,7 +1,7 @@
-"""Who uses the client library, as programs do: its writers, readers, transactions and tables, over its own connections.
+"""Clients that use the client library like programs do: its writers, readers, transactions and tables.
 
-Each has its own client, which a kill takes with all that it had under way. What failed may be stored or not; then a new
-writer goes on, with new keys, for nothing is promised about the order of what two writers wrote.
+Each has its own client and connections, which a kill ends with all pending work. Failed events may be stored or not;
+then a new writer continues with new keys, since the order of two writers' events is undefined.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import TRANSACTION_DELIMITER, segment_name
 from nadi.runtime import Runtime
 
-from ..judging.history import BrokenWordError, History, Written
+from ..judging.history import GuaranteeError, History, Written
 from ..judging.linear import ABSENT
 from ..machine.process import Process
 from ..world import World
 from .base import Client
 
-_AT_ONCE = 20  # events under way
-_JUDGE_S = 60.0  # of patience: a server may have died just now
+_AT_ONCE = 20  # pending events
+_JUDGE_S = 60.0  # patience of the final checks: a server may just have died
 ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
 
 class SimulatedController(ControllerClient):
-    """The library's, past gRPC."""
+    """The library's controller client, bypassing gRPC."""
 
     def __init__(self, world: World, timeout_s: float) -> None:
         super().__init__("controller:9091", timeout_s=timeout_s)
@@ -53,7 +53,7 @@ class SimulatedController(ControllerClient):
 
 
 class _KeyReports(KeyReports):
-    """By the process's clock: the library's is bound before a simulation begins."""
+    """Key reports by the process's clock: the library's clock is bound before a simulation starts."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _KeyReports(KeyReports):
 
 
 class LibraryClient(Client):
-    """`stream`: what it writes to, or reads."""
+    """`stream`: the stream it writes or reads."""
 
     def __init__(
         self, world: World, history: History, name: str, stream: StreamName, process: Process | None = None
@@ -83,7 +83,7 @@ class LibraryClient(Client):
             yield manager
 
     async def go(self, mean_s: float) -> None:
-        """Until something fails for longer than the library has patience."""
+        """Work until something fails for longer than the library's patience."""
         raise NotImplementedError
 
     async def run(self, mean_s: float) -> None:
@@ -96,7 +96,7 @@ class LibraryClient(Client):
 
 
 class LibraryWriter(LibraryClient):
-    """Writes events of its own keys, several at a time."""
+    """Writes events with its own keys, several at a time."""
 
     async def go(self, mean_s: float) -> None:
         counts = {f"{self.name}-{self.id()}-{key}": itertools.count(1) for key in range(3)}
@@ -121,7 +121,7 @@ class LibraryWriter(LibraryClient):
 
 
 class LibraryReader(LibraryClient):
-    """Follows the stream, and begins again now and then: from its position, or from the head."""
+    """Follows the stream, and restarts occasionally: from its position, or from the head."""
 
     async def go(self, mean_s: float) -> None:
         start: StreamCut | None = None
@@ -138,7 +138,7 @@ class LibraryReader(LibraryClient):
         try:
             async with asyncio.timeout(seconds):
                 while (found := await reader.next_block()) is not None:
-                    self.look_at(*found, last)
+                    self.check_block(*found, last)
         except TimeoutError:
             pass
         finally:
@@ -147,31 +147,31 @@ class LibraryReader(LibraryClient):
         return position
 
     async def read_all(self) -> set[bytes]:
-        """From the head to where the stream ends now."""
+        """Read from the head to the stream's current end."""
         seen: set[bytes] = set()
         last: dict[str, int] = {}
         async with self.manager(_JUDGE_S) as manager:
             info = await manager.stream_info(self.stream.scope, self.stream.stream)
             reader = await manager.create_reader(self.stream.scope, self.stream.stream, end=info.tail)
             while (found := await reader.next_block()) is not None:
-                seen.update(self.look_at(*found, last))
+                seen.update(self.check_block(*found, last))
         return seen
 
-    def look_at(self, segment_id: int, block: Any, last: dict[str, int]) -> list[bytes]:
-        """last: of each key, the number of the event that this reader was given before."""
+    def check_block(self, segment_id: int, block: Any, last: dict[str, int]) -> list[bytes]:
+        """Check a block's events. last: by key, the number of the last event that this reader got."""
         segment = segment_name(self.stream.scope, self.stream.stream, segment_id)
         payloads = [bytes(payload) for payload in block.events()]
         for payload, offset in zip(payloads, block.offsets().tolist(), strict=True):
             event = self.history.read_one(segment, offset, payload)
             if last.get(event.key, -1) >= event.number:
-                raise BrokenWordError(f"{self.name} was given {event} after number {last[event.key]}")
+                raise GuaranteeError(f"{self.name} got {event} after number {last[event.key]}")
             last[event.key] = event.number
         self.world.note(self.name, "was given", len(payloads), "events of", segment_id)
         return payloads
 
 
 class LibraryTransactions(LibraryClient):
-    """Begins transactions, writes to them, and commits, aborts or leaves them."""
+    """Starts transactions, writes to them, and commits, aborts or abandons them."""
 
     async def go(self, mean_s: float) -> None:
         async with self.manager() as manager:
@@ -202,11 +202,11 @@ class LibraryTransactions(LibraryClient):
                         self.history.promised[txn] = TxnState.ABORTED
                     self.world.note(self.name, "is done with", f"{txn:x}", how < 0.7)
                 except TransactionFailedError:
-                    pass  # it took too long, and was ended
+                    pass  # it took too long and was aborted
 
 
 class LibraryTables(LibraryClient):
-    """Reads, puts and removes a few keys that others change too, each change on the version that it read."""
+    """Reads, puts and removes a few keys that others change too; each change is conditional on the version read."""
 
     KEYS = (b"red", b"green", b"blue")
     NAME = "registers"
@@ -220,26 +220,26 @@ class LibraryTables(LibraryClient):
                 try:
                     await self._change(table, self.chance.choice(self.KEYS), mean_s / 10)
                 except UnavailableError:
-                    pass  # nobody knows what became of it
+                    pass  # the outcome is unknown
 
     async def read(self) -> None:
-        """All keys, once."""
+        """Read all keys once."""
         async with self.manager(_JUDGE_S) as manager:
             table = Table(manager._stores, self.stream.scope, self.NAME)
-            await table.create()  # whoever was to make it may have been killed before that
+            await table.create()  # its creator may have been killed before
             for key in self.KEYS:
                 await self._get(table, key)
 
     async def _get(self, table: Table, key: bytes) -> int:
         call = self.history.register(key).begin("get", self.world.loop.now)
-        found = await table.get(key)
-        version = ABSENT if found is None else found.version
-        call.end(self.world.loop.now, version, b"" if found is None else found.value)
+        entry = await table.get(key)
+        version = ABSENT if entry is None else entry.version
+        call.end(self.world.loop.now, version, b"" if entry is None else entry.value)
         return version
 
     async def _change(self, table: Table, key: bytes, mean_s: float) -> None:
         version = await self._get(table, key)
-        await self.pause(mean_s)  # others change it meanwhile
+        await self.pause(mean_s)  # others change the key meanwhile
         register, is_put = self.history.register(key), version == ABSENT or self.chance.random() < 0.8
         value = f"{self.name}-{self.id()}".encode()
         call = register.begin("put" if is_put else "remove", self.world.loop.now, version, value if is_put else b"")

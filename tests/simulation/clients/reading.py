@@ -1,4 +1,4 @@
-"""Who reads: all segments of streams, again and again."""
+"""Clients that read all segments of streams, repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import AWAY, Client
 
 
 class Reader(Client):
-    """Reads on in all segments of streams, and now and then all again."""
+    """Reads on in all segments of streams, and occasionally from the start again."""
 
     def __init__(
         self, world: World, history: History, name: str, streams: list[StreamName], process: Process | None = None
@@ -29,16 +29,16 @@ class Reader(Client):
             await self.read_on(self.chance.choice(self.streams))
 
     async def read_on(self, stream: StreamName) -> dict[str, tuple[int, int]]:
-        """To the end; gives where the segments that are there begin and end."""
+        """Read to the end; return where the existing segments start and end."""
         epochs = await self.control("history", lambda controller: controller.history(stream))
-        found: dict[str, tuple[int, int]] = {}
+        ends_by_name: dict[str, tuple[int, int]] = {}
         for segment in list(epochs.segments):
             name = stream.segment(segment)
             ends = await self.length(name)
             if ends is not None:
-                found[name] = ends
+                ends_by_name[name] = ends
                 await self._read(name, *ends)
-        return found
+        return ends_by_name
 
     async def _read(self, segment: str, start: int, end: int) -> None:
         at = max(self._offsets.get(segment, start), start)

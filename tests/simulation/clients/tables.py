@@ -1,4 +1,4 @@
-"""Who uses a table's entries as counters."""
+"""Clients that use a table's entries as counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Client
 
 
 class TableUser(Client):
-    """Counts in entries of a table, two of them always in one step."""
+    """Counts in entries of a table, always two of them in one step."""
 
     SEGMENT = "home/table/0.#epoch.0"
     KEYS = (b"one", b"two", b"three", b"four")
@@ -24,7 +24,7 @@ class TableUser(Client):
             await self._count(self.chance.sample(self.KEYS, 2), mean_s / 10)
 
     async def create(self) -> None:
-        """The table, if it isn't there."""
+        """Create the table if it doesn't exist."""
         await self.sure(wire.CreateTableSegment(self.id(), self.SEGMENT, ""))
 
     async def read(self, keys: list[bytes]) -> dict[bytes, WireTableEntry]:
@@ -38,12 +38,12 @@ class TableUser(Client):
         return {bytes(entry.key): entry for entry in reply.entries}
 
     async def _count(self, keys: list[bytes], mean_s: float) -> None:
-        found = await self.read(keys)
+        stored = await self.read(keys)
         await self.pause(mean_s)  # others count meanwhile
-        values = {key: int(bytes(entry.value) or b"0") + 1 for key, entry in found.items()}
+        values = {key: int(bytes(entry.value) or b"0") + 1 for key, entry in stored.items()}
         entries = tuple(
             WireTableEntry(key, entry.version if entry.value else NOT_EXISTS, str(values[key]).encode())
-            for key, entry in found.items()
+            for key, entry in stored.items()
         )
         for key, value in values.items():
             self.history.counters[key].tried = max(self.history.counters[key].tried, value)

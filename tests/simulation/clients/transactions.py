@@ -1,4 +1,4 @@
-"""Who writes in transactions."""
+"""Clients that write in transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .base import Client
 
 
 class Transactions(Client):
-    """Begins transactions, writes to them, and commits, aborts or leaves them."""
+    """Starts transactions, writes to them, and commits, aborts or abandons them."""
 
     def __init__(
         self, world: World, history: History, name: str, stream: StreamName, process: Process | None = None
@@ -33,19 +33,19 @@ class Transactions(Client):
             await self._one()
 
     async def _one(self) -> None:
-        begun = await self.control("begin", lambda controller: controller.transactions.create(self.stream, 20_000))
-        txn, key = begun.txn_id, f"{self.name}-{next(self._number)}"
+        started = await self.control("begin", lambda controller: controller.transactions.create(self.stream, 20_000))
+        txn, key = started.txn_id, f"{self.name}-{next(self._number)}"
         self.history.transactions[txn] = TxnState.OPEN
         appender = Appender(self.world, self.history, f"{self.name}/{txn:x}", self.process)
         numbers = itertools.count(1)
         try:
             for number in range(self.chance.randrange(1, 6)):
-                segment = self.chance.choice(begun.ranges)
-                # of a key of its own each, for they go to any segments
+                segment = self.chance.choice(started.ranges)
+                # each with its own key, since they go to random segments
                 event = self.history.written(Written(self.stream.key, f"{key}-{number}", number, txn))
                 name = transaction_segment_name(self.stream.segment(segment.id), txn)
                 if await appender.append(name, event.payload, next(numbers)) is None:
-                    break  # it was ended, for it took too long
+                    break  # it was aborted because it took too long
                 event.segment = name
             else:
                 await self._end(txn)
@@ -67,11 +67,11 @@ class Transactions(Client):
                 await self.control("abort", lambda controller: controller.transactions.abort(self.stream, txn))
                 self.history.promised[txn] = TxnState.ABORTED
         except ConflictError:
-            pass  # it had ended by itself
+            pass  # it had already ended
 
 
 async def learn_ends(client: Client, history: History, stream: StreamName) -> None:
-    """Ask what became of transactions whose client was stopped before it knew; wait until they have ended."""
+    """Determine the outcome of transactions whose client was stopped before it knew; wait until they have ended."""
     for txn, state in history.transactions.items():
         while state not in (TxnState.COMMITTED, TxnState.ABORTED):
             state = await client.control("state", lambda controller: controller.transactions.state(stream, txn))  # noqa: B023

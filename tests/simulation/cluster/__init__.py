@@ -1,1 +1,1 @@
-"""A whole cluster in the simulation: its servers' nodes as in production, over one simulated object store."""
+"""A whole cluster in the simulation: production nodes over one simulated object store."""

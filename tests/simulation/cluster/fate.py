@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, and what is done to it on purpose, and when."""
+"""Faults and operator actions in a cluster, and their timing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .host import ClusterHost, Life, lives
 from .world import ClusterWorld
 
 _DAY_MS = 24 * 3600 * 1000
-_OLD_S = 5.0, 60.0  # what the janitor takes for old
-_STOPS_S = 3.0, 10.0, 40.0  # of which the least is too short for another to notice
+_OLD_S = 5.0, 60.0  # age from which the janitor removes objects
+_STOPS_S = 3.0, 10.0, 40.0  # the shortest is too short for others to notice
 
 
 class Fate:
-    """world: whose servers it is about. `done`: how often what happened."""
+    """world: whose servers are affected. `done`: counts of faults and actions."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world, self.done = world, Counter[str]()
@@ -48,9 +48,9 @@ class Fate:
         ]
 
     async def run(self, mean_s: float) -> None:
-        """For ever; raises what kept a server from starting, or what went wrong in one that never may."""
+        """Run endlessly; raises the error that kept a server from starting, or that must never happen."""
         chance, world = self._chance, self.world
-        weights = [weight * chance.choice([0.2, 1.0, 3.0]) for weight, _ in self._kinds]  # each seed has its own
+        weights = [weight * chance.choice([0.2, 1.0, 3.0]) for weight, _ in self._kinds]  # differ by seed
         world.store.faults = world.faults
         while True:
             await asyncio.sleep(chance.expovariate(1 / mean_s))
@@ -63,13 +63,13 @@ class Fate:
     def _some_s(self, *mosts: float) -> float:
         return self._chance.choice(mosts) * self._chance.random()
 
-    # --- what goes wrong --------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------
 
     def kill(self, host: ClusterHost) -> None:
         host.kill()
 
     def kill_all(self, host: ClusterHost) -> None:
-        """At once, so that nobody is left who knows anything."""
+        """Kill all servers at once, so that no memory survives."""
         for one in self.world.hosts:
             one.kill(with_power=self._chance.random() < 0.5)
 
@@ -80,14 +80,14 @@ class Fate:
         host.pause(self._some_s(0.5, 6.0, 30.0))
 
     def set_trap(self, host: ClusterHost) -> None:
-        """For whoever next claims a container, or changes its record otherwise, or reads it."""
+        """Set a trap for the next process that claims a container, or changes or reads its record."""
         if self.world.store.trap is not None:
             return
         what = self._chance.choice(["claim containers/", "set containers/", "get containers/"])
         self.world.store.trap = Trap(lambda _, asked: asked.startswith(what), self._trapped)
 
     def _trapped(self, process: Process, what: str) -> None:
-        """It stands still, or dies, at the worst moment."""
+        """Freeze or kill a process at the worst moment."""
         host = next((host for host in self.world.hosts if host.life is not None and host.life.process is process), None)
         if host is None:
             return
@@ -97,7 +97,7 @@ class Fate:
             self.world.loop.at(self.world.loop.now, host.kill)
         else:
             seconds = self._chance.choice(_STOPS_S) * (0.5 + self._chance.random())
-            self.world.loop.at(self.world.loop.now, process.pause, seconds)  # it is just running
+            self.world.loop.at(self.world.loop.now, process.pause, seconds)  # it is currently running
 
     def cut_from_store(self, host: ClusterHost) -> None:
         self.world.store.cut_off(host.name, self._some_s(1.0, 6.0, 30.0))
@@ -112,7 +112,7 @@ class Fate:
         self.world.store.throttle(self._some_s(2.0, 20.0))
 
     def storm(self, host: ClusterHost) -> None:
-        """For a while much of what is asked of the store is lost, or late."""
+        """Lose or delay many of the store's requests for a while."""
         faults, seconds = self.world.store.faults, self._some_s(5.0, 20.0)
         before = faults.request_lost, faults.answer_lost, faults.late, faults.busy
         if max(before) > 0.05:
@@ -133,10 +133,10 @@ class Fate:
     def set_clock(self, host: ClusterHost) -> None:
         host.set_clock(self._chance.randrange(-_DAY_MS, _DAY_MS))
 
-    # --- what an operator does ----------------------------------------------------------------------------
+    # --- actions of an operator ---------------------------------------------------------------------------
 
     def drain(self, host: ClusterHost) -> None:
-        """As the REST call: it has nothing from then on, until it is started anew."""
+        """Drain a server like the REST call: it has no containers until it is restarted."""
         life = host.life
         if life is None or not life.is_ready:
             return
@@ -168,7 +168,7 @@ class Fate:
             life.process.call_soon(life.node.keeper.rebalance)
 
     def clean(self, host: ClusterHost) -> None:
-        """By whoever has container 0, or believes to."""
+        """Run the janitor at the server that has, or believes to have, container 0."""
         older_s = self._chance.choice(_OLD_S)
         for life in lives(self.world.hosts, lambda life: life.node.map.controller(life.node.id) is None):
             if CONTROLLER_CONTAINER in {container.number for container in life.node.store.containers}:
@@ -176,7 +176,7 @@ class Fate:
                 life.process.start(_cleaned(life.node.janitor(older_s=older_s).clean()))
 
     async def last(self) -> None:
-        """What was begun ends; then everything that isn't needed is removed, and some or all servers die."""
+        """Let all started actions end; then remove everything unneeded, and kill some or all servers."""
         if self._work:
             await asyncio.wait(self._work)
         await self.world.until_ready()
@@ -186,7 +186,7 @@ class Fate:
         else:
             self._chance.choice(self.world.hosts).kill()
 
-    # --- what takes time ------------------------------------------------------------------------------------
+    # --- long actions ---------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -203,11 +203,11 @@ def _drain(life: Life) -> None:
     try:
         life.node.operator.drain()
     except NadiError:
-        pass  # nobody else takes any
+        pass  # no other server accepts containers
 
 
 async def _cleaned(cleaning: Coroutine[Any, Any, object]) -> None:
     try:
         await cleaning
     except (NadiError, TimeoutError, OSError):
-        pass  # it is cleaned another time
+        pass  # left to a later cleaning

@@ -1,5 +1,5 @@
-"""What the servers of a simulation log: warnings are for whoever reads what happened, and an error that nobody foresaw
-is a fault by itself."""
+"""Log records of simulated servers: warnings go into the log of events, and an unexpected error is a failure of the
+simulation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FORESEEN = (NadiError, OSError, TimeoutError)
 
 
 class Ear(logging.Handler):
-    """lines: get what is heard. errors: those that nobody foresaw. is_open: until a simulation ends, for what dies with
-    it says much."""
+    """Handler of log records. lines: receives the messages. errors: unexpected ones. is_open: until the end of a
+    simulation, when dying processes log a lot."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -46,7 +46,7 @@ class Ear(logging.Handler):
         logger.setLevel(logging.WARNING)
         logging.disable(logging.NOTSET)
         others = logging.getLogger("asyncio")
-        before_of_others, others.disabled = others.disabled, True  # of who dies with what nobody waited for
+        before_of_others, others.disabled = others.disabled, True  # of processes that die with pending futures
         try:
             yield
         finally:

@@ -1,5 +1,5 @@
-"""A server of a simulated cluster: the node that production runs, over the simulated store, in one life after another.
-Each life is a new server: another id, and nothing on its machine.
+"""A server of a simulated cluster: the production node over the simulated store, restarted again and again. Each life
+is a new server, with a new id and an empty disk.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nadi.segmentstore.state.metadata import ContainerMetadata
 from nadi.shutdown import Ending
 from nadi.wire import commands as wire
 
+from ..descriptions import described
 from ..machine.process import Process
 from ..machine.storeclients import SimulatedEngine, SimulatedRegistry
-from ..told import told
 from .chunks import StoredChunks
 from .rpc import RpcDoor
 
@@ -36,23 +36,23 @@ _WRITES = (
     ContainerMetadata.commit,
     ContainerMetadata.apply,
     snapshots._append,
-)  # to this machine's disk
-_AGAIN_S = 5.0  # at most, until a server that ended is started again
+)  # write to this machine's disk
+_AGAIN_S = 5.0  # maximum time until an ended server is restarted
 
 
 class Life:
-    """From a start to the end that it finds."""
+    """A server's life, from its start to its end."""
 
     def __init__(self, process: Process, node: ClusterNode) -> None:
         self.process, self.node = process, node
-        self.parts = Ending()  # what a clean stop ends
+        self.parts = Ending()  # ended by a clean stop
         self.rpc = RpcDoor()
         self.is_ready = False
-        self.states: list[ContainerMetadata] = []  # that were opened
+        self.states: list[ContainerMetadata] = []  # opened ones
 
     @property
     def controller(self) -> Controller:
-        """The active one, if it is here."""
+        """The active controller, if it is here."""
         controller = self.node.leadership.controller if self.is_ready else None
         if controller is None:
             raise UnavailableError("the active controller is elsewhere")
@@ -69,22 +69,22 @@ class Life:
 
 
 class ClusterHost:
-    """name: of the machine, for the network and for the store."""
+    """A machine. name: for the network and the store."""
 
     def __init__(self, world: ClusterWorld, name: str) -> None:
         self.world, self.name = world, name
         self.life: Life | None = None
-        self.failure: BaseException | None = None  # what a life ended with that none may end with
+        self.failure: BaseException | None = None  # an error that no life may end with
         self.kills = self.starts = self.stops = 0
         self.disk_is_full = False
-        # of a command of its controller that was just carried out here: for how long it stands still now
+        # how long it freezes after a command of its controller was executed here
         self.stands_still: Callable[[wire.Command], float] | None = None
         self._fate = world.chance(f"fate of {name}")
         self._process: Process | None = None
         self._set_ms = 0
         self._ended = False
 
-    # --- its lives --------------------------------------------------------------------------------------
+    # --- lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self._ended or self._process is not None:
@@ -120,16 +120,16 @@ class ClusterHost:
     async def _exchanged(
         self, process: Process, exchange: Callable[[wire.Command], Awaitable[wire.Command]], command: wire.Command
     ) -> wire.Command:
-        """A command of its controller to its own store, after which it may stand still."""
+        """Execute a command of its controller at its own store, after which it may freeze."""
         reply = await exchange(command)
         if self.stands_still is not None and (seconds := self.stands_still(command)):
-            self.world.note("stands still at work", self.name, f"{seconds:.3f} after", told(command))
+            self.world.note("stands still at work", self.name, f"{seconds:.3f} after", described(command))
             process.pause(seconds)
             await asyncio.sleep(0)
         return reply
 
     async def _lived(self, life: Life) -> None:
-        """Until it is ready. One that can't start ends, as a server does, and is started again."""
+        """Run until ready. A server that can't start ends, as a real one does, and is restarted."""
         node, name = life.node, self.name
         try:
             async with Ending() as parts:
@@ -156,12 +156,12 @@ class ClusterHost:
             self.failure = error
 
     def _end_of(self, life: Life) -> None:
-        """Its process ends by itself."""
+        """End the process by itself."""
         if self.life is life:
             self._gone(life, with_power=False)
 
     def kill(self, *, with_power: bool = False) -> None:
-        """kill -9. with_power: nobody tells its peers that it is gone."""
+        """kill -9. with_power: its peers aren't notified."""
         if self.life is None:
             return
         self.kills += 1
@@ -182,7 +182,7 @@ class ClusterHost:
             self.world.loop.at(self.world.loop.now + self._fate.uniform(0.1, _AGAIN_S), self.start)
 
     async def restart(self, *, drains: bool) -> None:
-        """As when it is asked to end, and started again. drains: others get what it has first."""
+        """Stop it cleanly and restart it. drains: its containers are handed over first."""
         life = self.life
         if life is None or not life.is_ready:
             return
@@ -196,36 +196,36 @@ class ClusterHost:
         self._end_of(life)
 
     def pause(self, seconds: float) -> None:
-        """It stands still for so long."""
+        """Freeze it for that time."""
         if self._process is not None:
             self.world.note("paused", self.name, f"{seconds:.3f}")
             self._process.pause(seconds)
 
     def set_clock(self, ms: int) -> None:
-        """Somebody sets its wall clock so far on, or back, from where it was at first."""
+        """Set its wall clock that far forward, or back, from its original time."""
         self.world.note("clock set", self.name, ms)
         self._set_ms = ms
         if self._process is not None:
             self._process.runtime.set_ms = ms
 
     def fill_disk(self, seconds: float) -> None:
-        """Nothing can be written to its disk for so long."""
+        """Make its disk full for that time."""
         self.world.note("disk full", self.name, f"{seconds:.3f}")
         self.disk_is_full = True
         self.world.loop.at(self.world.loop.now + seconds, self.rest)
 
     def rest(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.disk_is_full = False
 
     def end(self) -> None:
-        """For good."""
+        """End it for good."""
         self._ended = True
         if self.life is not None:
             self._gone(self.life, with_power=False)
 
     def process(self) -> Process | None:
-        """Who answers now, if anybody does."""
+        """The process that currently answers, if any."""
         return self.life.process if self.life is not None and self.life.is_ready else None
 
 
@@ -237,6 +237,6 @@ async def _stopped(life: Life, *, drains: bool) -> None:
 
 
 def lives(hosts: Sequence[ClusterHost], is_so: Callable[[Life], bool]) -> list[Life]:
-    """The lives of which that holds, now."""
-    found = [host.life for host in hosts if host.life is not None and host.life.is_ready and host.life.process.runs]
-    return [life for life in found if is_so(life)]
+    """Return the current lives that satisfy the predicate."""
+    running = [host.life for host in hosts if host.life is not None and host.life.is_ready and host.life.process.runs]
+    return [life for life in running if is_so(life)]

@@ -1,8 +1,8 @@
-"""A cluster's worst moments, each of several things that go wrong one after another, at the right time: what a rule is
-for shows only there, and chance alone would seldom find them.
+"""Worst cases of a cluster, each a sequence of several well-timed faults: some rules matter only there, and random
+faults would rarely reach them.
 
-Whoever plots knows everything. It waits for what it wants to have happened, for a while, and gives up otherwise; and
-what it does could happen to any cluster.
+A plot is omniscient. It waits for its preconditions for a while, then gives up; every fault it injects could happen to
+any cluster.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from .host import ClusterHost, Life
 from .world import ClusterWorld
 
 _LOOKS_S = 0.05
-_CLAIMS = "claim ", "put "  # as the one way a record is put, too, where a rule is broken
+_CLAIMS = "claim ", "put "  # a mutation may put a record instead of claiming it
 _SCALES_S = 3.0
-_BEFORE = 0.4  # of all that stand still at a claim
-_SOON_S, _LONG_S = 12.0, 30.0  # until it gives up
-_TIMED = "_system/_tables/timed"  # what the last step of a stream's deletion strikes it off from
-_AHEAD = 40  # objects of a log, behind those that were deleted
+_BEFORE = 0.4  # share of processes frozen before their claim
+_SOON_S, _LONG_S = 12.0, 30.0  # time limits
+_TIMED = "_system/_tables/timed"  # changed by the last step of a stream's deletion
+_AHEAD = 40  # objects of a log after the deleted ones
 _KINDS = "delete", "delete_group", "scale", "seal"
 
 
 class Plots:
-    """done: how often what happened."""
+    """done: counts of plots."""
 
     def __init__(self, world: ClusterWorld, history: History, done: Counter[str]) -> None:
         self._world, self._history, self._done = world, history, done
         self._chance = world.chance("plots")
 
     async def run(self, first_s: float, mean_s: float) -> None:
-        """For ever, the first one within so long; in some seeds there is none."""
+        """Run plots endlessly, the first within first_s; some seeds have none."""
         chance = self._chance
         plots: list[Callable[[], Awaitable[bool]]] = [self.takeover, self.deposed, self.stopped_at_work, self.takeover]
         if chance.random() < 0.1:
@@ -70,12 +70,12 @@ class Plots:
             await asyncio.sleep(_LOOKS_S)
         return is_so()
 
-    # --- a takeover that is overtaken -----------------------------------------------------------------------
+    # --- an overtaken takeover ------------------------------------------------------------------------------
 
     async def takeover(self) -> bool:
-        """A server dies. Who claims one of its containers stands still before it does, or before it has looked at the
-        log, until another has taken that over, too, and has released the log to behind where the first is about to
-        begin. Then the first goes on, and for a while doesn't learn what the records say; or the other one dies."""
+        """A server dies. The process that claims one of its containers freezes before the claim, or before it reads the
+        log, until another has taken that container over and released the log past the first one's starting point. Then
+        the first resumes, and can't read the records for a while; or the other one dies."""
         world, store, claimed = self._world, self._world.store, list[tuple[Process, int, ChainPosition]]()
         if not await self._until(lambda: bool(self._owners()), _SOON_S):
             return False
@@ -89,7 +89,7 @@ class Plots:
         def meets(process: Process, what: str) -> None:
             number = _container_of(what)
             assert number is not None
-            later_s = 0.0 if is_before else 0.1 + 0.9 * self._chance.random()  # in which it fetches the state
+            later_s = 0.0 if is_before else 0.1 + 0.9 * self._chance.random()  # while it fetches the state
             claimed.append((process, number, world.record(number).start.place))
             if not is_before:
                 store.hide(process.name, "log", later_s)
@@ -104,52 +104,52 @@ class Plots:
         (process, number, start), epoch = claimed[0], world.record(claimed[0][1]).epoch
 
         def is_overtaken() -> bool:
-            left = (
+            remaining = (
                 name_in_log(number, ChainPosition(start.epoch, start.number + n)) in store.objects
                 for n in range(_AHEAD)
             )
-            return world.record(number).epoch > epoch and sum(left) <= 1  # a seal
+            return world.record(number).epoch > epoch and sum(remaining) <= 1  # a seal
 
-        found = await self._until(is_overtaken, _LONG_S)
+        reached = await self._until(is_overtaken, _LONG_S)
         await asyncio.sleep(self._chance.random())
         if not is_before:
             store.hide(process.name, "containers", 3.0 + 6.0 * self._chance.random())
         owner = world.record(number).owner
-        self._world.note("goes on", process.name, number, found)
+        self._world.note("goes on", process.name, number, reached)
         process.wake()
         if is_before:
             await asyncio.sleep(0.1 + 0.5 * self._chance.random())
             for host in world.hosts:
                 if host.life is not None and host.life.node.id == owner:
                     host.kill()
-        return found
+        return reached
 
     def _owners(self) -> list[ClusterHost]:
-        """Of containers whose log has something new; once for each of these."""
+        """Return the owners of containers whose logs have new frames; once per container."""
         world = self._world
         living = {host.life.node.id: host for host in world.hosts if host.life is not None and host.life.is_ready}
         owners = [world.record(number).owner for number in range(world.containers) if self._has_frames(number)]
         return [living[owner] for owner in owners if owner in living]
 
     def _has_frames(self, number: int) -> bool:
-        """Whether the log of a container has what its snapshot hasn't."""
+        """Return whether a container's log has frames that its snapshot lacks."""
         start = self._world.record(number).start.place
-        found = self._world.store.objects.get(name_in_log(number, start))
-        header = Header.decode(memoryview(found.value), number, start) if found is not None else None
+        stored = self._world.store.objects.get(name_in_log(number, start))
+        header = Header.decode(memoryview(stored.value), number, start) if stored is not None else None
         return header is not None and header.kind == FRAME
 
-    # --- a controller that was replaced ---------------------------------------------------------------------
+    # --- a deposed controller ---------------------------------------------------------------------------------
 
     async def deposed(self) -> bool:
-        """The server that has the controller doesn't reach the store, long enough for another one to have a controller
-        and to scale a stream; clients ask both."""
+        """The server with the controller loses the store, for long enough that another one gets a controller and scales
+        a stream; clients ask both."""
         active = self._world._active()
         if not active:
             return False
         former, store = active[0], self._world.store
         store.cut_off(former.process.name, _SOON_S + _LONG_S)
-        found = await self._until(lambda: self._other_than(former) is not None, _SOON_S)
-        for _ in range(3 if found else 0):
+        reached = await self._until(lambda: self._other_than(former) is not None, _SOON_S)
+        for _ in range(3 if reached else 0):
             if (successor := self._other_than(former)) is not None:
                 scaling = successor.process.start(_scaled(successor.controller, self._chance))
                 await asyncio.wait([scaling], timeout=_SCALES_S)
@@ -157,17 +157,17 @@ class Plots:
                     scaling.result()
             await asyncio.sleep(1.0 + 2.0 * self._chance.random())
         store.is_back(former.process.name)
-        return found
+        return reached
 
     def _other_than(self, former: Life) -> Life | None:
-        """Who has a controller instead of that one."""
+        """Return a life that has a controller instead of the former."""
         return next((life for life in self._world._active() if life is not former), None)
 
-    # --- a controller that stands still in the middle of its work ---------------------------------------------
+    # --- a controller that freezes in the middle of its work --------------------------------------------------
 
     async def stopped_at_work(self) -> bool:
-        """The controller stands still right before it drops the table of a reader group that it deletes, until another
-        has done that, and clients have made the group anew and use it; or after any of its commands, for a while."""
+        """The controller freezes right before it drops the table of a reader group that it deletes, until another has
+        done so, and clients have recreated and used the group; or after any of its commands, for a while."""
         if self._chance.random() < 0.3:
             return await self._stopped_anywhere(6.0 + 12.0 * self._chance.random())
         stopped: list[tuple[ClusterHost, Process, str]] = []
@@ -182,11 +182,11 @@ class Plots:
         if not await self._stop(stands_still, stopped):
             return False
         host, process, stream = stopped[0]
-        found = await self._until(lambda: bool(self._history.kept.get(stream)), _LONG_S - 2.0)
+        reached = await self._until(lambda: bool(self._history.retained.get(stream)), _LONG_S - 2.0)
         await asyncio.sleep(self._chance.random())
-        self._world.note("goes on", host.name, stream, found)
+        self._world.note("goes on", host.name, stream, reached)
         process.wake()
-        return found
+        return reached
 
     async def _stopped_anywhere(self, seconds: float) -> bool:
         stopped: list[ClusterHost] = []
@@ -219,13 +219,13 @@ class Plots:
 
 
 def _container_of(what: str) -> int | None:
-    """Whose record a request to the store is about."""
+    """Return the container whose record a store request is about."""
     number = what.rpartition(" ")[2].removeprefix(records.FOLDER)
     return int(number) if number.isdecimal() else None
 
 
 def _struck_off(command: wire.Command) -> str:
-    """The stream whose deletion has come to its last step, if that command is it."""
+    """Return the stream whose deletion reaches its last step with that command, if any."""
     if isinstance(command, wire.RemoveTableKeys) and command.segment == _TIMED:
         return bytes(command.keys[0].key).decode()
     return ""

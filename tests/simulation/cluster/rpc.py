@@ -1,5 +1,5 @@
-"""What stands for gRPC between simulated processes: a door that a server's handlers are added to, as to gRPC's own, and
-channels over the network. What handlers do is all theirs: limits, turns, and how errors become statuses.
+"""A replacement for gRPC between simulated processes: doors that servers add their handlers to, and channels over the
+network. Handlers work unchanged: limits, turns, and how errors become statuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..machine.process import Process, current
 
 Sent = Sequence[tuple[str, str]]
 Found = Callable[[str], "tuple[RpcDoor, Process] | None"]
-"""The door at "host:port", and whose it is; None: nobody listens there."""
+"""Returns the door at "host:port" with its process; None if nothing listens there."""
 
 
 def rpc_error(code: grpc.StatusCode, details: str) -> AioRpcError:
@@ -34,7 +34,7 @@ class _Details:
 
 
 class RpcDoor:
-    """What `grpc.aio.Server` is to handlers."""
+    """The replacement for `grpc.aio.Server`."""
 
     def __init__(self) -> None:
         self._generic: list[Any] = []
@@ -43,7 +43,7 @@ class RpcDoor:
         self._generic += handlers
 
     async def answer(self, method: str, request: bytes, metadata: Sent, peer: str, timeout_s: float | None) -> bytes:
-        """The reply; AioRpcError with the status of one that was refused."""
+        """Return the reply; AioRpcError with the status of a failed call."""
         details = _Details(method, metadata)
         handler = next(filter(None, (generic.service(details) for generic in self._generic)))
         assert handler.stream_unary is not None, "watches aren't simulated"
@@ -57,7 +57,7 @@ async def _only(request: bytes) -> AsyncIterator[bytes]:
 
 
 class _Context:
-    """What a handler is told of its call."""
+    """The context of a call for its handler."""
 
     def __init__(self, metadata: Sent, peer: str, timeout_s: float | None) -> None:
         self._metadata, self._peer = metadata, peer
@@ -77,7 +77,7 @@ class _Context:
 
 
 class Channel:
-    """To the door at one address, from the process that calls."""
+    """A channel to the door at one address, from the calling process."""
 
     def __init__(self, network: Network, found: Found, address: str) -> None:
         self._network, self._found, self._address = network, found, address
@@ -93,7 +93,7 @@ class Channel:
             async def answered() -> bytes:
                 at = self._found(self._address)
                 if at is None:
-                    raise UnavailableError(f"{self._address} has just stopped answering")
+                    raise UnavailableError(f"{self._address} no longer answers")
                 return await at[0].answer(method, request, metadata or (), peer, timeout)
 
             try:
@@ -116,7 +116,7 @@ class Channel:
 
 
 class Channels:
-    """`open_channel` of a server, or of a client, in a simulation."""
+    """`open_channel` of a server or client in a simulation."""
 
     def __init__(self, network: Network, found: Found) -> None:
         self._network, self._found = network, found

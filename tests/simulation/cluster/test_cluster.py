@@ -1,4 +1,4 @@
-"""A whole cluster under simulated clocks, stores and networks: whatever happens to it, it keeps its word."""
+"""A whole cluster under simulated clocks, stores and networks: its guarantees hold whatever happens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .work import simulate
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.timeout(900)  # a quarter of a minute where nothing else runs
+@pytest.mark.timeout(900)  # a quarter of a minute on an idle machine
 @pytest.mark.parametrize(
     "first", [3_000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(3_008, 3_096, 8))]
 )
-def test_a_cluster_keeps_its_word(first: int) -> None:
+def test_cluster_keeps_its_guarantees(first: int) -> None:
     with quiet():
         for seed in range(first, first + 8):
             simulate(seed, DENSE_CLUSTER.seconds, pace=DENSE_CLUSTER.pace)
@@ -28,14 +28,14 @@ def test_a_cluster_keeps_its_word(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("first", range(3_100, 3_400, 25))
-def test_it_does_for_ten_minutes(first: int) -> None:
+def test_cluster_keeps_its_guarantees_for_ten_minutes(first: int) -> None:
     with quiet():
         for seed in range(first, first + 25):
             simulate(seed, 600.0)
 
 
-def test_the_same_seed_does_the_same_in_every_process() -> None:
-    """Whatever ran in it before."""
+def test_equal_seeds_repeat_in_every_process() -> None:
+    """Earlier simulations in the process make no difference."""
     code = (
         "import sys; from tests.simulation.cluster.work import simulate; "
         "print(*(f'{seed} {simulate(seed, 10.0, pace=0.2).trace}' for seed in sys.argv[1:]), sep='\\n')"
@@ -47,6 +47,6 @@ def test_the_same_seed_does_the_same_in_every_process() -> None:
         command = [sys.executable, "-c", code, *seeds]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    first = traces(1, "9", "11", "24")  # each begins with another plot
+    first = traces(1, "9", "11", "24")  # each starts with another plot
     assert len(set(first)) == 3
     assert traces(2, "24", "11", "9") == first[::-1]

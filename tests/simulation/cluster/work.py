@@ -1,5 +1,5 @@
-"""A simulation of a cluster from start to end: clients at work on it, while everything goes wrong, and what they saw
-judged. To see what happened at a seed: script/simulate --cluster SEED --log FILE
+"""A simulation of a cluster from start to end: clients at work, faults of all kinds, and a check of what clients saw.
+To see what happened at a seed: script/simulate --cluster SEED --log FILE
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..clients.asking import Asker
 from ..clients.groups import Regrouper
 from ..clients.inserting import Inserter
 from ..days import SCALED, Outcome, at_work, judged, outcome_of
-from ..judging.history import BrokenWordError, History
+from ..judging.history import GuaranteeError, History
 from ..machine.loop import SimulatedLoop, run
 from ..machine.process import Process
 from .fate import Fate
@@ -31,10 +31,10 @@ from .world import CALM_S, ClusterWorld
 
 
 def simulate(seed: int | str, seconds: float = 600.0, *, pace: float = 1.0, log_file: Path | None = None) -> Outcome:
-    """Raises BrokenWordError, or whatever else nobody should meet.
+    """Raises GuaranteeError, or any other error that must not happen.
 
-    pace: how many times longer than half a minute it takes from one thing that goes wrong to the next, and so from call
-    to call. log_file: gets the last that happened, whether it went well or not.
+    pace: factor by which the mean time of half a minute between faults, and the pauses of clients, are prolonged.
+    log_file: gets the last events, whatever the outcome.
     """
     ear = Ear()
     try:
@@ -110,13 +110,13 @@ async def _lived(world: ClusterWorld, seconds: float, pace: float) -> Outcome:
 
 
 async def _watch(world: ClusterWorld) -> None:
-    """No two servers ever answer reads of one container."""
+    """Check that two servers never answer reads of the same container."""
     while True:
         await asyncio.sleep(0.1)
         for number in range(world.containers):
             answer = [life.process.name for life in lives(world.hosts, lambda life: True) if _answers(life, number)]
             if len(answer) > 1:
-                raise BrokenWordError(f"{answer} all answer reads of container {number}")
+                raise GuaranteeError(f"{answer} all answer reads of container {number}")
 
 
 def _answers(life: Life, number: int) -> bool:
@@ -125,48 +125,48 @@ def _answers(life: Life, number: int) -> bool:
 
 
 async def _come_to_rest(world: ClusterWorld) -> None:
-    """Each container has one owner, which lives and has it, and is where it belongs."""
+    """Check that each container has one live owner, which has it open and is the right one."""
     try:
         async with asyncio.timeout(CALM_S):
             while _restless(world):  # noqa: ASYNC110
                 await asyncio.sleep(1.0)
     except TimeoutError:
-        raise BrokenWordError(f"{_restless(world)} after {CALM_S:.0f} s in which nothing went wrong") from None
+        raise GuaranteeError(f"{_restless(world)} after {CALM_S:.0f} s without faults") from None
     if world.failure is not None:
         raise world.failure
 
 
 def _restless(world: ClusterWorld) -> str:
     living = {host.life.node.id: host.life for host in world.hosts if host.life is not None and host.life.is_ready}
-    wanted = [order[0] for order in placement(living, world.containers)]
+    owners = [order[0] for order in placement(living, world.containers)]
     for number in range(world.containers):
         record = world.record(number)
-        if record.owner != wanted[number]:
-            return f"container {number} belongs to {wanted[number]}: {record}"
+        if record.owner != owners[number]:
+            return f"container {number} belongs to {owners[number]}: {record}"
         owner = living.get(record.owner)
         if record.released or owner is None:
-            return f"container {number} has no owner: {record}"
+            return f"container {number} lacks an owner: {record}"
         if number not in {container.number for container in owner.node.store.containers if container.started}:
-            return f"{owner.process.name} has claimed container {number}, and doesn't have it open"
+            return f"{owner.process.name} has claimed container {number}, but doesn't have it open"
         if not owner.node.keeper.may_answer(number):
             return f"{owner.process.name} doesn't answer reads of container {number}"
-    return "" if world._active() else "there is no controller"
+    return "" if world._active() else "the cluster lacks a controller"
 
 
 def _figures(world: ClusterWorld, own: Fate) -> Mapping[str, int]:
     store, hosts = world.store, world.hosts
     moves = [*world.moved, *(life.node.keeper.moves for life in lives(hosts, lambda life: True))]
-    found: Counter[str] = Counter({what.replace("_", " "): count for what, count in own.done.items()})
-    found["servers"] = len(hosts)
-    found["starts"], found["stops"] = sum(host.starts for host in hosts), sum(host.stops for host in hosts)
-    found["taken over"] = sum(each.taken_over for each in moves)
-    found["handed over"] = sum(each.handed_over for each in moves)
-    found["fenced"] = sum(each.fenced for each in moves)
-    found["epochs"] = sum(world.record(number).epoch for number in range(world.containers))
-    found["requests"], found["requests lost"] = store.requests, store.lost
-    found["puts that came late"], found["answers lost"], found["throttled"] = (
+    counts: Counter[str] = Counter({what.replace("_", " "): count for what, count in own.done.items()})
+    counts["servers"] = len(hosts)
+    counts["starts"], counts["stops"] = sum(host.starts for host in hosts), sum(host.stops for host in hosts)
+    counts["taken over"] = sum(each.taken_over for each in moves)
+    counts["handed over"] = sum(each.handed_over for each in moves)
+    counts["fenced"] = sum(each.fenced for each in moves)
+    counts["epochs"] = sum(world.record(number).epoch for number in range(world.containers))
+    counts["requests"], counts["requests lost"] = store.requests, store.lost
+    counts["puts that came late"], counts["answers lost"], counts["throttled"] = (
         store.came_late,
         store.unanswered,
         store.refused,
     )
-    return found
+    return counts

@@ -1,4 +1,4 @@
-"""A world whose servers are a cluster: which of them a client asks, and where it finds the controller."""
+"""A world whose servers are a cluster: which server a client asks, and where it finds the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nadi.segmentstore.tier2.records import ContainerRecord, name_of
 from nadi.segmentstore.tier2.records import _record as decoded
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
-from ..judging.history import BrokenWordError
+from ..judging.history import GuaranteeError
 from ..machine.loop import SimulatedLoop
 from ..machine.process import Process
 from ..machine.store import StoreFaults
@@ -23,11 +23,11 @@ from .host import RPC_PORT, ClusterHost, Life, lives
 from .rpc import Channels, RpcDoor
 
 T = TypeVar("T")
-CALM_S = 180.0  # after which a cluster that nothing happens to has come to rest
+CALM_S = 180.0  # time without faults after which a cluster must be at rest
 
 
 class ClusterWorld(World):
-    """As a `World`; how many servers there are, and how the store is, the seed says too."""
+    """A cluster as a `World`; the seed also determines the number of servers and the store's faults."""
 
     def __init__(self, loop: SimulatedLoop, seed: str) -> None:
         super().__init__(loop, seed)
@@ -35,7 +35,7 @@ class ClusterWorld(World):
         self.containers = chance.randrange(2, 6)
         self.interval_s = chance.choice([0.0, 0.0, 0.05, 0.25])
         self.snapshots = SnapshotPace(interval_s=chance.choice([0.5, 2.0, 10.0]), deltas=chance.choice([3, 64]))
-        self.faults = StoreFaults(  # every day's
+        self.faults = StoreFaults(  # normal ones
             request_lost=chance.choice([0.0, 0.002, 0.01]),
             answer_lost=chance.choice([0.0, 0.002, 0.01]),
             late=chance.choice([0.0, 0.002, 0.01]),
@@ -48,7 +48,7 @@ class ClusterWorld(World):
         self.channels = Channels(self.network, self._door)
         self._hosts = [ClusterHost(self, f"server-{number}") for number in range(chance.randrange(3, 6))]
         self._asked = self.chance("asked")
-        self.moved: list[Moves] = []  # by lives that have ended
+        self.moved: list[Moves] = []  # by ended lives
 
     @property
     def hosts(self) -> list[ClusterHost]:
@@ -60,7 +60,7 @@ class ClusterWorld(World):
         process = host.process()
         return None if process is None or host.life is None else (host.life.rpc, process)
 
-    # --- what its clients reach ---------------------------------------------------------------------------
+    # --- for clients --------------------------------------------------------------------------------------
 
     async def endpoint_of(self, segment: str) -> tuple[str, int]:
         async def answered(life: Life) -> tuple[str, int]:
@@ -69,7 +69,7 @@ class ClusterWorld(World):
         return await self._call(self._asked.choice(self._hosts), answered)
 
     async def reach(self, work: Callable[[Serving], Awaitable[T]]) -> T:
-        """Of any server, which says who has the controller, or does it."""
+        """Ask any server, which forwards the client to the controller or is it."""
 
         async def done(life: Life) -> T:
             async with life.node.proxy._active.call():
@@ -80,8 +80,8 @@ class ClusterWorld(World):
             return life.node.controller_elsewhere()
 
         host = self._asked.choice(self._hosts)
-        if told := await self._call(host, where):
-            host = next(host for host in self._hosts if told.startswith(f"{host.name}:"))
+        if address := await self._call(host, where):
+            host = next(host for host in self._hosts if address.startswith(f"{host.name}:"))
         return await self._call(host, done)
 
     async def _call(self, host: ClusterHost, work: Callable[[Life], Awaitable[T]]) -> T:
@@ -92,27 +92,27 @@ class ClusterWorld(World):
         return await self.network.call(host.process, host.name, done)
 
     async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
-        """Of any server: a load balancer stands before them."""
+        """Send an RPC to any server, as through a load balancer."""
         channel = self.channels.to(f"{self._asked.choice(self._hosts).name}:{RPC_PORT}")
         kind = (OWN_METHODS.get(name) or METHODS[name])[1]
         reply = await channel.unary_unary(path(name))(request.SerializeToString(), timeout=timeout_s)
         return kind.FromString(reply)
 
     def record(self, number: int) -> ContainerRecord:
-        """What the store has of a container."""
-        found = self.store.objects.get(name_of(number))
-        return ContainerRecord() if found is None else decoded(number, VersionedValue(found.value, ""))
+        """Return the store's record of a container."""
+        stored = self.store.objects.get(name_of(number))
+        return ContainerRecord() if stored is None else decoded(number, VersionedValue(stored.value, ""))
 
-    # --- what needs no network ------------------------------------------------------------------------------
+    # --- without a network ----------------------------------------------------------------------------------
 
     async def until_ready(self) -> None:
-        """While nothing goes wrong; BrokenWordError: it has long not been ready, and would never be."""
-        begun = self.loop.now
+        """Wait until the cluster is ready, without faults; GuaranteeError if it takes so long that it never will be."""
+        start = self.loop.now
         while not self._active():
             if self.failure is not None:
                 raise self.failure
-            if self.loop.now >= begun + CALM_S:
-                raise BrokenWordError(f"there is no controller after {CALM_S:.0f} s in which nothing went wrong")
+            if self.loop.now >= start + CALM_S:
+                raise GuaranteeError(f"the cluster lacks a controller after {CALM_S:.0f} s without faults")
             await asyncio.sleep(0.5)
 
     async def run(self, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
@@ -121,6 +121,6 @@ class ClusterWorld(World):
         return await life.process.start(work(life))
 
     def _active(self) -> list[Life]:
-        """Who has the controller. A deposed one that hasn't noticed yet isn't meant."""
-        found = lives(self._hosts, lambda life: life.node.leadership.controller is not None)
-        return [life for life in found if life.node.keeper.may_answer(CONTROLLER_CONTAINER)]
+        """Return the lives with the controller, without deposed ones that haven't noticed it yet."""
+        candidates = lives(self._hosts, lambda life: life.node.leadership.controller is not None)
+        return [life for life in candidates if life.node.keeper.may_answer(CONTROLLER_CONTAINER)]

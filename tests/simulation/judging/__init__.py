@@ -1,1 +1,1 @@
-"""What clients saw, and whether a storage that keeps its word could have shown it to them."""
+"""Observations of clients, and checks that the storage guarantees allow it."""

@@ -1,14 +1,13 @@
-"""What clients of a simulated server saw, and whether a storage that keeps its word could have shown it to them.
+"""Observations of clients of simulated servers, and checks that the storage guarantees allow it.
 
-* what was acknowledged is read, and goes on being read, until it is truncated or deleted;
-* at one offset there is one event, whoever reads it and whenever; each event is there once, and somebody wrote it;
+* acknowledged events are readable until they are truncated or deleted;
+* each offset has a single event, for all readers at all times; each event exists once, and was written by a client;
 * the events of a key are read in the order in which they were written;
-* of a transaction all events are there or none, as its state says;
-* who asks for a segment's end is told of all that had been acknowledged before;
-* an entry of a table has the last value that was stored, and no change of it is lost; calls on one key are as if they
-  had come one after another (`linear`);
-* of a stream's segments nothing is taken back, whoever is asked (`told`);
-* what a watermark says lies before its cut, and watermarks only go forward.
+* of a transaction all events exist or none, according to its state;
+* a request for a segment's end returns at least everything acknowledged before;
+* a table entry has the last stored value, and no change is lost; calls on one key are linearizable (`linear`);
+* answers about a stream's segments never contradict earlier ones (`segment_answers`);
+* everything that a watermark covers precedes its cut, and watermarks only advance.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from nadi.model.watermark import Watermark
 from nadi.naming import parse_segment_name, segment_epoch
 
 from .linear import Register
-from .told import SegmentsTold
+from .segment_answers import SegmentAnswers
 
 
-class BrokenWordError(AssertionError):
-    """The storage did what it never may."""
+class GuaranteeError(AssertionError):
+    """The storage violated a guarantee."""
 
 
 @dataclass(slots=True)
 class Written:
-    """An event. acknowledged: by the store, if it is of no transaction. end: where it ends, if that is known."""
+    """An event. acknowledged: by the store, outside of transactions. end: where it ends, if known."""
 
     stream: str
     key: str
@@ -51,7 +50,7 @@ class Written:
 
 @dataclass(slots=True)
 class Noted:
-    """A writer's time, noted before the server's clock had shown `acknowledged`, with its position then."""
+    """A writer's time, noted before the server's clock showed `acknowledged`, with its position then."""
 
     time: int
     acknowledged: int
@@ -61,21 +60,21 @@ class Noted:
 @dataclass(slots=True)
 class History:
     events: dict[bytes, Written] = field(default_factory=dict)
-    places: dict[tuple[str, int], bytes] = field(default_factory=dict)  # of what was read
+    places: dict[tuple[str, int], bytes] = field(default_factory=dict)  # of events that were read
     found: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    transactions: dict[int, TxnState] = field(default_factory=dict)  # as their clients know in the end
-    promised: dict[int, TxnState] = field(default_factory=dict)  # by calls to commit and to abort that succeeded
+    transactions: dict[int, TxnState] = field(default_factory=dict)  # as known to their clients in the end
+    promised: dict[int, TxnState] = field(default_factory=dict)  # by successful calls of commit and abort
     counters: dict[bytes, Counter] = field(default_factory=dict)
-    cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: those that truncations were asked for at
+    cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: requested truncations
     notes: list[Noted] = field(default_factory=list)
     registers: dict[bytes, Register] = field(default_factory=dict)
-    inserted: dict[str, list[bytes]] = field(default_factory=dict)  # by table: keys that nobody removes
-    kept: dict[str, list[bytes]] = field(default_factory=dict)  # by group: keys in its state, while it lives
-    told: SegmentsTold = field(default_factory=SegmentsTold)
-    ends: dict[str, int] = field(default_factory=dict)  # of segments: to there all was acknowledged
+    inserted: dict[str, list[bytes]] = field(default_factory=dict)  # by table: keys that are never removed
+    retained: dict[str, list[bytes]] = field(default_factory=dict)  # by group: keys in its state, while it exists
+    answers: SegmentAnswers = field(default_factory=SegmentAnswers)
+    ends: dict[str, int] = field(default_factory=dict)  # of segments: everything before was acknowledged
 
     def register(self, key: bytes) -> Register:
-        """What is known of a table's key."""
+        """Return the history of a table's key."""
         return self.registers.setdefault(key, Register(f"{key!r}"))
 
     def written(self, event: Written) -> Written:
@@ -84,18 +83,18 @@ class History:
         return event
 
     def stored(self, segment: str, end: int) -> None:
-        """Acknowledged, as ending there."""
+        """Note that an event ending there was acknowledged."""
         self.ends[segment] = max(end, self.ends.get(segment, 0))
 
-    def told_end(self, segment: str, end: int, least: int) -> None:
-        """least: what `ends` said before somebody asked."""
+    def check_end(self, segment: str, end: int, least: int) -> None:
+        """Check a reported end. least: `ends` of the segment before the request."""
         if end < least:
-            raise BrokenWordError(f"{segment} was said to end at {end}, and {least} had been acknowledged before")
+            raise GuaranteeError(f"{segment} was reported to end at {end}, but {least} had been acknowledged before")
 
-    # --- what is read ---------------------------------------------------------------------------------
+    # --- events that are read -------------------------------------------------------------------------
 
     def read(self, segment: str, offset: int, data: bytes) -> int:
-        """Bytes from where an event begins; gives how many of them are whole events."""
+        """Check bytes that start with an event; return how many of them are complete events."""
         at = 0
         for payload, size in _events(segment, offset, data):
             self.read_one(segment, offset + at, payload)
@@ -103,39 +102,39 @@ class History:
         return at
 
     def read_one(self, segment: str, offset: int, payload: bytes) -> Written:
-        """An event, and where its header begins; gives who wrote it."""
+        """Check an event with the position of its header; return it as written."""
         place = segment, offset
         if self.places.setdefault(place, payload) != payload:
-            raise BrokenWordError(f"at {place} there was {self.places[place]!r}, and is {payload!r}")
+            raise GuaranteeError(f"{place} had {self.places[place]!r}, but now {payload!r}")
         if payload not in self.events:
-            raise BrokenWordError(f"at {place} there is {payload!r}, which nobody wrote")
+            raise GuaranteeError(f"{place} has {payload!r}, which was never written")
         if self.found.setdefault(payload, place) != place:
-            raise BrokenWordError(f"{payload!r} is at {self.found[payload]} and at {place}")
+            raise GuaranteeError(f"{payload!r} exists twice: at {self.found[payload]} and at {place}")
         return self.events[payload]
 
-    # --- the end --------------------------------------------------------------------------------------
+    # --- final checks ---------------------------------------------------------------------------------
 
     def check(self, stream: str, segments: dict[str, tuple[int, int]]) -> None:
-        """After all of the stream's segments, by name, were read from their start to their end."""
+        """Check a stream after reading all its segments, by name, from start to end."""
         for (segment, offset), payload in self.places.items():
             if segment not in segments:
                 if segment.startswith(f"{stream}/") and not self._is_cut_off(stream, segment):
-                    raise BrokenWordError(f"{payload!r} was read in {segment}, which is gone")
+                    raise GuaranteeError(f"{payload!r} was read in {segment}, which is deleted")
             elif offset >= segments[segment][1]:
-                raise BrokenWordError(f"{payload!r} was read at {offset} of {segment}, which ends before it")
+                raise GuaranteeError(f"{payload!r} was read at {offset} of {segment}, which ends before")
         for segment, (start, _) in segments.items():
             number = parse_segment_name(segment)[2]
             if start and not any(cut.get(number) == start for cut in self.cuts.get(stream, [])):
-                raise BrokenWordError(f"{segment} begins at {start}, which nobody asked for")
+                raise GuaranteeError(f"{segment} starts at {start}, which was never requested")
         mine = [event for event in self.events.values() if event.stream == stream]
         for event in mine:
             if event.acknowledged and event.payload not in self.found and not self._is_truncated(event, segments):
-                raise BrokenWordError(f"{event} was acknowledged, and is not there")
+                raise GuaranteeError(f"{event} was acknowledged but is missing")
         self._check_order(mine)
         self._check_transactions(mine)
 
     def _is_truncated(self, event: Written, segments: dict[str, tuple[int, int]]) -> bool:
-        if not event.segment:  # the client library doesn't say where it is
+        if not event.segment:  # the client library doesn't report it
             return bool(self.cuts.get(event.stream))
         if event.segment not in segments:
             return self._is_cut_off(event.stream, event.segment)
@@ -143,7 +142,7 @@ class History:
         return event.end <= start if event.end >= 0 else start > 0
 
     def _is_cut_off(self, stream: str, segment: str) -> bool:
-        """Whether a cut was asked for that has only what follows it."""
+        """Return whether a requested cut has only successors of the segment."""
         number = parse_segment_name(segment)[2]
         return any(
             number not in cut and segment_epoch(number) <= max(map(segment_epoch, cut))
@@ -155,11 +154,11 @@ class History:
         for event in events:
             if event.payload in self.found:
                 by_key.setdefault(event.key, []).append(event)
-        for key, found in by_key.items():
-            found.sort(key=self._place)
-            numbers = [event.number for event in found]
+        for key, stored in by_key.items():
+            stored.sort(key=self._place)
+            numbers = [event.number for event in stored]
             if numbers != sorted(numbers):
-                raise BrokenWordError(f"the events of {key} are read in the order {numbers}")
+                raise GuaranteeError(f"the events of {key} are read in the order {numbers}")
 
     def _place(self, event: Written) -> tuple[int, int]:
         segment, offset = self.found[event.payload]
@@ -170,46 +169,46 @@ class History:
         for event in events:
             if event.transaction >= 0:
                 by_transaction.setdefault(event.transaction, []).append(event)
-        for transaction, its in by_transaction.items():
+        for transaction, own in by_transaction.items():
             state = self.transactions.get(transaction)
-            there = [event for event in its if event.payload in self.found]
+            there = [event for event in own if event.payload in self.found]
             if self.promised.get(transaction, state) is not state:
-                raise BrokenWordError(f"transaction {transaction:x} is {state}, not {self.promised[transaction]}")
+                raise GuaranteeError(f"transaction {transaction:x} is {state}, not {self.promised[transaction]}")
             if state is not TxnState.COMMITTED and there:
-                raise BrokenWordError(f"transaction {transaction:x} is {state}, and {there} can be read")
-            if state is TxnState.COMMITTED and len(there) < sum(event.segment != "" for event in its):
-                raise BrokenWordError(f"transaction {transaction:x} is committed, and of {its} there is {there}")
+                raise GuaranteeError(f"transaction {transaction:x} is {state}, but {there} can be read")
+            if state is TxnState.COMMITTED and len(there) < sum(event.segment != "" for event in own):
+                raise GuaranteeError(f"transaction {transaction:x} is committed, but of {own} only {there} can be read")
 
     def check_watermarks(self, watermarks: list[Watermark], epochs: Epochs) -> None:
         for before, after in pairwise(watermarks):
             if not before.lower < after.lower:
-                raise BrokenWordError(f"the watermark of {before.lower} is followed by that of {after.lower}")
+                raise GuaranteeError(f"the watermark of {before.lower} is followed by that of {after.lower}")
             if not epochs.is_at_or_after(after.positions(), before.positions()):
-                raise BrokenWordError(f"the cut of {after} lies before that of {before}")
+                raise GuaranteeError(f"the cut of {after} precedes that of {before}")
         for note in self.notes:
-            told = next((mark for mark in watermarks if mark.lower >= note.time), None)
-            # one of a time between may be of before the note came
-            if told is None or told.lower <= note.acknowledged:
+            mark = next((mark for mark in watermarks if mark.lower >= note.time), None)
+            # a watermark with a time in between may precede the note
+            if mark is None or mark.lower <= note.acknowledged:
                 continue
-            if not epochs.is_at_or_after(told.positions(), note.position):
-                raise BrokenWordError(f"{note} lies behind the watermark {told}")
+            if not epochs.is_at_or_after(mark.positions(), note.position):
+                raise GuaranteeError(f"{note} follows the watermark {mark}")
 
 
 @dataclass(slots=True)
 class Counter:
-    """An entry of a table that clients count up, each on the version that it read."""
+    """A table entry that clients increment, conditional on the version that they read."""
 
-    stored: set[int] = field(default_factory=set)  # values that were acknowledged
-    tried: int = 0  # the highest that anybody tried to store
+    stored: set[int] = field(default_factory=set)  # acknowledged values
+    tried: int = 0  # the highest attempted value
 
     def seen(self, value: int, at_least: int) -> None:
-        """A read gave it; at_least: the highest that had been acknowledged when the read began."""
+        """Check a value that was read; at_least: the highest acknowledged value when the read started."""
         if not at_least <= value <= self.tried:
-            raise BrokenWordError(f"a counter is at {value}; {at_least} was stored, and {self.tried} tried")
+            raise GuaranteeError(f"a counter is at {value}; {at_least} was stored, and {self.tried} attempted")
 
     def acknowledged(self, value: int) -> None:
         if value in self.stored:
-            raise BrokenWordError(f"two have counted to {value}")
+            raise GuaranteeError(f"two clients have counted to {value}")
         self.stored.add(value)
 
     @property
@@ -222,7 +221,7 @@ def _events(segment: str, offset: int, data: bytes) -> Iterator[tuple[bytes, int
     while at + HEADER_BYTES <= len(data):
         kind, length = HEADER.unpack_from(data, at)
         if kind != 0 or not 0 <= length < 1_000:
-            raise BrokenWordError(f"no event begins at {offset + at} of {segment}")
+            raise GuaranteeError(f"{segment} has an invalid event at offset {offset + at}")
         size = HEADER_BYTES + length
         if at + size > len(data):
             return

@@ -1,11 +1,11 @@
-"""Whether what several clients saw of one key of a table could have happened in some order, each call taking effect at
-one moment between its start and its end.
+"""Linearizability check of several clients' calls on one key of a table: in some order, each call takes effect at a
+moment between its start and its end.
 
-All changes are conditional, and a version grows with each. So versions give the order of the states that anybody saw,
-and each call says in which of them it took effect: a put made one, a read saw one, a refused put met another than it
-expected. What remains is real time: who ended before another began can't have come later in that order. One walk over
-starts and ends checks that. Nobody knows of a call without an answer whether it took effect; if the value that it put
-is seen, it did. One that is never seen can only have come after all that were, for nobody could go on from it.
+All changes are conditional, and versions increase with each. So versions give the order of the states that were seen,
+and each call determines the state in which it took effect: a put made it, a read saw it, a failed put met another than
+it expected. What remains is real time: a call that ended before another started can't come later in that order, which
+one walk over starts and ends checks. A call without a reply may have taken effect or not; it did if its value was seen.
+If its value was never seen, it can only have come after all that were, since no change could build on it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from dataclasses import dataclass, field
 from nadi.wire.fields import NOT_EXISTS
 
 ABSENT = NOT_EXISTS
-Place = tuple[int, int]  # which state, and 0 for what made it, 1 for what met it
+Place = tuple[int, int]  # the number of a state, and 0 for the call that made it, 1 for calls that met it
 
 
 class NotLinearError(AssertionError):
-    """No order explains what was seen."""
+    """No order explains the calls."""
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One client's call. `end` it with what came; without that nobody knows."""
+    """A client's call. `end` it with the result; without that the outcome is unknown."""
 
     kind: str  # get, put or remove
-    expected: int  # of a put or a remove: the version that the key must have, or ABSENT
+    expected: int  # the version required by a put or remove, or ABSENT
     value: bytes
     began: float
     ended: float = math.inf
     is_refused: bool = False
-    version: int | None = None  # that a put made, or a get found, or ABSENT
+    version: int | None = None  # made by a put or seen by a get, or ABSENT
 
     def end(self, now: float, version: int | None = None, value: bytes | None = None) -> None:
         self.ended, self.version = now, version
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(slots=True)
 class Register:
-    """One key. Each value that is put is another."""
+    """The calls on one key. All values that are put differ."""
 
     key: str
     calls: list[Call] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Register:
         return call
 
     def check(self) -> int:
-        """Return how many states there were; NotLinearError if no order explains what was seen."""
+        """Return the number of states; NotLinearError if no order explains the calls."""
         order = _Order(self)
         order.walk()
         return len(order.states)
@@ -74,7 +74,7 @@ class _State:
 
 
 class _Order:
-    """The states of a register, in order, and where each call stands among them."""
+    """The states of a register in order, and the place of each call among them."""
 
     def __init__(self, register: Register) -> None:
         self._key = register.key
@@ -87,7 +87,7 @@ class _Order:
         self._last = self.states[-1].version
 
     def walk(self) -> None:
-        """In time: who begins stands no earlier than all who have ended."""
+        """Walk through time: a call may not come earlier than any that ended before it started."""
         latest: Place = (0, 0)
         events = [(call.began, 0, at) for at, call in enumerate(self._calls)]
         events += [(call.ended, 1, at) for at, call in enumerate(self._calls) if call.is_known]
@@ -98,39 +98,39 @@ class _Order:
                 latest = max(latest, places[at])
             elif (place := self._place(call, latest)) is not None:
                 if place < latest:
-                    raise self._wrong(f"{call} took effect before what others had seen when it began: {latest}")
+                    raise self._wrong(f"{call} took effect before calls that had ended when it started: {latest}")
                 places[at] = place
 
     # --- states -----------------------------------------------------------------------------------------
 
     def _versions(self) -> dict[int, Call]:
-        """By version, who put it."""
-        found: dict[int, Call] = {}
+        """Map each version to the call that put it."""
+        makers: dict[int, Call] = {}
         for call in self._calls:
             if call.version is None or call.version == ABSENT:
                 continue
             maker = self._puts.get(call.value)
             if maker is None:
-                raise self._wrong(f"{call} saw what nobody put")
+                raise self._wrong(f"{call} saw a value that was never put")
             if maker.is_refused or maker.version not in (None, call.version):
                 raise self._wrong(f"{call} saw the version {call.version} of {maker}")
-            if found.setdefault(call.version, maker) is not maker:
-                raise self._wrong(f"{maker} and {found[call.version]} have the same version")
-        if len({id(maker) for maker in found.values()}) < len(found):
-            raise self._wrong(f"a value was put twice: {found}")
-        return found
+            if makers.setdefault(call.version, maker) is not maker:
+                raise self._wrong(f"{maker} and {makers[call.version]} have the same version")
+        if len({id(maker) for maker in makers.values()}) < len(makers):
+            raise self._wrong(f"a value was put twice: {makers}")
+        return makers
 
     def _of_removes(self) -> dict[int, Call]:
-        """By version that was removed, or may have been, who did it."""
+        """Map each version that was, or may have been, removed to the call that removed it."""
         removes: dict[int, Call] = {}
         for call in self._calls:
             if call.kind != "remove" or call.is_refused:
                 continue
             other = removes.get(call.expected)
             if other is not None and other.is_known and call.is_known:
-                raise self._wrong(f"{other} and {call} removed the same")
+                raise self._wrong(f"{other} and {call} removed the same version")
             if other is None or (call.is_known and not other.is_known):
-                removes[call.expected] = call  # of several unknown ones the first: it allows most
+                removes[call.expected] = call  # the first of several unknown ones allows most
         return removes
 
     def _in_order(self, versions: dict[int, Call]) -> Iterator[_State]:
@@ -140,12 +140,12 @@ class _Order:
             maker, remove = versions[version], self._removes.get(before)
             if maker.expected == ABSENT and before != ABSENT:
                 if remove is None:
-                    raise self._wrong(f"{maker} put where {before} was, as if nothing were there")
+                    raise self._wrong(f"{maker} put where {before} was, expecting no entry")
                 yield _State(ABSENT, remove)
             elif maker.expected != before:
-                raise self._wrong(f"{maker} put {version} over {maker.expected}, and not over {before}: that is lost")
+                raise self._wrong(f"{maker} put {version} over {maker.expected}, so {before} is lost")
             elif remove is not None and remove.is_known:
-                raise self._wrong(f"{maker} put over what {remove} had removed")
+                raise self._wrong(f"{maker} put over a version that {remove} had removed")
             yield _State(version, maker)
             before = version
         if before in self._removes and self._removes[before].is_known:
@@ -154,7 +154,7 @@ class _Order:
     # --- places -----------------------------------------------------------------------------------------
 
     def _place(self, call: Call, latest: Place) -> Place | None:
-        """Where it took effect; None if nobody can tell that it did."""
+        """Return where the call took effect; None if it may not have."""
         if id(call) in self._makes:
             return self._makes[id(call)], 0
         if not call.is_known:
@@ -169,19 +169,21 @@ class _Order:
         raise self._wrong(f"{call} made nothing")
 
     def _first(self, latest: Place, call: Call, fits: Callable[[_State], bool]) -> int:
-        """The first state from the latest on that the call may have met."""
+        """Return the first state, from the latest on, that the call may have met."""
         for place in range(latest[0], len(self.states)):
             if fits(self.states[place]):
                 return place
-        behind = len(self.states)  # all that are certain
-        if latest[0] == behind and call.is_refused and call.expected != ABSENT:
-            return behind  # no version that is known comes again
+        end = len(self.states)  # after all certain states
+        if latest[0] == end and call.is_refused and call.expected != ABSENT:
+            return end  # known versions don't recur
         if any(self._explains(other, call) for other in self._calls):
-            return behind
-        raise self._wrong(f"{call} met what was not there: after {latest} there was only {self.states[latest[0] :]}")
+            return end
+        raise self._wrong(
+            f"{call} met a state that did not exist: from {latest} on there was {self.states[latest[0] :]}"
+        )
 
     def _explains(self, other: Call, call: Call) -> bool:
-        """Whether the other one, which got no answer and whose effect nobody saw, may have made what the call met."""
+        """Return whether the other call, whose outcome was never seen, may have made the state that the call met."""
         if other.is_known or id(other) in self._makes or other.began > call.ended:
             return False
         if call.kind == "get":

@@ -1,4 +1,4 @@
-"""Whether the judge of a key's calls lets pass what a real table does, and nothing that it never may."""
+"""The judge of a key's calls accepts whatever a real table does, and nothing that is impossible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .linear import ABSENT, Call, NotLinearError, Register
 
 
 def history(seed: int, calls: int = 60) -> Register:
-    """What clients of a real key may see: each call takes effect at a moment within it, and some get no answer."""
+    """Generate calls on a real key: each takes effect at a moment within it, and some get no reply."""
     chance, register = random.Random(seed), Register("key")
     versions, values = itertools.count(1), itertools.count(1)
     now, state, value, known = 0.0, ABSENT, b"", [ABSENT]
@@ -42,13 +42,13 @@ def history(seed: int, calls: int = 60) -> Register:
 
 
 @pytest.mark.parametrize("first", range(0, 2_000, 500))
-def test_what_a_real_table_does_passes(first: int) -> None:
+def test_real_table_calls_pass(first: int) -> None:
     states = [history(seed).check() for seed in range(first, first + 500)]
     assert max(states) > 10
 
 
-def test_a_wrong_read_among_many_is_told() -> None:
-    told = tried = 0
+def test_wrong_read_among_many_is_detected() -> None:
+    detected = tried = 0
     for seed in range(300):
         register, chance = history(seed), random.Random(seed)
         reads = [call for call in register.calls if call.kind == "get" and call.is_known]
@@ -62,19 +62,19 @@ def test_a_wrong_read_among_many_is_told() -> None:
         try:
             register.check()
         except NotLinearError:
-            told += 1
+            detected += 1
     assert tried > 100
-    assert told > 0.8 * tried, "most: an absent key may be absent again"
+    assert detected > 0.8 * tried, "most are detected: an absent key may be absent again"
 
 
-Step = tuple[str, float, float, int, int | None, bytes]  # kind, began, ended, expected, version, value
+Step = tuple[str, float, float, int, int | None, bytes]  # kind, start, end, expected, version, value
 
 REFUSED = -2
 FIRST: Step = ("put", 0, 1, ABSENT, 1, b"a")
 
 
 def made(*steps: Step) -> Register:
-    """A put or remove whose version is None gets no answer, and one whose version is -2 is refused."""
+    """Make a register. A put or remove with version None gets no reply; with version -2 it fails."""
     register = Register("key")
     for kind, began, ended, expected, version, value in steps:
         if kind == "get":
@@ -105,30 +105,30 @@ def made(*steps: Step) -> Register:
         "seen though unanswered",
     ],
 )
-def test_what_may_be_passes(steps: list[Step]) -> None:
+def test_possible_calls_pass(steps: list[Step]) -> None:
     made(*steps).check()
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "message"),
     [
-        ([FIRST, ("put", 2, 5, 1, 2, b"b"), ("put", 2, 5, 1, 3, b"c")], "that is lost"),
-        ([FIRST, ("put", 2, 3, 1, 2, b"b"), ("get", 3.5, 4, 0, 1, b"a")], "before what others had seen"),
-        ([("get", 0, 1, 0, 1, b"a"), ("put", 2, 3, ABSENT, 1, b"a")], "before what others had seen"),
-        ([("get", 0, 1, 0, 1, b"a")], "nobody put"),
-        ([FIRST, ("get", 2, 3, 0, ABSENT, b"")], "what was not there"),
-        ([FIRST, ("put", 2, 3, 1, REFUSED, b"r")], "what was not there"),
+        ([FIRST, ("put", 2, 5, 1, 2, b"b"), ("put", 2, 5, 1, 3, b"c")], "is lost"),
+        ([FIRST, ("put", 2, 3, 1, 2, b"b"), ("get", 3.5, 4, 0, 1, b"a")], "took effect before"),
+        ([("get", 0, 1, 0, 1, b"a"), ("put", 2, 3, ABSENT, 1, b"a")], "took effect before"),
+        ([("get", 0, 1, 0, 1, b"a")], "never put"),
+        ([FIRST, ("get", 2, 3, 0, ABSENT, b"")], "did not exist"),
+        ([FIRST, ("put", 2, 3, 1, REFUSED, b"r")], "did not exist"),
         ([FIRST, ("put", 0, 1, ABSENT, 1, b"b")], "have the same version"),
         ([FIRST, ("remove", 2, 3, 1, 0, b""), ("remove", 2, 3, 1, 0, b"")], "removed the same"),
         ([FIRST, ("get", 2, 3, 0, 2, b"a")], "saw the version"),
         ([FIRST, ("remove", 2, 3, 1, 0, b""), ("put", 4, 5, 1, 2, b"b")], "had removed"),
-        ([FIRST, ("put", 4, 5, ABSENT, 2, b"b")], "as if nothing were there"),
+        ([FIRST, ("put", 4, 5, ABSENT, 2, b"b")], "expecting no entry"),
         (
             [FIRST, ("put", 2, 3, 1, None, b"b"), ("get", 6, 7, 0, 2, b"b"), ("get", 8, 9, 0, 1, b"a")],
-            "before what others had seen",
+            "took effect before",
         ),
     ],
 )
-def test_what_may_never_be_is_told(steps: list[Step], told: str) -> None:
-    with pytest.raises(NotLinearError, match=told):
+def test_impossible_calls_are_detected(steps: list[Step], message: str) -> None:
+    with pytest.raises(NotLinearError, match=message):
         made(*steps).check()

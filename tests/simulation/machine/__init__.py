@@ -1,4 +1,4 @@
-"""What simulated programs run on: processes with clocks of their own, a network, disks, and an object store.
+"""The platform of simulated programs: processes with clocks, a network, disks, and an object store.
 
-All of it takes place in one event loop, in virtual time, and knows nothing of what runs on it.
+All of it runs in one event loop, in virtual time, and is independent of the programs.
 """

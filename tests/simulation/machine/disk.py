@@ -1,8 +1,8 @@
-"""What a simulated server stores, in memory: each container's log and tier 2, which outlive the server. Its states are
-LMDB files in a temporary folder.
+"""The in-memory storage of a simulated server: each container's log and tier 2, which outlive the server. Container
+states are LMDB files in a temporary folder.
 
-A frame is durable once the disk has synced it; a kill takes what isn't. Disk and tier 2 take their time, and fail when
-the seed says so.
+A frame is durable once the disk has synced it; a kill loses unsynced frames. Disk and tier 2 take time, and fail as the
+seed determines.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
 @dataclass(slots=True)
 class Faults:
-    """How often what goes wrong. All of it is decided by the seed."""
+    """Fault rates of disks and tier 2, all decided by the seed."""
 
     chance: random.Random
-    kill: Callable[[], None]  # the server, and at once
+    kill: Callable[[], None]  # kills the server at once
     note: Callable[..., None]  # for the trace
-    frame_fails: float = 0.0  # of each frame: the disk says no, and may have it all the same
-    put_fails: float = 0.0  # of each object, likewise
-    slow: float = 0.02  # of each step of a disk: it takes up to 0.5 s instead of 2 ms
-    away_until: float = 0.0  # tier 2, by the simulation's time
+    frame_fails: float = 0.0  # per frame: the disk reports an error, though it may have stored the frame
+    put_fails: float = 0.0  # per object, likewise
+    slow: float = 0.02  # per step of a disk: it takes up to 0.5 s instead of 2 ms
+    away_until: float = 0.0  # of tier 2, by the simulation's time
     now: Callable[[], float] = lambda: 0.0
-    kill_due: int = -1  # after so many steps of disks the server is killed
+    kill_due: int = -1  # number of disk steps until the server is killed
 
     async def step(self) -> None:
-        """A disk does something: before or after it everything may end."""
+        """Perform a step of a disk, before or after which the server may be killed."""
         if self.kill_due >= 0:
             self.kill_due -= 1
             if self.kill_due < 0:
                 self.kill()
-                await asyncio.get_running_loop().create_future()  # for ever
+                await asyncio.get_running_loop().create_future()  # never continues
         await asyncio.sleep(self.chance.random() * (0.5 if self.happens(self.slow) else 0.002))
 
     def tier2_away(self, seconds: float) -> None:
@@ -61,7 +61,7 @@ class Faults:
         return self.now() < self.away_until or self.happens(self.put_fails)
 
     def rest(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.frame_fails = self.put_fails = self.slow = 0.0
         self.kill_due, self.away_until = -1, 0.0
 
@@ -71,7 +71,7 @@ class Faults:
 
 @dataclass(slots=True)
 class Disk(MemoryStorage):
-    """`unsynced`: frames that a kill may take."""
+    """`unsynced`: frames that a kill may lose."""
 
     unsynced: list[int] = field(default_factory=list)
 
@@ -90,13 +90,13 @@ class SimulatedLog(MemoryLog):
         fails = self.faults.happens(self.faults.frame_fails)
         if fails and self.faults.happens(0.5):
             self._failed = True
-            raise OSError("the disk fails before it has the frame")
+            raise OSError("the disk failed before writing the frame")
         appended = await super().append(parts)
         self.faults.note("frame", appended.address.sequence, crc32c(b"".join(parts)))
         await self._sync(appended.address.sequence)
         if fails:
             self._failed = True
-            raise OSError("the disk fails after it has the frame")
+            raise OSError("the disk failed after writing the frame")
         return appended
 
     async def _sync(self, sequence: int) -> None:
@@ -106,8 +106,7 @@ class SimulatedLog(MemoryLog):
 
 
 class SimulatedChunks(ChunkStore):
-    """Objects in a dict. They are there as a whole once they were put, or not at all. What isn't replaced here has no
-    place to look at, and fails."""
+    """Objects in a dict, put atomically. Methods that aren't overridden here have no store to access, and fail."""
 
     def __init__(self, objects: dict[str, bytes], faults: Faults, runtime: Runtime) -> None:
         super().__init__(cast("Any", None), None, "memory:///", runtime)
@@ -126,7 +125,7 @@ class SimulatedChunks(ChunkStore):
     async def _step(self, name: str) -> None:
         await self._faults.step()
         if self._faults.put_fails_now:
-            raise UnavailableError(f"tier 2 is away, says who has put {name}")
+            raise UnavailableError(f"tier 2 is unreachable for {name}")
 
     def _object(self, name: str) -> bytes:
         try:
@@ -150,7 +149,7 @@ class SimulatedChunks(ChunkStore):
         return ContainerRecords(_Registry(self), self.runtime, is_alone=True)
 
     async def rename(self, name: str, new: str) -> None:
-        raise NotImplementedError("only a repair renames")
+        raise NotImplementedError("only repairs rename")
 
     async def delete(self, name: str) -> None:
         await self._faults.step()
@@ -158,7 +157,7 @@ class SimulatedChunks(ChunkStore):
 
 
 class _Registry:
-    """Of a store of chunks: values are objects of it."""
+    """A registry in a chunk store: values are its objects."""
 
     def __init__(self, chunks: SimulatedChunks) -> None:
         self._chunks = chunks
@@ -170,7 +169,7 @@ class _Registry:
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         there = self._chunks._objects.get(name)
-        assert version == (None if there is None else str(crc32c(there))), "nobody else is there"
+        assert version == (None if there is None else str(crc32c(there))), "other writers are excluded"
         return await self.put(name, value)
 
     async def put(self, name: str, value: bytes) -> str:
@@ -178,14 +177,14 @@ class _Registry:
         return str(crc32c(value))
 
     async def list(self, folder: str) -> dict[str, str]:
-        raise NotImplementedError("a folder's server knows its containers")
+        raise NotImplementedError("a data folder's server knows its containers")
 
     async def delete(self, name: str) -> None:
         await self._chunks.delete(name)
 
 
 class MemoryParts(ContainerParts):
-    """Over a log in memory."""
+    """A container's storage over an in-memory log."""
 
     def __init__(
         self,
@@ -213,7 +212,7 @@ class MemoryParts(ContainerParts):
         return opened
 
     def killed(self) -> None:
-        """Its server was: what the system would take back is taken back."""
+        """Release the resources of a killed server, as the system would."""
         if self._metadata is not None:
             self._metadata.close()
 

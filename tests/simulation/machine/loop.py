@@ -1,7 +1,7 @@
-"""An event loop whose time passes only when nothing is left to do: then it jumps to the next timer. What runs in it
-takes no real time but that of its own work, and does the same each time.
+"""An event loop with virtual time, which jumps to the next timer whenever nothing is left to do. Programs take no real
+time except for their own work, and behave identically in each run.
 
-What belongs to a `Process` runs by that process's clock, and not while it stands still or once it is dead.
+Code of a `Process` runs by that process's clock, and not while it is frozen or after it was killed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .process import Process, current
 
 T = TypeVar("T")
 _COLLECTED_EACH_S = 60.0
-_TURNS_AT_ONCE = 200_000  # that take no time: more wouldn't end
-_TICK_S = 1e-8  # a wait takes no less: what is rounded off it would let no time pass, for whoever waits again and again
+_TURNS_AT_ONCE = 200_000  # turns without progress of time: more would be an endless loop
+_TICK_S = 1e-8  # minimum wait: rounding could otherwise stop the time for repeated waits
 
 
 class StuckError(Exception):
-    """Everybody waits, and for nothing that could come."""
+    """All tasks are waiting, and nothing can wake them."""
 
 
 class Sockets(Protocol):
-    """Where the loop's connections come from: a network."""
+    """The source of the loop's connections: a network."""
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]: ...
 
@@ -47,23 +47,23 @@ class Sockets(Protocol):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """now: seconds since the start. sockets: the network, if there is one."""
+    """now: seconds since the start. sockets: the network, if any."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.sockets: Sockets | None = None
         self._ready: deque[asyncio.Handle] = deque()
-        self._scheduled: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by when they are due
+        self._scheduled: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by due time
         self._stopping = False
         self._number, self._turns = itertools.count(), 0
         self._remains: list[tuple[asyncio.Task[Any], contextvars.Context]] = []
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # asyncio's own is all threads'
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # asyncio's own set spans all threads
         self._held: dict[Process, list[asyncio.Handle]] = {}
         self._outside = contextvars.Context()
         self._is_over = False
         self._collected = 0.0
-        self.failures: list[BaseException] = []  # of callbacks, which nobody waits for
+        self.failures: list[BaseException] = []  # of callbacks that are never awaited
         self.set_exception_handler(self._failed)
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -73,12 +73,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.default_exception_handler(context)
 
     def time(self) -> float:
-        """What a clock shows whoever asks."""
+        """Return the time of the current process's clock."""
         process = current.get()
         return self.now if process is None else process.local_time(self.now)
 
     def _run_once(self) -> None:
-        """As asyncio's, without what only real time and real sockets need."""
+        """Run like asyncio's loop, without its handling of real time and sockets."""
         scheduled, ready = self._scheduled, self._ready
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
@@ -87,7 +87,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._turns += 1
         if self._turns > _TURNS_AT_ONCE:
             self._turns = 0
-            raise StuckError(f"at {self.now:.3f} s there is no end of what is to do, and no time passes")
+            raise StuckError(f"at {self.now:.3f} s the work is endless, and time doesn't progress")
         while scheduled and scheduled[0][0] <= self.now:
             ready.append(heapq.heappop(scheduled)[2])
         for _ in range(len(ready)):
@@ -97,7 +97,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _wait_for(self, when: float | None) -> None:
         if when is None:
-            raise StuckError(f"at {self.now:.3f} s nobody waits for a timer")
+            raise StuckError(f"at {self.now:.3f} s all tasks wait without a timer")
         if when > self.now:
             self.now, self._turns = when, 0
         if self.now >= self._collected + _COLLECTED_EACH_S:
@@ -105,18 +105,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             gc.collect()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is let go of when it is due
+        pass  # it is dropped when it is due
 
     def _write_to_self(self) -> None:
-        pass  # nothing else has a thread
+        pass  # there are no other threads
 
     def run_in_executor(self, executor: Executor | None, func: Any, *args: Any) -> Never:  # type: ignore[override]
-        raise AssertionError(f"{func} goes to a thread past the runtime")
+        raise AssertionError(f"{func} goes to a thread, bypassing the runtime")
 
-    # --- what is due ----------------------------------------------------------------------------------
+    # --- timers ---------------------------------------------------------------------------------------
 
     def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
-        """At that time of the simulation, in no process."""
+        """Call something at that time of the simulation, outside of any process."""
         timer = asyncio.TimerHandle(when, callback, arguments, self, self._outside)
         self._schedule(timer)
         return timer
@@ -164,7 +164,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
         if self._is_over:
             coro.close()
-            raise RuntimeError("nothing is started any more")
+            raise RuntimeError("the simulation is ending: nothing can start")
         context = context or contextvars.copy_context()
         task = super().create_task(coro, name=name, context=context)
         self._tasks.add(task)
@@ -174,8 +174,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task
 
     def drop(self, process: Process) -> None:
-        """It is dead: nothing of it is run."""
-        # what is dropped would be told of its end, and write, so all of it is kept
+        """Drop all work of a dead process."""
+        # dropped objects would be notified of their end, and write, so all are retained
         self._remains += process.tasks.items()
         timers = (timer for _, _, timer in self._scheduled)
         for handle in [*self._ready, *timers, *self._held.pop(process, [])]:
@@ -183,7 +183,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 handle.cancel()
 
     def hold(self, process: Process) -> None:
-        """It stands still: nothing of it is run until `release`."""
+        """Withhold all work of a frozen process until `release`."""
         held = self._held.setdefault(process, [])
         for place, handle in enumerate(self._ready):
             if handle._context.get(current) is process:  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 held.append(entry[2])
             else:
                 others.append(entry)
-        self._scheduled[:] = others  # in order, and so a heap
+        self._scheduled[:] = others  # still in order, and so a heap
 
     def release(self, process: Process) -> None:
         for handle in self._held.pop(process, []):
@@ -210,12 +210,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **how: Any) -> Any:  # type: ignore[override]
         assert self.sockets is not None
-        assert how.get("ssl") is None, "the network has no TLS"
+        assert how.get("ssl") is None, "TLS is not simulated"
         return await self.sockets.connect(factory, host, port)
 
     async def connect_accepted_socket(self, factory: Any, sock: Any, **how: Any) -> Any:  # type: ignore[override]
         assert self.sockets is not None
-        assert how.get("ssl") is None, "the network has no TLS"
+        assert how.get("ssl") is None, "TLS is not simulated"
         return self.sockets.accept(factory, sock)
 
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
@@ -230,7 +230,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- the end --------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Of those who live."""
+        """End the live processes."""
         for process in list(self._held):
             process.is_paused = False
             self.release(process)
@@ -241,16 +241,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         await asyncio.gather(*rest, return_exceptions=True)
 
     def bury(self) -> None:
-        """After the end, when nothing runs any more: let go of those who were killed."""
+        """Release killed processes after the end, when nothing runs any more."""
         self._is_over = True
-        self.set_exception_handler(lambda _loop, _context: None)  # whom they would have told of errors is dead too
-        asyncio.set_event_loop(self)  # else what they gather as they are closed would make one that nobody closes
+        self.set_exception_handler(lambda _loop, _context: None)  # the owners of such errors are dead, too
+        asyncio.set_event_loop(self)  # otherwise closing futures would create a loop that is never closed
         for task, context in self._remains:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
                 context.run(task.get_coro().close)
         asyncio.set_event_loop(None)
-        self._remains.clear()  # whoever keeps the loop doesn't keep the world
+        self._remains.clear()  # so that references to the loop don't keep the world alive
         self._held.clear()
         self.sockets = None
 
@@ -263,12 +263,12 @@ def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
 
 @contextmanager
 def _collected_in_time() -> Iterator[None]:
-    """Garbage is collected by the simulation's time alone. What is collected may start tasks, as an asynchronous
-    generator does that nobody has ended; by itself Python collects when it has made so many objects, and it had made
-    some before the simulation began."""
+    """Collect garbage at simulated times only. Collected objects may start tasks, such as an unfinished asynchronous
+    generator's; Python's own collections depend on the number of objects, including those made before the
+    simulation."""
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()  # what was there before isn't looked at: that takes a second and more beside other tests
+    gc.freeze()  # ignores older objects, which would take a second or more under load
     try:
         yield
     finally:
@@ -280,8 +280,8 @@ def _collected_in_time() -> Iterator[None]:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What is in the middle of something as it is let go of, outside of its context, complains to nobody; nor what
-    would have become a task, such as the end of an asynchronous generator."""
+    """Silence complaints of objects that are released in the middle of their work, outside of their context, and of
+    tasks that can't be started any more, such as the end of an asynchronous generator."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
@@ -293,7 +293,7 @@ def _unheard() -> Iterator[None]:
 
 
 def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
-    """What `main` gives, in a loop of its own; raises what a callback raised."""
+    """Run `main` in a new loop and return its result; raises the errors of callbacks."""
     loop = SimulatedLoop()
     with nothing_from_outside(lambda: loop.now), _collected_in_time():
         try:
@@ -311,7 +311,7 @@ def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
 
 
 def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test in virtual time, whose first argument is the loop."""
+    """Make a test run in virtual time, with the loop as its first argument."""
 
     @functools.wraps(test)
     def ran(**given: Any) -> None:

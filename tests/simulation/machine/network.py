@@ -1,7 +1,7 @@
-"""A network between processes: the loop's connections, and calls that stand for gRPC's.
+"""A network between processes: the loop's connections, and calls that replace gRPC's.
 
-Hosts are told by the names of their processes. What happens between two of them is decided by the ways there and back
-(`ways`), and by whoever cuts, slows or resets these.
+Hosts have the names of their processes. The connection of two hosts is determined by the ways in both directions
+(`ways`), which can be cut, slowed or reset.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 
 class LostError(Exception):
-    """Nobody knows whether the call was carried out."""
+    """The call may have been executed or not."""
 
 
 class Door:
-    """A port that a process listens at: what `Listener` does with a socket."""
+    """A port that a process listens on, with the socket methods that `Listener` uses."""
 
     def __init__(self, network: Network, process: Process, address: tuple[str, int]) -> None:
         self._network, self.process, self.address = network, process, address
         self.backlog: deque[Accepted] = deque()
         self.callback: Callable[[], object] | None = None
-        process.held[self] = None
+        process.resources[self] = None
 
     def setblocking(self, flag: bool) -> None:
         assert not flag, "nothing blocks here"
@@ -54,7 +54,7 @@ class Door:
         accepted = self.backlog.popleft()
         return accepted, accepted.address
 
-    def came(self, accepted: Accepted) -> None:
+    def connected(self, accepted: Accepted) -> None:
         self.backlog.append(accepted)
         if self.callback is not None:
             self.process.call_soon(self._call)
@@ -64,7 +64,7 @@ class Door:
             self.callback()
 
     def close(self) -> None:
-        self.process.held.pop(self, None)
+        self.process.resources.pop(self, None)
         self.process_died(with_power=False)
 
     def process_died(self, *, with_power: bool) -> None:
@@ -76,7 +76,7 @@ class Door:
 
 
 class Accepted:
-    """A connection that was accepted, before it has a transport."""
+    """An accepted connection without a transport yet."""
 
     def __init__(self, end: End, address: tuple[str, int]) -> None:
         self.end, self.address = end, address
@@ -90,8 +90,8 @@ class Accepted:
 
 
 class Network:
-    """loop: gets its connections from here. chance: a source for each name. note: for the log and the trace; trace: for
-    the trace alone."""
+    """loop: gets its connections from here. chance: returns a random source per name. note: for log and trace; trace:
+    for the trace only."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Network:
     ) -> None:
         self._loop, self._chance, self._note, self._trace = loop, chance, note, trace
         self.doors: dict[tuple[str, int], Door] = {}
-        self.lost = 0.0  # of calls, and of their answers
+        self.lost = 0.0  # share of lost calls, and of lost replies
         self._ways: dict[tuple[str, str], Way] = {}
         self._numbers = itertools.count(1)
         self._calls_chance = chance("calls")
@@ -110,37 +110,37 @@ class Network:
         self._living: dict[int, tuple[End, End]] = {}
         loop.sockets = self
 
-    # --- what can go wrong ------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------
 
     def way(self, source: str, target: str) -> Way:
-        found = self._ways.get((source, target))
-        if found is None:
-            found = self._ways[source, target] = Way(self._loop, self._chance(f"way {source} {target}"))
-        return found
+        way = self._ways.get((source, target))
+        if way is None:
+            way = self._ways[source, target] = Way(self._loop, self._chance(f"way {source} {target}"))
+        return way
 
     def cut(self, one: str, other: str, seconds: float, *, both: bool = True) -> None:
-        """Nothing of the one reaches the other for so long, and with `both` nothing comes back."""
+        """Let nothing through from the one to the other for that time, with `both` in either direction."""
         self._note("cut", one, "--" if both else "->", other, f"{seconds:.3f}")
         for way in [self.way(one, other), self.way(other, one)][: 1 + both]:
             way.cut()
             self._loop.at(self._loop.now + seconds, way.mend)
 
     def slow(self, one: str, other: str, seconds: float, latency_s: float, bytes_s: float) -> None:
-        """Whatever goes there or back takes its time, for so long."""
+        """Slow both directions for that time."""
         self._note("slow", one, other, f"{seconds:.3f} {latency_s:.3f} {bytes_s:.0f}")
         for way in (self.way(one, other), self.way(other, one)):
             way.latency_s, way.bytes_s = latency_s, bytes_s
             self._loop.at(self._loop.now + seconds, way.mend)
 
     def reset(self, one: str, other: str) -> None:
-        """All connections between the two end: something on the way has forgotten them."""
+        """Reset all connections between the two, as if a device in between had forgotten them."""
         self._note("reset", one, other)
         for ends in self._between(one, other):
             for end in ends:
                 end.break_off()
 
     def stall(self, host: str, part: float, seconds: Callable[[], float]) -> None:
-        """A part of its connections carry nothing for some time, each for another; others are not concerned."""
+        """Stall a share of its connections for a time, each for another; the others are unaffected."""
         self._note("stall", host)
         for ends in self._open():
             if any(end.process.name == host for end in ends) and self._weather.random() < part:
@@ -148,14 +148,14 @@ class Network:
                     end.stall(self._loop.now + seconds())
 
     def is_back(self, host: str) -> None:
-        """A host whose power had failed runs again."""
+        """Run a host again after a power failure."""
         for ends in self._open():
             for end in ends:
                 if end.process.name == host and not end.process.is_alive:
                     end.system_is_back()
 
     def mend(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.lost = 0.0
         for way in self._ways.values():
             way.mend()
@@ -170,24 +170,24 @@ class Network:
     # --- connections --------------------------------------------------------------------------------------
 
     def door(self, process: Process, address: tuple[str, int]) -> Door:
-        """For the process to listen at."""
+        """Return a port for the process to listen on."""
         return Door(self, process, address)
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
         process = current.get()
-        assert process is not None, "whoever connects does so from a process"
+        assert process is not None, "connections must be opened within a process"
         number = next(self._numbers)
         there, back = self.way(process.name, host), self.way(host, process.name)
         await self._carried(there)
         door = self.doors.get((host, port))
         if door is None:
             await self._carried(back)
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
-        pair = Pair(number, self._chance(f"connection {number}"), self._told)
+            raise ConnectionRefusedError(f"{host}:{port} is not listening")
+        pair = Pair(number, self._chance(f"connection {number}"), self._trace_piece)
         one, other = pair.between(process, door.process, there, back)
         self._living[number] = one, other
         self._note("connection", number, process.name, host)
-        door.came(Accepted(other, (process.name, number)))
+        door.connected(Accepted(other, (process.name, number)))
         try:
             await self._carried(back)
         except BaseException:
@@ -198,7 +198,7 @@ class Network:
 
     def accept(self, factory: Callable[[], Any], accepted: Accepted) -> tuple[Any, Any]:
         if accepted.end.is_closed:
-            raise ConnectionResetError("it left before it was let in")
+            raise ConnectionResetError("the peer closed the connection before it was accepted")
         protocol = factory()
         return SimulatedTransport(accepted.end, protocol, accepted.address), protocol
 
@@ -207,13 +207,13 @@ class Network:
         if callback is not None and listening.backlog:
             listening.process.call_soon(listening._call)
 
-    def _told(self, number: int, side: str, piece: bytes | None) -> None:
+    def _trace_piece(self, number: int, side: str, piece: bytes | None) -> None:
         self._trace(number, side, "reset" if piece is None else f"{len(piece)} {crc32c(piece):08x}")
         if piece is None:
             self._note("reset at", side, number)
 
     def _carried(self, way: Way) -> asyncio.Future[None]:
-        """Done once something that is sent now arrives."""
+        """Return a future that is done when something sent now arrives."""
         arrived = self._loop.create_future()
         way.arrive(lambda: None if arrived.done() else arrived.set_result(None))
         return arrived
@@ -221,18 +221,18 @@ class Network:
     # --- calls --------------------------------------------------------------------------------------------
 
     async def call(self, server: Callable[[], Process | None], host: str, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives or raises in the server's process; LostError where that can't be known.
+        """Return or raise what `work` does in the server's process; LostError if that is unknown.
 
-        server: whoever is there when the call arrives. Waits for ever where a way is cut, or the server stands still.
+        server: the process when the call arrives. Waits forever while a way is cut or the server is frozen.
         """
         process = current.get()
-        assert process is not None, "whoever calls does so from a process"
+        assert process is not None, "calls must be made within a process"
         there, back = self.way(process.name, host), self.way(host, process.name)
         await self._carried(there)
         serving = server()
         if serving is None:
             await self._carried(back)
-            raise UnavailableError(f"nobody is at {host}")
+            raise UnavailableError(f"{host} has no running server")
         if self._is_lost():
             await self._carried(back)
             raise LostError
@@ -249,7 +249,7 @@ class Network:
             if not answer.done():
                 answer.cancel()
                 if serving.is_alive:
-                    serving.call_soon(task.cancel)  # as gRPC does where its caller has gone
+                    serving.call_soon(task.cancel)  # as in gRPC when the caller has disconnected
         await self._carried(back)
         return answer.result()
 

@@ -1,8 +1,7 @@
-"""What a client takes from outside without being handed it, replaced while a simulation runs.
+"""Replacements for the global functions that a client uses: the clocks of `time`, randomness, and socket options.
 
-A server has a `Runtime`; the client library reads the clocks of `time`, takes chance from `random` and from the system,
-and tells the system what to do with a connection. Here these give whoever asks the clocks of its own process, and
-seeded chance.
+A server gets these from its `Runtime`; the client library calls the functions directly. During a simulation they return
+the clocks of the calling process, and seeded randomness.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .transport import SimulatedTransport
 
 @contextmanager
 def nothing_from_outside(now: Callable[[], float]) -> Iterator[None]:
-    """now: the simulation's time, for who is in no process."""
+    """now: the simulation's time, for code outside of processes."""
     others, state = random.Random(1), random.getstate()
 
     def monotonic() -> float:
@@ -43,7 +42,7 @@ def nothing_from_outside(now: Callable[[], float]) -> Iterator[None]:
     def now_ns() -> int:
         return now_ms() * 1_000_000
 
-    random.seed(1)  # its functions are bound where they are defaults: they can't be replaced
+    random.seed(1)  # functions bound as defaults can't be replaced
     with (
         mock.patch.object(time, "monotonic", monotonic),
         mock.patch.object(time, "time", now_s),

@@ -1,8 +1,8 @@
-"""Both ends of a connection as the hosts' systems keep them: bytes under way, and those that nobody has read yet.
+"""Both ends of a connection as their systems see them: bytes in transit, and unread bytes.
 
-Bytes arrive in order, split anywhere. Only so many are under way or unread: then the sender's system takes no more. Who
-dies or resets the connection leaves the other end some of what was under way. A system answers what comes for a
-connection that it doesn't have with a reset; if it went down itself, that is how the other end learns of it.
+Bytes arrive in order, split anywhere. The number of bytes in transit or unread is limited: beyond that the sender's
+system accepts no more. When an end dies or resets the connection, the other one gets part of the bytes in transit. A
+system answers data for an unknown connection with a reset; after a power failure that is how the peer notices.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from .process import Process
 
 _WINDOWS_BYTES = (4_096, 65_536, 1 << 20)
-_WHOLE = 0.7  # of what is sent comes in one piece
+_WHOLE = 0.7  # share of writes that arrive in one piece
 _TINY_BYTES = 9
-_RESET_LOSES = 0.3  # of all resets
+_RESET_LOSES = 0.3  # share of resets that lose data
 _LARGEST_BYTES = 65_536
-_LOST_S = 0.5  # what takes longer was lost, and will be sent again
+_LOST_S = 0.5  # longer delays mean that data was lost, and will be sent again
 
 
 class Reader(Protocol):
-    """The transport over an end, once there is one."""
+    """The transport over an end, once it exists."""
 
     def readable(self) -> None: ...
 
@@ -34,10 +34,10 @@ class Reader(Protocol):
 
 
 class Pair:
-    """Two ends. chance: of this connection alone. tell: of what arrives, for the trace."""
+    """Two ends. chance: for this connection alone. trace: called with pieces that arrive."""
 
-    def __init__(self, number: int, chance: random.Random, tell: Callable[..., None]) -> None:
-        self.number, self.chance, self.tell = number, chance, tell
+    def __init__(self, number: int, chance: random.Random, trace: Callable[..., None]) -> None:
+        self.number, self.chance, self.trace = number, chance, trace
         self.window_bytes = chance.choice(_WINDOWS_BYTES)
 
     def between(self, client: Process, server: Process, there: Way, back: Way) -> tuple[End, End]:
@@ -47,7 +47,7 @@ class Pair:
 
 
 class End:
-    """One of them. process: whose it is. unread: what arrived; None in it is a reset, b"" the end."""
+    """One end. process: its owner. unread: received pieces; None is a reset, b"" the end."""
 
     peer: End
 
@@ -56,18 +56,18 @@ class End:
         self.reader: Reader | None = None
         self.unread: deque[bytes | None] = deque()
         self.is_closed = False
-        self.sends_again = True  # what was lost on the way, though it was closed since
-        self._is_silent = False  # its host went down with it
+        self.sends_again = True  # lost data is retransmitted even after closing
+        self._is_silent = False  # its host lost power
         self._under_way: deque[bytes | None] = deque()
-        self._outstanding_bytes = 0  # sent, and not read by the peer
+        self._outstanding_bytes = 0  # sent but not read by the peer
         self._last_arrival = 0.0
         self._is_read_to_end = False
-        process.held[self] = None
+        process.resources[self] = None
 
-    # --- what a transport calls -------------------------------------------------------------------------
+    # --- called by a transport ----------------------------------------------------------------------------
 
     def send(self, data: memoryview) -> int:
-        """How many of the bytes it takes."""
+        """Return how many of the bytes are accepted."""
         taken = min(len(data), self.pair.window_bytes - self._outstanding_bytes)
         at = 0
         while at < taken:
@@ -78,7 +78,7 @@ class End:
         return taken
 
     def read(self, most: int) -> bytes | None:
-        """The next of what arrived; None is a reset, b"" the end."""
+        """Return the next piece received; None is a reset, b"" the end."""
         piece = self.unread.popleft()
         if not piece:
             return piece
@@ -93,7 +93,7 @@ class End:
         return piece
 
     def close(self) -> None:
-        """The peer gets what was sent, and then the end; or a reset if something here was not read."""
+        """Deliver the sent data and then the end; a reset if unread data is discarded here."""
         if not self.is_closed:
             if any(self.unread):
                 self.reset()
@@ -102,17 +102,17 @@ class End:
                 self._post(b"")
 
     def reset(self) -> None:
-        """What was sent comes yet, however late, unless its system was told (`sends_again`)."""
+        """Reset the connection. Sent data still arrives, however late, unless `sends_again` is off."""
         if not self.is_closed:
             self._leave()
             if not self.sends_again and (self.way.is_cut or self._last_arrival > self.process.loop.now + _LOST_S):
                 self._under_way.clear()
             self._reset_peer()
 
-    # --- what a network, and whoever kills, calls ---------------------------------------------------------
+    # --- called by a network, or by faults ----------------------------------------------------------------
 
     def break_off(self) -> None:
-        """Something on the way ends the connection, and tells this end."""
+        """End the connection from within the network, notifying this end."""
         if not self.is_closed:
             self._take(None)
 
@@ -125,11 +125,11 @@ class End:
             self._reset_peer()
 
     def stall(self, until: float) -> None:
-        """What it sends from now on is lost, and sent again, for so long: other connections are better off."""
+        """Lose and retransmit what it sends from now on, until that time; other connections are unaffected."""
         self._last_arrival = max(self._last_arrival, until)
 
     def system_is_back(self) -> None:
-        """Its host runs again, and answers what comes for connections of before."""
+        """Run its host again, which answers data for older connections with resets."""
         self._is_silent = False
 
     # --- inside -----------------------------------------------------------------------------------------
@@ -148,12 +148,12 @@ class End:
         self._last_arrival = self.way.arrive(self._delivered, self._last_arrival, len(piece) if piece else 0)
 
     def _delivered(self) -> None:
-        """The next one, for all come in order, even where a cut held one of them."""
+        """Deliver the next piece: pieces stay in order, even if a cut delayed one of them."""
         if self._under_way:
             self.peer._arrived(self._under_way.popleft())
 
     def _reset_peer(self) -> None:
-        """The last of what is under way may be lost."""
+        """Reset the peer; the last data in transit may be lost."""
         if self.pair.chance.random() < _RESET_LOSES:
             for _ in range(min(len(self._under_way), self.pair.chance.randrange(4))):
                 self._under_way.pop()
@@ -163,18 +163,18 @@ class End:
         if not self.is_closed:
             self._take(piece)
         elif piece and not self._is_silent and not self.peer.is_closed:
-            self._post(None)  # the system knows nothing of such a connection
+            self._post(None)  # the system doesn't know the connection
 
     def _take(self, piece: bytes | None) -> None:
         if self._is_read_to_end:
             return
         self._is_read_to_end = not piece
-        self.pair.tell(self.pair.number, self.side, piece)
+        self.pair.trace(self.pair.number, self.side, piece)
         self.unread.append(piece)
         if self.reader is not None:
             self.process.call_soon(self.reader.readable)
 
     def _leave(self) -> None:
         self.is_closed = True
-        self.process.held.pop(self, None)
+        self.process.resources.pop(self, None)
         self.unread.clear()

@@ -1,4 +1,4 @@
-"""The seams of a cluster over the simulated object store: an engine for logs, and a registry."""
+"""A cluster's storage interfaces over the simulated object store: an engine for logs, and a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 100
 def _epoch(record: bytes) -> int:
     try:
         return records._record(0, VersionedValue(record, "")).epoch
-    except StoreError:  # a test's own
+    except StoreError:  # a test's value
         return 0
 
 
@@ -36,20 +36,20 @@ class SimulatedEngine:
         return is_stored and not line.is_repeated()
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
-        found = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
-        if found is None:
+        stored = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
+        if stored is None:
             return None
-        return memoryview(found.value)[position : None if length is None else position + length]
+        return memoryview(stored.value)[position : None if length is None else position + length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
-        found = await self._line.ask(f"list {prefix}", lambda: self._line.store.listed(prefix), changes=False)
-        for first in range(0, len(found), _PAGE):
+        objects = await self._line.ask(f"list {prefix}", lambda: self._line.store.listed(prefix), changes=False)
+        for first in range(0, len(objects), _PAGE):
             if first:
                 await self._line.ask(f"list more of {prefix}", lambda: None, changes=False)
-            yield {name: len(one.value) for name, one in found[first : first + _PAGE]}
+            yield {name: len(stored.value) for name, stored in objects[first : first + _PAGE]}
 
     async def delete(self, names: Sequence[str]) -> None:
-        for name in names:  # one by one, so that some may be left
+        for name in names:  # individually, so that some may remain
             await self._line.ask(f"delete {name}", lambda: self._line.store.delete(name))  # noqa: B023
 
     async def close(self) -> None:
@@ -63,8 +63,8 @@ class SimulatedRegistry:
         self._line = Line(store, process)
 
     async def get(self, name: str) -> VersionedValue | None:
-        found = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
-        return None if found is None else VersionedValue(found.value, found.version)
+        stored = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
+        return None if stored is None else VersionedValue(stored.value, stored.version)
 
     async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
         line = self._line
@@ -75,18 +75,18 @@ class SimulatedRegistry:
         return None if line.is_repeated() else new
 
     def _is_claim(self, name: str, value: bytes) -> bool:
-        """Whether a container gets another epoch."""
+        """Return whether the update gives a container a new epoch."""
         if not name.startswith(records.FOLDER):
             return False
-        found = self._line.store.objects.get(name)
-        return _epoch(value) > (_epoch(found.value) if found is not None else 0)
+        stored = self._line.store.objects.get(name)
+        return _epoch(value) > (_epoch(stored.value) if stored is not None else 0)
 
     async def put(self, name: str, value: bytes) -> str:
         return await self._line.ask(f"put {name}", lambda: self._line.store.put(name, value))
 
     async def list(self, folder: str) -> dict[str, str]:
-        found = await self._line.ask(f"list {folder}", lambda: self._line.store.listed(folder), changes=False)
-        return {name: one.version for name, one in found}
+        objects = await self._line.ask(f"list {folder}", lambda: self._line.store.listed(folder), changes=False)
+        return {name: stored.version for name, stored in objects}
 
     async def delete(self, name: str) -> None:
         await self._line.ask(f"delete {name}", lambda: self._line.store.delete(name))

@@ -1,4 +1,4 @@
-"""The simulated network: what goes in comes out, in order, whatever happens to it on the way; or the end does."""
+"""The simulated network delivers data in order whatever happens on the way, or ends the connection."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ADDRESS = ("server", 9090)
 
 
 class Peer(asyncio.Protocol):
-    """Keeps what came. takes: whether it reads at once."""
+    """Collects received data. takes: whether it reads at once."""
 
     def __init__(self, takes: bool = True) -> None:
-        self.came = bytearray()
+        self.received = bytearray()
         self.pieces: list[int] = []
         self.takes = takes
         self.transport: Any = None
@@ -35,7 +35,7 @@ class Peer(asyncio.Protocol):
             transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        self.came += data
+        self.received += data
         self.pieces.append(len(data))
 
     def pause_writing(self) -> None:
@@ -49,7 +49,7 @@ class Peer(asyncio.Protocol):
 
 
 class Site:
-    """A client and a server, whose listener is the real one."""
+    """A client, and a server with the real listener."""
 
     def __init__(self, loop: SimulatedLoop, seed: int = 1) -> None:
         self.loop = loop
@@ -85,7 +85,7 @@ class Site:
 
 @simulated
 @pytest.mark.parametrize("seed", range(5))
-async def test_bytes_come_whole_and_in_order(loop: SimulatedLoop, seed: int) -> None:
+async def test_bytes_arrive_completely_and_in_order(loop: SimulatedLoop, seed: int) -> None:
     site = Site(loop, seed)
     await site.listen()
     one, other = await site.connect()
@@ -103,15 +103,15 @@ async def test_bytes_come_whole_and_in_order(loop: SimulatedLoop, seed: int) -> 
         await asyncio.sleep(chance.random() * 0.3)
     one.transport.close()
     await asyncio.sleep(60.0)
-    assert (bytes(other.came), bytes(one.came)) == (b"".join(sent), back)
+    assert (bytes(other.received), bytes(one.received)) == (b"".join(sent), back)
     assert set(other.pieces) - set(map(len, sent)), "they are split"
     assert one.lost == other.lost == [None]
 
 
 @pytest.mark.parametrize("takes_back", [True, False])
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_what_was_lost_on_the_way_is_sent_again_unless_it_is_taken_back(*, is_cut: bool, takes_back: bool) -> None:
-    came = []
+def test_lost_data_is_retransmitted_unless_aborted(*, is_cut: bool, takes_back: bool) -> None:
+    results = []
 
     async def lose(site: Site) -> None:
         await site.listen()
@@ -126,16 +126,16 @@ def test_what_was_lost_on_the_way_is_sent_again_unless_it_is_taken_back(*, is_cu
             one.transport.take_back()
         one.transport.abort()
         await asyncio.sleep(60.0)
-        came.append(bytes(other.came))
+        results.append(bytes(other.received))
         assert [type(error) for error in other.lost] == [ConnectionResetError]
 
-    for seed in range(5):  # for a reset may lose something in any case
+    for seed in range(5):  # several, since a reset may always lose data
         run(lambda loop, seed=seed: lose(Site(loop, seed)))  # type: ignore[misc]
-    assert set(came) == {b""} if takes_back else b"late" in came
+    assert set(results) == {b""} if takes_back else b"late" in results
 
 
 @simulated
-async def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for(loop: SimulatedLoop) -> None:
+async def test_sender_stops_when_the_peer_does_not_read(loop: SimulatedLoop) -> None:
     site = Site(loop)
     site.takes = False
     await site.listen()
@@ -145,15 +145,15 @@ async def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for(loop: Si
     await asyncio.sleep(10.0)
     assert one.paused == [True]
     assert one.transport.get_write_buffer_size() >= len(data) - (1 << 20)
-    assert not other.came
+    assert not other.received
     other.transport.resume_reading()
     await asyncio.sleep(30.0)
     assert one.paused == [True, False]
-    assert bytes(other.came) == data
+    assert bytes(other.received) == data
 
 
 @simulated
-async def test_a_cut_holds_what_is_sent_one_way_alone(loop: SimulatedLoop) -> None:
+async def test_cut_delays_one_direction_only(loop: SimulatedLoop) -> None:
     site = Site(loop)
     await site.listen()
     one, other = await site.connect()
@@ -161,13 +161,13 @@ async def test_a_cut_holds_what_is_sent_one_way_alone(loop: SimulatedLoop) -> No
     one.transport.write(b"there")
     other.transport.write(b"back")
     await asyncio.sleep(9.0)
-    assert (bytes(other.came), bytes(one.came)) == (b"", b"back")
+    assert (bytes(other.received), bytes(one.received)) == (b"", b"back")
     await asyncio.sleep(10.0)
-    assert bytes(other.came) == b"there"
+    assert bytes(other.received) == b"there"
 
 
 @simulated
-async def test_peers_hear_of_a_kill_and_not_of_a_power_cut(loop: SimulatedLoop) -> None:
+async def test_peers_notice_a_kill_but_not_a_power_failure(loop: SimulatedLoop) -> None:
     site = Site(loop)
     await site.listen()
     one, _ = await site.connect()
@@ -194,7 +194,7 @@ async def test_peers_hear_of_a_kill_and_not_of_a_power_cut(loop: SimulatedLoop) 
 
 
 @simulated
-async def test_a_call_is_answered_late_or_nobody_knows(loop: SimulatedLoop) -> None:
+async def test_call_is_answered_late_or_its_outcome_is_unknown(loop: SimulatedLoop) -> None:
     site, served = Site(loop), 0
 
     async def count() -> int:
@@ -216,7 +216,7 @@ async def test_a_call_is_answered_late_or_nobody_knows(loop: SimulatedLoop) -> N
     site.network.lost = 0.3
     results = await asyncio.gather(*(call() for _ in range(100)), return_exceptions=True)
     lost = sum(isinstance(result, LostError) for result in results)
-    assert 101 - served < lost < 100, "some were served all the same"
+    assert 101 - served < lost < 100, "some of the lost calls were executed"
 
     site.network.lost = 0.0
     task = call()

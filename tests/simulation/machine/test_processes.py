@@ -1,4 +1,4 @@
-"""Processes in virtual time: each by its own clock, and nothing runs of one that stands still, or is dead."""
+"""Processes in virtual time: each runs by its own clock, and not while it is frozen or dead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def process(loop: SimulatedLoop, name: str, rate: float = 1.0) -> Process:
     return Process(loop, name, random.Random(name), rate)
 
 
-def test_time_passes_only_when_nothing_is_left_to_do() -> None:
+def test_time_passes_only_while_idle() -> None:
     async def main(loop: SimulatedLoop) -> list[float]:
         async def sleeper(seconds: float) -> float:
             await asyncio.sleep(seconds)
@@ -53,7 +53,7 @@ async def works_past_the_runtime(_loop: SimulatedLoop) -> None:
         (works_past_the_runtime, AssertionError),
     ],
 )
-def test_what_no_simulation_can_do_is_told(main: object, error: type[Exception]) -> None:
+def test_impossible_actions_raise_errors(main: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         run(main)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def test_what_no_simulation_can_do_is_told(main: object, error: type[Exception])
 
 
 @simulated
-async def test_each_process_goes_by_a_clock_of_its_own(loop: SimulatedLoop) -> None:
+async def test_each_process_has_its_own_clock(loop: SimulatedLoop) -> None:
     async def live(one: Process) -> tuple[float, float]:
         began, runtime = loop.now, one.runtime.monotonic()
         with pytest.raises(TimeoutError):
@@ -72,25 +72,25 @@ async def test_each_process_goes_by_a_clock_of_its_own(loop: SimulatedLoop) -> N
         return loop.now - began, one.runtime.monotonic() - runtime
 
     fast, slow = process(loop, "fast", 1.25), process(loop, "slow", 0.8)
-    took = await asyncio.gather(fast.start(live(fast)), slow.start(live(slow)))
-    assert took[0] == pytest.approx((8.0, 10.0))
-    assert took[1] == pytest.approx((12.5, 10.0))
-    assert abs(fast.runtime.monotonic() - slow.runtime.monotonic()) > 100, "nor do they begin at the same number"
+    times = await asyncio.gather(fast.start(live(fast)), slow.start(live(slow)))
+    assert times[0] == pytest.approx((8.0, 10.0))
+    assert times[1] == pytest.approx((12.5, 10.0))
+    assert abs(fast.runtime.monotonic() - slow.runtime.monotonic()) > 100, "they start at different values"
 
 
 @simulated
-async def test_a_wall_clock_that_is_set_moves_no_other(loop: SimulatedLoop) -> None:
-    async def look() -> tuple[float, float]:
+async def test_setting_a_wall_clock_affects_no_other(loop: SimulatedLoop) -> None:
+    async def clocks() -> tuple[float, float]:
         return time.time(), time.monotonic()
 
     one, other = process(loop, "one"), process(loop, "other")
-    wall, monotonic = await one.start(look())
+    wall, monotonic = await one.start(clocks())
     one.runtime.set_ms = 5_000
-    assert await one.start(look()) == (wall + 5.0, monotonic)
-    assert (await other.start(look()))[0] == wall
+    assert await one.start(clocks()) == (wall + 5.0, monotonic)
+    assert (await other.start(clocks()))[0] == wall
 
 
-def test_what_the_library_takes_from_outside_is_the_same_each_time() -> None:
+def test_global_functions_are_deterministic() -> None:
     async def main(loop: SimulatedLoop) -> tuple[object, ...]:
         async def take() -> tuple[object, ...]:
             return uuid.uuid4(), os.urandom(4), random.random(), time.time_ns()
@@ -107,7 +107,7 @@ def test_what_the_library_takes_from_outside_is_the_same_each_time() -> None:
 
 
 @simulated
-async def test_what_stands_still_does_everything_late(loop: SimulatedLoop) -> None:
+async def test_frozen_process_does_everything_late(loop: SimulatedLoop) -> None:
     done: list[tuple[str, float]] = []
 
     async def live(name: str) -> None:
@@ -124,11 +124,11 @@ async def test_what_stands_still_does_everything_late(loop: SimulatedLoop) -> No
 
 
 @simulated
-async def test_what_others_tell_it_waits_too(loop: SimulatedLoop) -> None:
-    one, told = process(loop, "one"), loop.create_future()
+async def test_signals_to_a_frozen_process_wait(loop: SimulatedLoop) -> None:
+    one, signalled = process(loop, "one"), loop.create_future()
 
     async def wait() -> float:
-        await told
+        await signalled
         return loop.now
 
     task = one.start(wait())
@@ -136,17 +136,17 @@ async def test_what_others_tell_it_waits_too(loop: SimulatedLoop) -> None:
     one.pause(2.0)
     one.wake()
     one.pause(10.0)
-    told.set_result(None)
+    signalled.set_result(None)
     await asyncio.sleep(5.0)
-    assert not one.runs, "the first pause would have ended by now"
+    assert not one.runs, "only the first pause is over"
     assert not task.done()
     assert await task == 11.0
 
 
 @simulated
-async def test_of_a_killed_process_nothing_runs_any_more(loop: SimulatedLoop) -> None:
+async def test_killed_process_runs_no_code(loop: SimulatedLoop) -> None:
     done: list[str] = []
-    told = loop.create_future()
+    signalled = loop.create_future()
 
     async def live(name: str) -> None:
         try:
@@ -155,7 +155,7 @@ async def test_of_a_killed_process_nothing_runs_any_more(loop: SimulatedLoop) ->
             done.append(f"{name} ends")
 
     async def inner(name: str) -> None:
-        await told
+        await signalled
         done.append(name)
 
     killed, paused, other = process(loop, "killed"), process(loop, "paused"), process(loop, "other")
@@ -166,6 +166,6 @@ async def test_of_a_killed_process_nothing_runs_any_more(loop: SimulatedLoop) ->
     killed.kill()
     paused.kill()
     assert killed.gone.done()
-    told.set_result(None)
+    signalled.set_result(None)
     await asyncio.sleep(5.0)
     assert done == ["other", "other ends"]

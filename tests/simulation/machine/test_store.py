@@ -1,4 +1,4 @@
-"""The simulated object store: what it promises holds whatever its faults, and each of these happens."""
+"""The simulated object store keeps its promises whatever its faults, and each fault occurs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .storeclients import SimulatedEngine, SimulatedRegistry
 
 
 class Cluster:
-    """Some processes, each with its engine and its registry over one store."""
+    """Several processes, each with an engine and a registry over the same store."""
 
     def __init__(self, loop: SimulatedLoop, processes: int, seed: int) -> None:
         self.loop = loop
@@ -34,7 +34,7 @@ FAULTS = StoreFaults(
 
 @pytest.mark.parametrize("seed", range(3))
 @simulated
-async def test_of_those_who_race_one_at_most_creates(loop: SimulatedLoop, seed: int) -> None:
+async def test_concurrent_creates_succeed_at_most_once(loop: SimulatedLoop, seed: int) -> None:
     cluster = Cluster(loop, 5, seed)
     cluster.store.faults = FAULTS
 
@@ -47,7 +47,7 @@ async def test_of_those_who_race_one_at_most_creates(loop: SimulatedLoop, seed: 
     for number in range(20):
         name = f"log/0/1/{number}"
         results = await asyncio.gather(*(create(n, name) for n in range(5)))
-        await asyncio.sleep(10.0)  # for those that come late
+        await asyncio.sleep(10.0)  # for late requests
         winners = [n for n, result in enumerate(results) if result]
         assert len(winners) <= 1
         if winners:
@@ -56,7 +56,7 @@ async def test_of_those_who_race_one_at_most_creates(loop: SimulatedLoop, seed: 
 
 @pytest.mark.parametrize("seed", range(3))
 @simulated
-async def test_of_those_who_set_one_version_one_at_most_does(loop: SimulatedLoop, seed: int) -> None:
+async def test_concurrent_updates_succeed_at_most_once(loop: SimulatedLoop, seed: int) -> None:
     cluster = Cluster(loop, 5, seed)
     cluster.store.faults = FAULTS
     cluster.store.put("containers/0", b"first")
@@ -85,26 +85,26 @@ async def test_every_fault_happens(loop: SimulatedLoop) -> None:
     store.faults = FAULTS
     met: Counter[tuple[bool | None, bool, bool]] = Counter()
     for number in range(400):
-        name, told = f"log/{number}", None
+        name, result = f"log/{number}", None
         try:
-            told = await engine.create(name, [b"x"])
+            result = await engine.create(name, [b"x"])
         except UnavailableError:
             pass
         at_once = name in store.objects
         await asyncio.sleep(FAULTS.latest_s)
-        met[told, at_once, name in store.objects] += 1
+        met[result, at_once, name in store.objects] += 1
     assert met.pop((True, True, True)) > 100
     assert set(met) == {
         (None, False, False),  # the request was lost
-        (None, True, True),  # the answer was
-        (None, False, True),  # it came late
-        (False, False, False),  # somebody else was said to be at it
-        (False, True, True),  # its own first try was taken for another's
+        (None, True, True),  # the reply was lost
+        (None, False, True),  # it was executed late
+        (False, False, False),  # another client was said to be storing it
+        (False, True, True),  # the client's own first attempt had succeeded
     }
 
 
 @simulated
-async def test_what_was_stored_or_deleted_lately_may_be_listed_wrong_and_in_no_order(loop: SimulatedLoop) -> None:
+async def test_listings_of_recent_changes_may_be_wrong_and_unordered(loop: SimulatedLoop) -> None:
     cluster = Cluster(loop, 1, 1)
     (engine,), (registry,), store = cluster.engines, cluster.registries, cluster.store
 
@@ -129,7 +129,7 @@ async def test_what_was_stored_or_deleted_lately_may_be_listed_wrong_and_in_no_o
 
 
 @simulated
-async def test_who_is_cut_off_gets_no_answer_and_others_do(loop: SimulatedLoop) -> None:
+async def test_cut_off_process_gets_no_reply_while_others_do(loop: SimulatedLoop) -> None:
     cluster = Cluster(loop, 2, 1)
     one, other = cluster.registries
     cluster.store.cut_off("server-0", 60.0)
@@ -150,7 +150,7 @@ async def test_who_is_cut_off_gets_no_answer_and_others_do(loop: SimulatedLoop) 
 
 @pytest.mark.parametrize(("is_before", "found"), [(True, []), (False, ["log/2"])])
 @simulated
-async def test_a_trap_is_for_the_first_that_it_takes(loop: SimulatedLoop, is_before: bool, found: list[str]) -> None:
+async def test_trap_triggers_once(loop: SimulatedLoop, is_before: bool, found: list[str]) -> None:
     cluster = Cluster(loop, 2, 1)
     one, other = cluster.engines
     met: list[tuple[str, str, list[str]]] = []

@@ -1,6 +1,6 @@
-"""The process's side of a connection: what asyncio's transports over sockets do, over an `End`.
+"""The process's side of a connection: asyncio's transport interface over an `End`.
 
-Its protocol is called in its process, so not while that stands still.
+Its protocol is called within its process, so not while that is frozen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HIGH_BYTES = 64 * 1024
 
 
 class SimulatedTransport(asyncio.Transport):
-    """Of a protocol that knows of it already; reads from now on. end: whose bytes it has."""
+    """A transport whose protocol already has it; it reads from now on. end: the source of its bytes."""
 
     def __init__(self, end: End, protocol: Any, peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer})
@@ -24,8 +24,8 @@ class SimulatedTransport(asyncio.Transport):
         self._buffer = bytearray()
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
         self._is_reading = True
-        self._is_due = False  # to read
-        self._is_paused = False  # its protocol's writing
+        self._is_due = False  # for reading
+        self._is_paused = False  # the protocol's writing
         self._is_closing = self._is_lost = False
         end.reader = self
         protocol.connection_made(self)
@@ -44,7 +44,7 @@ class SimulatedTransport(asyncio.Transport):
         self.readable()
 
     def readable(self) -> None:
-        """Something arrived, or is wanted now."""
+        """Read if something has arrived and is wanted."""
         if not self._is_due and self.is_reading() and self._end.unread:
             self._is_due = True
             self._end.process.call_soon(self._read)
@@ -82,7 +82,7 @@ class SimulatedTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def writable(self) -> None:
-        """The system takes more."""
+        """Continue writing."""
         if self._is_lost:
             return
         if self._buffer:
@@ -120,7 +120,7 @@ class SimulatedTransport(asyncio.Transport):
                 self._end.process.call_soon(self._lose, None)
 
     def take_back(self) -> None:
-        """As SO_LINGER, for no time."""
+        """Abort without retransmission, like SO_LINGER with a zero timeout."""
         self._end.sends_again = False
 
     def abort(self) -> None:

@@ -1,6 +1,6 @@
-"""How bytes get from one host to another, one direction at a time: late, slowly, or not for a while.
+"""The ways of bytes from one host to another, in one direction each: late, slow, or cut for a while.
 
-A way that is cut loses nothing for good: as with TCP, what was under way comes once it is whole again, a little later.
+A cut loses nothing for good: as with TCP, data in transit arrives after the way is restored, slightly later.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .loop import SimulatedLoop
 
 _LATENCY_S = 0.001
-_LATE = 0.03  # of what is sent: it takes many times as long
-_AGAIN_S = 0.5  # after which, on average, what a cut held is sent again
+_LATE = 0.03  # share of data that takes many times as long
+_AGAIN_S = 0.5  # mean delay of retransmissions after a cut
 _FAST_BYTES_S = 100e6
 
 
 class Way:
-    """From one host to another. chance: decides how long each thing takes."""
+    """A way from one host to another. chance: decides the delays."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self._loop, self._chance = loop, chance
@@ -35,7 +35,7 @@ class Way:
         return latency_s + size_bytes / self.bytes_s
 
     def arrive(self, then: Callable[[], None], earliest: float = 0.0, size_bytes: int = 0) -> float:
-        """Call it when what is sent now arrives, after what was sent before; return when that is, unless it is cut."""
+        """Call it when data sent now arrives, after all earlier data; return when that is, unless the way is cut."""
         when = max(self._loop.now + self.delay_s(size_bytes), earliest)
         self._loop.at(when, self._arrived, then)
         return when
@@ -50,10 +50,10 @@ class Way:
         self.is_cut = True
 
     def mend(self) -> None:
-        """As it was at first."""
+        """Restore the way."""
         self.is_cut = False
         self.latency_s, self.bytes_s = _LATENCY_S, _FAST_BYTES_S
         waiting, self._waiting = self._waiting, []
         again = self._loop.now + self._chance.expovariate(1 / _AGAIN_S)
         for then in waiting:
-            self._loop.at(again, self._arrived, then)  # equal times: in this order
+            self._loop.at(again, self._arrived, then)  # equal times stay in this order

@@ -1,4 +1,4 @@
-"""A fake S3 in a process of its own: see the package."""
+"""A fake S3 as a process: see the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _serve(folder: Path | None, port: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where objects are kept; in memory without one")
+    parser.add_argument("--folder", type=Path, help="where objects are stored; by default in memory")
     asked = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(asked.folder, asked.port))

@@ -1,4 +1,4 @@
-"""The objects of a fake S3: an index in memory, and beside it, in a folder, a file each, written as a store should."""
+"""The objects of a fake S3: an index in memory, and optionally a file each in a folder, written durably."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Objects:
         self.now: dict[str, Object] = {}
         self._folder = folder
         self._generation = 0
-        self._changes: list[Change] = []  # for listings that are late
+        self._changes: list[Change] = []  # for delayed listings
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,14 +43,14 @@ class Objects:
     async def put(
         self, key: str, body: bytes, *, absent: bool, etag: str | None, generation: int | None
     ) -> Object | int:
-        """The object, or the status that refuses it."""
+        """Store an object; return it, or the status of the failure."""
         async with self._locks[key]:
-            found = self.now.get(key)
-            if absent and found is not None:
+            current = self.now.get(key)
+            if absent and current is not None:
                 return 412
-            if etag is not None and (found is None or found.etag != etag):
-                return 404 if found is None else 412
-            if generation is not None and generation != (found.generation if found else 0):
+            if etag is not None and (current is None or current.etag != etag):
+                return 404 if current is None else 412
+            if generation is not None and generation != (current.generation if current else 0):
                 return 412
             if self._folder is not None:
                 await asyncio.to_thread(_write, self._folder, quote(key, safe=""), body)
@@ -58,14 +58,14 @@ class Objects:
 
     async def delete(self, key: str) -> None:
         async with self._locks[key]:
-            found = self.now.pop(key, None)
-            if found is not None:
-                self._note(key, found)
+            removed = self.now.pop(key, None)
+            if removed is not None:
+                self._note(key, removed)
                 if self._folder is not None:
                     await asyncio.to_thread(os.unlink, self._folder / quote(key, safe=""))
 
     def as_of(self, seconds_ago: float) -> dict[str, Object]:
-        """What was there then."""
+        """Return the objects at that time."""
         then = dict(self.now)
         since = asyncio.get_running_loop().time() - seconds_ago
         for change in reversed(self._changes):
@@ -86,7 +86,7 @@ class Objects:
     def _note(self, key: str, before: Object | None) -> None:
         try:
             now = asyncio.get_running_loop().time()
-        except RuntimeError:  # as it is opened
+        except RuntimeError:  # while it is being opened
             return
         self._changes.append(Change(now, key, before))
         while self._changes[0].at < now - _KEPT_S:

@@ -1,4 +1,4 @@
-"""HTTP for a fake S3: a request read from a stream, and an answer's bytes."""
+"""HTTP for a fake S3: parsing of requests, and encoding of responses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Request(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What follows the bucket."""
+        """The path after the bucket."""
         return self.path.lstrip("/").partition("/")[2]
 
     @property
     def kind(self) -> str:
-        """put, get, list or delete."""
+        """The kind of request: put, get, list or delete."""
         if self.method == "DELETE" or (self.method == "POST" and "delete" in self.query):
             return "delete"
         if self.method == "GET" and not self.key:
@@ -46,7 +46,7 @@ class Answer:
         return "\r\n".join([*lines, "", ""]).encode() + (b"" if head else self.body)
 
 
-def failed(status: int, code: str, message: str = "as the test wants it", more: str = "") -> Answer:
+def failed(status: int, code: str, message: str = "injected by the test", more: str = "") -> Answer:
     text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"
     return Answer(status, text.encode(), {"Content-Type": "application/xml"})
 

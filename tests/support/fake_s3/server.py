@@ -1,4 +1,4 @@
-"""The server of a fake S3: what is asked, the faults that befall it, and what S3 would answer."""
+"""The server of a fake S3: requests, injected faults, and S3's responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DATE = "Sun, 22 Nov 2026 00:00:00 GMT"
 
 
 class FakeS3:
-    """faults: may be changed at any time. counts: of requests, by put, get, list and delete."""
+    """A fake S3. faults: may be changed at any time. counts: requests by put, get, list and delete."""
 
     def __init__(self, folder: Path | None = None, faults: Faults | None = None, port: int = 0) -> None:
         self.faults = faults or Faults()
@@ -50,7 +50,7 @@ class FakeS3:
         await self._server.wait_closed()
 
     def config(self) -> dict[str, str]:
-        """For `s3://bucket/…`."""
+        """The client configuration for `s3://bucket/…`."""
         return {"endpoint": self.endpoint, "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
 
     def _accepted(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -72,7 +72,7 @@ class FakeS3:
                 writer.close()
 
     async def _answer(self, request: Request) -> Answer | None:
-        """None: the connection breaks."""
+        """Return the response; None breaks the connection."""
         if request.path == "/-/faults":
             self.faults.update(**json.loads(request.body))
             return Answer(204)
@@ -138,25 +138,25 @@ class FakeS3:
             return None
         return "another" if self.faults.etags_wrong else etag
 
-    def _headers(self, found: Object) -> dict[str, str]:
-        headers = {"ETag": found.etag, "x-goog-generation": str(found.generation), "Last-Modified": _DATE}
+    def _headers(self, stored: Object) -> dict[str, str]:
+        headers = {"ETag": stored.etag, "x-goog-generation": str(stored.generation), "Last-Modified": _DATE}
         if self.faults.versioned:
-            headers["x-amz-version-id"] = f"v{found.generation}"
+            headers["x-amz-version-id"] = f"v{stored.generation}"
         return headers
 
     async def _get(self, request: Request) -> Answer:
-        found = self.objects.as_of(self.faults.stale_gets_s).get(request.key)
-        if found is None:
+        stored = self.objects.as_of(self.faults.stale_gets_s).get(request.key)
+        if stored is None:
             return failed(404, "NoSuchKey")
-        headers, size = self._headers(found), len(found.body)
+        headers, size = self._headers(stored), len(stored.body)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
         if asked is None:
-            return Answer(200, found.body, headers | {"Content-Length": str(size)})
+            return Answer(200, stored.body, headers | {"Content-Length": str(size)})
         first, last = int(asked[1]), min(int(asked[2] or size), size - 1)
         if first >= size:
             return failed(416, "InvalidRange")
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        return Answer(206, found.body[first : last + 1], headers)
+        return Answer(206, stored.body[first : last + 1], headers)
 
     async def _delete(self, request: Request) -> Answer:
         if request.method == "DELETE":

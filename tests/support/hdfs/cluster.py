@@ -1,4 +1,4 @@
-"""Hadoop's own HDFS, a name node and data nodes in one Java process, from Maven; told what is to befall it."""
+"""Hadoop's own HDFS, a name node and data nodes in one Java process, from Maven, with faults on command."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.compatibility.java_ready import CLASSPATH, DOWNLOAD_TIMEOUT_S, NotCom
 
 FOLDER = Path(__file__).parent
 DATA_NODES = 3
-_START_S = 120.0  # 10 s, where nothing else runs
+_START_S = 120.0  # 10 s on an idle machine
 
 
 class Cluster:
-    """A small HDFS. url: of its name node, which keeps its port when it is restarted."""
+    """A small HDFS. url: of its name node, which keeps its port over a restart."""
 
     def __init__(self, folder: Path, data_nodes: int = DATA_NODES) -> None:
-        pytest.importorskip("hdfs_native", reason="HDFS is tested where hdfs-native is installed: nadi[hdfs]")
+        pytest.importorskip("hdfs_native", reason="HDFS tests need hdfs-native: pip install nadi[hdfs]")
         command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classpath()]
         command += [str(FOLDER / "Cluster.java"), str(folder / "hdfs"), str(data_nodes)]
         self._log = (folder / "hdfs.log").open("w+")
@@ -38,7 +38,7 @@ class Cluster:
         self.url = f"hdfs://127.0.0.1:{self.port}"
 
     def tell(self, *words: object, limit_s: float = 60.0) -> str:
-        """Have it done; what it says of it."""
+        """Send a command and return the reply."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
@@ -56,7 +56,7 @@ class Cluster:
             timer.cancel()
         if not line:
             self._log.seek(0)
-            raise AssertionError(f"HDFS ended, or said nothing in {limit_s} s: {self._log.read()[-3_000:]}")
+            raise AssertionError(f"HDFS ended or was silent for {limit_s} s: {self._log.read()[-3_000:]}")
         return line.strip()
 
     def close(self) -> None:
@@ -67,9 +67,10 @@ class Cluster:
 
 @functools.cache
 def classpath() -> str:
-    """Of Hadoop's mini cluster. Skips the test where Java or Maven is missing, or Maven can't download it."""
+    """Return the class path of Hadoop's mini cluster. Skips the test if Java or Maven is missing or can't download
+    it."""
     if shutil.which("java") is None or shutil.which("mvn") is None:
-        pytest.skip("HDFS is tested where Java and Maven (`mvn`) are installed")
+        pytest.skip("HDFS tests need Java and Maven (`mvn`)")
     with tempfile.TemporaryDirectory(prefix="nadi-hdfs-") as folder:
         file = Path(folder) / "classpath"
         goals = (CLASSPATH, f"-Dmdep.outputFile={file}", "-Dmdep.includeScope=runtime")
@@ -78,5 +79,5 @@ def classpath() -> str:
         except (NotCompiled, subprocess.TimeoutExpired) as error:
             raise AssertionError(f"Maven can't list the libraries of HDFS: {error}") from error
         if reason:
-            pytest.skip(f"HDFS is tested where {DOWNLOAD_TIMEOUT_S} s suffice to download it: {reason}")
+            pytest.skip(f"HDFS could not be downloaded within {DOWNLOAD_TIMEOUT_S} s: {reason}")
         return file.read_text().strip() + os.pathsep

@@ -1,5 +1,5 @@
-"""HDFS as its client shows it, in memory: what `nadi.object_log.hdfs.files.connect` gives, with the errors and the
-texts that the real one has, which `tests/hdfs` compares with a real cluster."""
+"""HDFS as its client presents it, in memory: `nadi.object_log.hdfs.files.connect` with the real errors and texts, which
+`tests/hdfs` compares with a real cluster."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Status:
 
 @dataclass
 class Node:
-    """body: None is a folder."""
+    """body: None for a folder."""
 
     body: bytes | None
     modification_time: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 class FakeHdfs:
-    """One name node and its files. error: raised by each call while it is set; what: by those of these names alone."""
+    """A name node and its files. error: raised by each call while it is set; what: only by calls with these names."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {"/": Node(None)}
         self.error: Exception | None = None
         self.of: Sequence[str] = ()
-        self.is_silent = False  # calls have no answer
+        self.is_silent = False  # calls get no reply
 
     def connect(self, where: HdfsLocation) -> FakeClient:
         return FakeClient(self)
@@ -110,8 +110,8 @@ class FakeClient:
         await self._hdfs.check("delete")
         below = [name for name in self._hdfs.nodes if name == path or name.startswith(path + "/")]
         if len(below) > 1 and not recursive:
-            said = f"`{path} is non empty': Directory is not empty"
-            raise RuntimeError(f'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "{said}")')
+            text = f"`{path} is non empty': Directory is not empty"
+            raise RuntimeError(f'RPCError("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "{text}")')
         for name in below:
             del self._hdfs.nodes[name]
         return bool(below)
@@ -151,7 +151,7 @@ class FakeWriter:
 
     async def close(self) -> None:
         await self._hdfs.check("close")
-        assert self._is_synced, "what is only closed may be in memory"
+        assert self._is_synced, "data that was closed but not synced may still be in memory"
         self._hdfs.nodes[self._path] = Node(self._written)
 
 

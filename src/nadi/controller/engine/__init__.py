@@ -1,1 +1,1 @@
-"""How work runs: intents recorded first, steps that can be repeated, done after a crash."""
+"""The workflow engine: intents are recorded first, steps are repeatable, and work is resumed after a crash."""

@@ -1,1 +1,1 @@
-"""The controller over gRPC: messages from and to Python values, memory for requests, errors as statuses."""
+"""The controller over gRPC: message conversions, memory limits for requests, and error statuses."""

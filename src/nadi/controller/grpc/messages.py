@@ -1,6 +1,6 @@
 """Conversions between the protocol's messages and the controller's values, both ways.
 
-Incoming messages may hold anything: a number without a meaning is an InvalidArgumentError. Outgoing ones have every
+Incoming messages are untrusted: a number without a meaning raises InvalidArgumentError. Outgoing messages have every
 field set that clients read without checking.
 """
 
@@ -45,10 +45,10 @@ async def ranges_message(name: StreamName, segments: Iterable[records.EpochSegme
 
 
 async def with_all(message: _Message, field: str, parts: Iterable[Message]) -> _Message:
-    """Add all parts to a repeated field and return the message: a few per loop turn, as a stream may have thousands."""
-    whole = getattr(message, field)
+    """Append all parts to a repeated field and return the message; yields to the loop, as there may be thousands."""
+    repeated = getattr(message, field)
     for number, part in enumerate(parts, 1):
-        whole.append(part)
+        repeated.append(part)
         if number % RPC_MESSAGES_A_TURN == 0:
             await asyncio.sleep(0)
     return message
@@ -66,7 +66,7 @@ def txn_message(txn_id: int) -> pb.TxnId:
 
 
 def config_of(message: pb.StreamConfig) -> records.StreamConfigRecord:
-    """Return the stream configuration in a message; InvalidArgumentError if a number has no meaning."""
+    """Return the stream configuration of a message; InvalidArgumentError if a number has no meaning."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     try:
         scale_type = records.ScaleType(scaling.scaleType)
@@ -118,7 +118,7 @@ def group_name(message: pb.ReaderGroupInfo | pb.ReaderGroupConfiguration) -> Gro
 
 
 async def group_config_of(message: pb.ReaderGroupConfiguration) -> records.GroupConfig:
-    """Return the reader group's configuration in a message; InvalidArgumentError if a value has no meaning."""
+    """Return the reader group configuration of a message; InvalidArgumentError if a value has no meaning."""
     try:
         retention_type = records.GroupRetention(message.retentionType)
     except ValueError as error:
@@ -139,12 +139,12 @@ async def _cuts_of(messages: Sequence[pb.StreamCut]) -> dict[str, dict[int, int]
     async for message in _paced(messages, lambda message: len(message.cut)):
         cuts[stream_name(message.streamInfo).key] = dict(message.cut)
     if len(cuts) != len(messages):
-        raise InvalidArgumentError("a reader group has two stream cuts for one stream: give one")
+        raise InvalidArgumentError("the reader group has two stream cuts for the same stream: give one")
     return cuts
 
 
 async def _paced(cuts: Iterable[T], entries: Callable[[T], int]) -> AsyncIterator[T]:
-    """Yield the cuts and let other tasks run between many of them; `entries` says how many one has."""
+    """Yield the cuts, and yield to the loop between many of them. entries: returns the number of a cut's entries."""
     count = 0
     for cut in cuts:
         count += 1 + entries(cut)
@@ -179,7 +179,7 @@ async def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[pb.Stream
 
 
 def uuid_of(text: str) -> UUID:
-    """Return the UUID in a message; an empty text is the all-zero UUID, which means none."""
+    """Return the UUID of a message; an empty text is the all-zero UUID, which means none."""
     try:
         return UUID(text) if text else UUID(int=0)
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""The gRPC server around the controller's service: its limits, and what every call goes through.
+"""The gRPC server of the controller's service: admission of calls, parsing, access checks and error codes.
 
-A call takes a place among those of its address, its request room while it comes and while it is worked on, and a turn;
-then it is parsed, and its method asked, for callers whom access permits. No exception leaves a handler, for UNKNOWN
-makes the Python client stall for a minute: an error that has no status in the reply becomes a gRPC code on which the
-clients agree. Absent things are NOT_FOUND, bad input INVALID_ARGUMENT (neither is retried), temporary trouble
-UNAVAILABLE, a full disk RESOURCE_EXHAUSTED (both are).
+A call takes one of its address's slots, memory for its request while it is received and processed, and a turn of the
+loop; then it is parsed, checked for access and passed to its method. No exception leaves a handler, since UNKNOWN makes
+the Python client stall for a minute: an error without a status in the reply becomes a gRPC code that all clients
+interpret alike. NOT_FOUND and INVALID_ARGUMENT are not retried; UNAVAILABLE and RESOURCE_EXHAUSTED (disk full) are.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _VARINT_MAX_BYTES = 10
 
 
 async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[None]]) -> Message:
-    """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions. 2
-    MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on; or 150,000 keys of one
-    hash, for a map: many seconds. No request needs more of one kind than two epochs of a stream have segments, so parts
-    are counted first."""
+    """Return the parsed message; InvalidArgumentError if it is malformed or has too many parts. Awaits `turn` between
+    portions. 2 MiB may contain a million empty parts, which take 0.1 s to parse and seconds to process, or 150,000
+    map keys with the same hash, which take many seconds. No request needs more parts of one kind than two epochs of a
+    stream have segments, so parts are counted before parsing."""
     try:
         if len(raw) <= limits.RPC_PORTION_BYTES:
             message = kind.FromString(raw)
@@ -48,7 +47,7 @@ async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[N
                 message.MergeFromString(raw[begin:end])
                 await turn()
     except DecodeError as error:
-        raise InvalidArgumentError(f"the request is no {kind.DESCRIPTOR.name}") from error
+        raise InvalidArgumentError(f"the request is not a {kind.DESCRIPTOR.name}: it can't be parsed") from error
     for field, value in message.ListFields():
         if field.is_repeated and len(value) > limits.RPC_PARTS_MAX:
             raise _too_many(field.name)
@@ -56,11 +55,11 @@ async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[N
 
 
 def _portions(raw: bytes, at: int, end: int, kind: Any) -> Iterator[tuple[int, int]]:
-    """Start and end of each run of fields to parse together: few of them, or few bytes. (0, 0) is a pause."""
-    begun, parts = at, 0
+    """Yield the start and end of each run of fields to parse at once: few fields or few bytes. (0, 0) is a pause."""
+    start, parts = at, 0
     counts = Counter[int]()
     while at < end:
-        number, inside, following = _field(raw, at, end)
+        number, content, following = _field(raw, at, end)
         counts[number] += 1
         if counts[number] > limits.RPC_PARTS_MAX:
             raise _too_many(kind.fields_by_number[number].name if number in kind.fields_by_number else str(number))
@@ -68,56 +67,56 @@ def _portions(raw: bytes, at: int, end: int, kind: Any) -> Iterator[tuple[int, i
         if following - at > limits.RPC_PORTION_BYTES:
             field = kind.fields_by_number.get(number)
             if field is not None and field.message_type is not None and raw[at] & 7 == _BYTES:
-                for _ in _portions(raw, inside, following, field.message_type):
+                for _ in _portions(raw, content, following, field.message_type):
                     yield 0, 0
         at = following
-        if at - begun >= limits.RPC_PORTION_BYTES or parts >= limits.RPC_PORTION_PARTS:
-            yield begun, at
-            begun, parts = at, 0
-    if begun < end:
-        yield begun, end
+        if at - start >= limits.RPC_PORTION_BYTES or parts >= limits.RPC_PORTION_PARTS:
+            yield start, at
+            start, parts = at, 0
+    if start < end:
+        yield start, end
 
 
 def _field(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Number of the field at this position, where its content starts, and where it ends."""
+    """Return the field's number, the start of its content, and its end."""
     tag, at = _varint(raw, at, end)
     form = tag & 7
-    inside = at
+    content = at
     if form == _BYTES:
-        length, inside = _varint(raw, at, end)
-        at = inside + length
+        length, content = _varint(raw, at, end)
+        at = content + length
     elif form == _VARINT:
         _, at = _varint(raw, at, end)
     elif form in (_FIXED_32, _FIXED_64):
         at += 4 if form == _FIXED_32 else 8
     else:
-        raise DecodeError(f"there are no fields of form {form}")
+        raise DecodeError(f"unknown wire type {form}")
     if at > end:
-        raise DecodeError("the message ends within a field")
-    return tag >> 3, inside, at
+        raise DecodeError("the message is truncated within a field")
+    return tag >> 3, content, at
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
     if at < end and raw[at] < 0x80:  # nearly always
         return raw[at], at + 1
-    found = 0
-    for shift, place in enumerate(range(at, min(end, at + _VARINT_MAX_BYTES))):
-        found |= (raw[place] & 0x7F) << 7 * shift
-        if raw[place] < 0x80:
-            return found, place + 1
-    raise DecodeError("the message ends within a number")
+    value = 0
+    for shift, position in enumerate(range(at, min(end, at + _VARINT_MAX_BYTES))):
+        value |= (raw[position] & 0x7F) << 7 * shift
+        if raw[position] < 0x80:
+            return value, position + 1
+    raise DecodeError("the message is truncated within a number")
 
 
-def _too_many(what: str) -> InvalidArgumentError:
+def _too_many(field: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the request has more than {limits.RPC_PARTS_MAX:,} parts in {what}: no stream has as many"
+        f"the request has more than {limits.RPC_PARTS_MAX:,} parts in {field}, more than any stream has: send fewer"
     )
 
 
 log = logging.getLogger(__name__)
 
 # Java pings an idle channel every 6 minutes; too strict a server would close it. gRPC has no overall memory limit
-# that Python could set, so each part has one: connections, calls on each, and bytes of each call.
+# accessible from Python, so each part is limited: connections, calls per connection, and bytes per call.
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -128,37 +127,37 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.server_handshake_timeout_ms", round(limits.TLS_HANDSHAKE_S * 1000)),
     ("grpc.max_allowed_incoming_connections", limits.RPC_CONNECTIONS_MAX),
     ("grpc.max_concurrent_streams", limits.RPC_STREAMS_MAX),
-    ("grpc.http.overload_protection", 0),  # else calls that have ended count until Python lets go of them
+    ("grpc.http.overload_protection", 0),  # else ended calls count until Python releases them
     ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
     ("grpc.max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
     ("grpc.absolute_max_metadata_size", limits.RPC_METADATA_MAX_BYTES),
-    ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
+    ("grpc.http2.bdp_probe", 0),  # else each call may send megabytes before they are read
     ("grpc.http2.lookahead_bytes", limits.RPC_SENT_AHEAD_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 
 
 KINDS: Methods = {rpc: kinds for methods in SERVICES.values() for rpc, kinds in methods.items()}
-_GRPC_LOGGER, _NOT_SENT = "grpc._cython.cygrpc", "ExecuteBatchError"  # gRPC's, neither of which has a public name
-_CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
+_GRPC_LOGGER, _NOT_SENT = "grpc._cython.cygrpc", "ExecuteBatchError"  # internal to gRPC, without public names
+_CROWDED = "this address already has the maximum number of calls in progress: wait for some to end, then try again"
 
 
 def rpc_server(*, shares_port: bool = False, **arguments: Any) -> grpc.aio.Server:
-    """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server. shares_port: other
-    processes may listen at its port, too."""
-    logging.getLogger(_GRPC_LOGGER).addFilter(_is_fault)  # once, however often
+    """Return a gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server.
+    shares_port: other processes may listen on the same port."""
+    logging.getLogger(_GRPC_LOGGER).addFilter(_is_fault)  # idempotent
     options = dict(SERVER_OPTIONS) | {"grpc.so_reuseport": int(shares_port)}
     at_once = limits.RPC_AT_ONCE + limits.RPC_REFUSED_AT_ONCE
     return grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=at_once, **arguments)
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """Not of a caller that left just as it was answered: gRPC logs an error and a traceback for each."""
+    """Filter out calls whose client left just before the reply: gRPC logs an error and a traceback for each."""
     return record.exc_info is None or record.exc_info[0] is None or record.exc_info[0].__name__ != _NOT_SENT
 
 
 class RpcCall:
-    """An RPC whose request is here, with what an answer needs to know. `raw`: the request's bytes, until `parsed`."""
+    """A call whose request was received, with its context. `raw`: the request's bytes, until `parsed`."""
 
     __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
 
@@ -176,18 +175,18 @@ class RpcCall:
         return self._context.invocation_metadata()
 
     def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline; None: it has none."""
-        left = self._context.time_remaining()
-        return None if left is None else float(left)
+        """Return the seconds until the caller's deadline; None if there is none."""
+        remaining = self._context.time_remaining()
+        return None if remaining is None else float(remaining)
 
     async def parsed(self) -> Message:
-        """The request, parsed once; InvalidArgumentError if it isn't one."""
+        """Return the request, parsed once; InvalidArgumentError if it is malformed."""
         request = await parsed(KINDS[self.rpc][0], self.raw, lambda: self._turns.mine(self._peer))
         self.raw = b""
         return request
 
     async def lasts(self) -> None:
-        """It will last, while its request takes no more memory: that is others' from here on."""
+        """Release the memory reserved for the request, since the call is long-lived."""
         await self._working.aclose()
 
     async def write(self, reply: Message | bytes) -> None:
@@ -195,11 +194,11 @@ class RpcCall:
 
 
 Answer = Callable[[RpcCall], Awaitable[Any]]
-"""Answers a call: the reply, a message or its bytes; None if replies were written."""
+"""Answers a call. Returns the reply, a message or its bytes; None if replies were written."""
 
 
 class ForwardedStatus(Exception):
-    """The status that another server gave a call: it is passed on."""
+    """The status that another server gave a call, to be passed on to the caller."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -207,13 +206,13 @@ class ForwardedStatus(Exception):
 
 
 class Answers:
-    """The answers of a service's methods; with access, only to permitted callers."""
+    """The methods of a service by RPC; with access, only for permitted callers."""
 
     def __init__(self, service: object, access: ControllerAccess | None = None) -> None:
         self._access = access
         names = {rpc: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower() for rpc in KINDS}
         self._methods = {rpc: getattr(service, name) for rpc, name in names.items() if hasattr(service, name)}
-        self._watches: Counter[str] = Counter()  # under way, of each connection
+        self._watches: Counter[str] = Counter()  # in progress, by connection
 
     def has(self, rpc: str) -> bool:
         return rpc in self._methods
@@ -229,15 +228,15 @@ class Answers:
         return await method(request)
 
     async def _watch(self, method: Callable[[Any], AsyncGenerator[Any, None]], request: Any, call: RpcCall) -> None:
-        """Send what `method` yields, as long as access permits it; UnavailableError where there are too many: for it
-        takes a place of all calls for as long as it lasts."""
+        """Send what `method` yields, while access permits it; UnavailableError if there are too many watches, since
+        each occupies a slot for its whole life."""
         if self._access is not None:
             await self._access.permit(call.rpc, request, call)
         peer, of_one, of_all = call.peer(), limits.SCALER_WATCHES_OF_CONNECTION, limits.SCALER_WATCHES_MAX
         if self._watches[peer] >= of_one or self._watches.total() >= of_all:
             raise UnavailableError(
-                f"there are too many calls of {call.rpc}: {of_one} on a connection and {of_all} in all are taken; ask "
-                "now and then instead, as KEDA does for triggers of the type external"
+                f"too many calls of {call.rpc}: {of_one} per connection and {of_all} in all are allowed; poll instead, "
+                "as KEDA does for triggers of the type external"
             )
         self._watches[peer] += 1
 
@@ -256,27 +255,27 @@ class Answers:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             self._watches[peer] -= 1
-            self._watches += Counter()  # without those that have none
+            self._watches += Counter()  # drops zero counts
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> Shares:
-    """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers. Return
-    what counts its calls."""
+    """Let `server` answer the RPCs of all services with `controller`; with `access`, only for permitted callers. Return
+    the shares that count its calls."""
     return add_answers(server, Answers(Service(controller), access).answer)
 
 
 def add_answers(
     server: grpc.aio.Server, answer: Answer, peer_of: Callable[[Any], str] = lambda context: str(context.peer())
 ) -> Shares:
-    """Let `server` answer every RPC of the services by `answer`; return what counts its calls. peer_of: returns who
-    made a call, of its context."""
+    """Let `server` answer the RPCs of all services with `answer`; return the shares that count its calls. peer_of:
+    returns the caller's address from a call's context."""
     calls = _RpcCalls(answer, peer_of)
 
     def serialized(reply: Any) -> bytes:
         return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
     for name, methods in SERVICES.items():
-        handlers = {  # requests are streams, for us to say how long the one may take to come
+        handlers = {  # requests are streams, so that we can limit how long the single message may take
             rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
                 partial(calls.handle, rpc), response_serializer=serialized
             )
@@ -287,8 +286,8 @@ def add_answers(
 
 
 class _RpcCalls:
-    """Those of one server, and memory for their requests, while they come and while they are worked on. gRPC hands over
-    nothing of a request until it is asked to, and doesn't say how large it is: until then it stays in the network."""
+    """The calls of one server, and the memory for their requests while received and processed. gRPC delivers nothing of
+    a request until asked, and doesn't report its size: until then it stays in the network."""
 
     def __init__(self, answer: Answer, peer_of: Callable[[Any], str]) -> None:
         self._answer, self._peer_of = answer, peer_of
@@ -297,20 +296,20 @@ class _RpcCalls:
         self._work_bytes = Places(limits.RPC_WORK_BYTES)
 
     async def handle(self, rpc: str, requests: AsyncIterator[bytes], context: Any) -> Any:
-        """A handler that lets no exception out. The request is parsed here rather than by gRPC, which answers UNKNOWN
-        to bad ones."""
+        """Handle a call without letting exceptions out. The request is parsed here since gRPC answers UNKNOWN to
+        malformed ones."""
         peer, limit_s = self._peer_of(context), limits.RPC_ROOM_TIMEOUT_S
         address = peer.rpartition(":")[0]
         if not self.shares.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
         try:
-            async with AsyncExitStack() as coming, AsyncExitStack() as working:
-                await coming.enter_async_context(self._receiving.of(address, limit_s=limit_s))
-                call = RpcCall(rpc, await _received(requests), context, peer, self._turns, working)
+            async with AsyncExitStack() as receiving, AsyncExitStack() as processing:
+                await receiving.enter_async_context(self._receiving.of(address, limit_s=limit_s))
+                call = RpcCall(rpc, await _received(requests), context, peer, self._turns, processing)
                 if len(call.raw) > limits.RPC_SMALL_BYTES:
                     size_bytes = limits.RPC_WORK_TIMES * len(call.raw)
-                    await working.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
-                await coming.aclose()
+                    await processing.enter_async_context(self._work_bytes.of(address, size_bytes, limit_s=limit_s))
+                await receiving.aclose()
                 await self._turns.mine(peer)
                 return await self._answer(call)
         except ForwardedStatus as refusal:
@@ -330,7 +329,9 @@ async def _received(requests: AsyncIterator[bytes]) -> bytes:
         async with asyncio.timeout(limits.RPC_MESSAGE_TIMEOUT_S):
             raw = await anext(requests, None)
     except TimeoutError as error:
-        raise UnavailableError("the request did not come in time: try again") from error
+        raise UnavailableError(
+            f"the request took over {limits.RPC_MESSAGE_TIMEOUT_S:g} s to arrive: try again"
+        ) from error
     if raw is None:
-        raise InvalidArgumentError("there is no request")
+        raise InvalidArgumentError("the call has no request message: send one")
     return raw

@@ -1,8 +1,8 @@
 """The RPCs of Pravega's ControllerService, of nadi's own services, and of KEDA's.
 
-Each method turns messages into calls of `Controller` and its results into what the official clients understand.
-Expected outcomes go into the reply's status (`outcomes`); other errors are raised, and become gRPC codes (`server`).
-In-band FAILURE makes the Python client stall for a minute, so it is used only where nothing else is understood.
+Each method converts messages into calls of `Controller` and results into what the official clients understand.
+Expected outcomes go into the reply's status (`outcomes`); other errors are raised and become gRPC codes (`server`).
+In-band FAILURE makes the Python client stall for a minute, so it is used only where clients understand nothing else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 Method = Callable[[Any, Any], Awaitable[Any]]
 
 _LOST = (errors.TransactionFailedError, errors.TransactionNotFoundError)
-_ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the replies that have it
+_ERRORS: dict[str, Errors] = {  # by the reply status that represents them
     "SCOPE_EXISTS": errors.AlreadyExistsError,
     "STREAM_EXISTS": errors.AlreadyExistsError,
     "TABLE_EXISTS": errors.AlreadyExistsError,
@@ -79,7 +79,7 @@ _ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the rep
     "INVALID_CONFIG": errors.GenerationMismatchError,
     "GENERATION_MISMATCH": errors.GenerationMismatchError,
     "TABLE_NOT_FOUND": errors.KeyValueTableNotFoundError,
-    "TRANSACTION_NOT_FOUND": _LOST,  # also what comes too late: FAILURE would be retried
+    "TRANSACTION_NOT_FOUND": _LOST,  # also for requests that come too late: FAILURE would be retried
     "LEASE_TOO_LARGE": LeaseTooLargeError,
     "MAX_EXECUTION_TIME_EXCEEDED": ExecutionTimeExceededError,
     "UNKNOWN": errors.TransactionNotFoundError,
@@ -90,12 +90,14 @@ _ERRORS: dict[str, Errors] = {  # by the status that stands for them, in the rep
 
 
 def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[Method], Method]:
-    """Let a method's reply be a `kind` whose status is SUCCESS, or stands for what the method raised; more: errors that
-    it has another status for. A reply with a `reason` gets the error's text. The method returns the reply's other
-    fields, or None; also the status where it isn't SUCCESS. `field` is its name."""
+    """Make a method's reply a `kind` whose status is SUCCESS, or represents the error that the method raised. more:
+    further errors by status. A reply with a `reason` gets the error's text. The method returns the reply's other
+    fields, or None, and the status if it isn't SUCCESS. field: the status field's name."""
     has_reason = "reason" in kind.DESCRIPTOR.fields_by_name
     statuses = [
-        (found, getattr(kind, name)) for name, found in (*more.items(), *_ERRORS.items()) if hasattr(kind, name)
+        (error_types, getattr(kind, name))
+        for name, error_types in (*more.items(), *_ERRORS.items())
+        if hasattr(kind, name)
     ]
 
     def with_status(method: Method) -> Method:
@@ -104,7 +106,7 @@ def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[M
             try:
                 fields = await method(service, request) or {}
             except Exception as error:
-                status = next((status for found, status in statuses if isinstance(error, found)), None)
+                status = next((status for error_types, status in statuses if isinstance(error, error_types)), None)
                 if status is None:
                     raise
                 fields = {field: status, **({"reason": str(error)} if has_reason else {})}
@@ -118,7 +120,7 @@ def outcomes(kind: Any, *, field: str = "status", **more: Errors) -> Callable[[M
 
 
 class Service:
-    """A method for each RPC, named as in the protocol but in snake case."""
+    """A method per RPC, named as in the protocol but in snake case."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -128,7 +130,7 @@ class Service:
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port)], restPort=self._controller.rest_port)
 
     async def get_uri(self, request: pb.SegmentId) -> pb.NodeUri:
-        """Where a segment lives; clients also ask about segments that the controller doesn't know."""
+        """Return the address of a segment's store; clients also ask about segments unknown to the controller."""
         stream = request.streamInfo
         host, port = self._controller.endpoint_of(segment_name(stream.scope, stream.stream, request.segmentId))
         return pb.NodeUri(endpoint=host, port=port)
@@ -139,7 +141,7 @@ class Service:
     async def get_controller_to_bucket_mapping(
         self, request: pb.ControllerToBucketMappingRequest
     ) -> pb.ControllerToBucketMappingResponse:
-        """Which controller handles which streams' retention and watermarks: this one handles all, as one bucket."""
+        """Return the controllers in charge of retention and watermarks: this one, with a single bucket."""
         host, port = self._controller.rpc_endpoint
         return pb.ControllerToBucketMappingResponse(mapping={f"{host}:{port}": pb.BucketIds(id=[0])})
 
@@ -151,7 +153,7 @@ class Service:
     async def delete_scope(self, request: pb.ScopeInfo) -> None:
         await self._controller.delete_scope(request.scope)
 
-    @outcomes(pb.DeleteScopeStatus, SUCCESS=ScopeNotFoundError)  # gone is what was asked for
+    @outcomes(pb.DeleteScopeStatus, SUCCESS=ScopeNotFoundError)  # deletion is idempotent
     async def delete_scope_recursive(self, request: pb.ScopeInfo) -> None:
         await self._controller.delete_scope(request.scope, recursive=True)
 
@@ -164,7 +166,7 @@ class Service:
 
     @outcomes(pb.StreamsInScopeResponse)
     async def list_streams_in_scope(self, request: Any) -> Fields:
-        """Also answers `listStreamsInScopeForTag`, whose request has a tag."""
+        """List streams; also serves `listStreamsInScopeForTag`, whose request has a tag."""
         scope, tag = request.scope.scope, getattr(request, "tag", None)
         names, token = await self._controller.list_streams(scope, request.continuationToken.token, tag=tag)
         streams = [stream_info(StreamName(scope, name)) for name in names]
@@ -208,7 +210,7 @@ class Service:
         return await ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
 
     async def get_segments(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
-        """The cut at a point in time; without one, as all of Pravega's clients ask, the head of the stream."""
+        """Return the cut at a point in time; without one, as Pravega's clients ask, the head of the stream."""
         name = stream_name(request.streamInfo)
         at, clock, controller = request.timestamp, request.clock, self._controller
         is_head = clock == ARRIVAL and at <= 0
@@ -221,19 +223,19 @@ class Service:
 
     async def get_segments_immediately_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         name = stream_name(request.streamInfo)
-        found = await self._controller.successors(name, request.segmentId)
+        successors = await self._controller.successors(name, request.segmentId)
         entry = pb.SuccessorResponse.SegmentEntry
         return pb.SuccessorResponse(
-            segments=[entry(segment=range_message(name, new), value=before) for new, before in found]
+            segments=[entry(segment=range_message(name, new), value=before) for new, before in successors]
         )
 
-    get_segments_immediatly_following = get_segments_immediately_following  # the first spelling, of old clients
+    get_segments_immediatly_following = get_segments_immediately_following  # old clients' spelling
 
     async def get_segments_between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         name = stream_name(request.streamInfo)
         start, end = dict(getattr(request, "from")), dict(request.to)
-        found = await self._controller.segments_between(name, start, end)
-        parts = (segment_id_message(name, segment) for segment in found)
+        segment_ids = await self._controller.segments_between(name, start, end)
+        parts = (segment_id_message(name, segment) for segment in segment_ids)
         return await with_all(pb.StreamCutRangeResponse(), "segments", parts)
 
     async def is_segment_valid(self, request: pb.SegmentId) -> pb.SegmentValidityResponse:
@@ -247,7 +249,7 @@ class Service:
     async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
         name = stream_name(request.streamInfo)
         if max(len(request.newKeyRanges), len(request.sealedSegments)) > STREAM_MAX_SEGMENTS:
-            log.info("scale of %s refused: a stream has at most %d segments", name, STREAM_MAX_SEGMENTS)
+            log.info("scale of %s rejected: a stream has at most %d segments", name, STREAM_MAX_SEGMENTS)
             return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
         sealed = list(request.sealedSegments)
@@ -256,7 +258,7 @@ class Service:
         except PreconditionError:
             return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
         except (errors.ConflictError, InvalidArgumentError, StreamNotFoundError) as error:
-            log.info("scale of %s refused: %s", name, error)
+            log.info("scale of %s rejected: %s", name, error)
             return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         return pb.ScaleResponse(
             status=pb.ScaleResponse.STARTED,
@@ -271,10 +273,10 @@ class Service:
 
     @outcomes(pb.CreateReaderGroupResponse)
     async def create_reader_group(self, request: pb.ReaderGroupConfiguration) -> Fields:
-        """An existing group is returned with its configuration: the client compares it with its own."""
+        """Create a group, or return the existing one with its configuration, which the client compares."""
         name, config = group_name(request), await group_config_of(request)
-        given = uuid_of(request.readerGroupId)
-        group_id = given if given.int else UUID(self._controller.clock.unique(), version=4)
+        requested = uuid_of(request.readerGroupId)
+        group_id = requested if requested.int else UUID(self._controller.clock.unique(), version=4)
         group = await self._controller.create_reader_group(name, config, str(group_id))
         return {"config": await group_message(name, group)}
 
@@ -313,7 +315,7 @@ class Service:
         await self._controller.create_table(_table_name(request), config)
 
     async def get_current_segments_key_value_table(self, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
-        """Its partitions, under the table's own name: clients add the suffix themselves when they ask for a place."""
+        """Return the table's partitions under its plain name: clients add the suffix when they locate a partition."""
         name = _table_name(request)
         table = await self._controller.table(name)
         return await ranges_message(StreamName(*name), table.segments)
@@ -346,11 +348,12 @@ class Service:
     async def create_transaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         name = stream_name(request.streamInfo)
         try:
-            begun = await self._controller.transactions.create(name, request.lease)
-        except errors.StreamSealedError as error:  # INVALID_ARGUMENT: that is not retried
+            transaction = await self._controller.transactions.create(name, request.lease)
+        except errors.StreamSealedError as error:  # INVALID_ARGUMENT isn't retried
             raise InvalidArgumentError(str(error)) from error
         return pb.CreateTxnResponse(
-            txnId=txn_message(begun.txn_id), activeSegments=[range_message(name, segment) for segment in begun.ranges]
+            txnId=txn_message(transaction.txn_id),
+            activeSegments=[range_message(name, segment) for segment in transaction.ranges],
         )
 
     @outcomes(pb.TxnStatus)
@@ -378,10 +381,10 @@ class Service:
         return {"state": int(await self._controller.transactions.state(name, txn_id))}
 
     async def list_completed_transactions(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
-        found = await self._controller.transactions.completed(stream_name(request.streamInfo))
+        completed = await self._controller.transactions.completed(stream_name(request.streamInfo))
         kinds = {TxnState.COMMITTED: pb.TxnResponse.COMMITTED, TxnState.ABORTED: pb.TxnResponse.ABORTED}
         return pb.ListCompletedTxnResponse(
-            response=[pb.TxnResponse(txnId=txn_message(txn_id), status=kinds[state]) for txn_id, state in found]
+            response=[pb.TxnResponse(txnId=txn_message(txn_id), status=kinds[state]) for txn_id, state in completed]
         )
 
     @outcomes(together_pb.CommitTogetherStatus, FAILED=_LOST)
@@ -392,13 +395,13 @@ class Service:
 
     @outcomes(together_pb.Commit, FAILED=_LOST)
     async def find_commit(self, request: together_pb.FindCommitRequest) -> Fields:
-        found = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
-        status = together_pb.Commit.MERGED if found.is_merged else together_pb.Commit.MERGING
-        return {"status": status, "cut": found.cut or {}}
+        commit = await self._controller.transactions.find_commit(stream_name(request), _ids(request.transactions))
+        status = together_pb.Commit.MERGED if commit.is_merged else together_pb.Commit.MERGING
+        return {"status": status, "cut": commit.cut or {}}
 
     @outcomes(pb.TimestampResponse, field="result")
     async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> None:
-        """A missing stream is NOT_FOUND: the reply has no status for it."""
+        """Record a writer's time. A missing stream is NOT_FOUND since the reply has no status for it."""
         name, position = stream_name(request.position.streamInfo), dict(request.position.cut)
         steps = [(step.timestamp, dict(step.cut)) for step in request.steps]
         await self._controller.note_time(name, request.writer, request.timestamp, position, steps or None)
@@ -422,35 +425,35 @@ class Service:
                 yield scaler_pb.IsActiveResponse(result=active)
 
     async def get_metric_spec(self, request: scaler_pb.ScaledObjectRef) -> scaler_pb.GetMetricSpecResponse:
-        asked = trigger(metadata_of(request))
+        parsed = trigger(metadata_of(request))
         spec = scaler_pb.MetricSpec(
-            metricName=asked.metric_name, targetSize=_whole(asked.target), targetSizeFloat=asked.target
+            metricName=parsed.metric_name, targetSize=_whole(parsed.target), targetSizeFloat=parsed.target
         )
         return scaler_pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def get_metrics(self, request: scaler_pb.GetMetricsRequest) -> scaler_pb.GetMetricsResponse:
-        asked = trigger(metadata_of(request))
-        if request.metricName != asked.metric_name:
+        parsed = trigger(metadata_of(request))
+        if request.metricName != parsed.metric_name:
             raise InvalidArgumentError(
-                f"this trigger has no metric {request.metricName[:40]!r}: ask for {asked.metric_name}"
+                f"this trigger does not have the metric {request.metricName[:40]!r}: request {parsed.metric_name}"
             )
-        value = await self._controller.demand.value(asked)
-        found = scaler_pb.MetricValue(metricName=asked.metric_name, metricValue=_whole(value), metricValueFloat=value)
-        return scaler_pb.GetMetricsResponse(metricValues=[found])
+        value = await self._controller.demand.value(parsed)
+        metric = scaler_pb.MetricValue(metricName=parsed.metric_name, metricValue=_whole(value), metricValueFloat=value)
+        return scaler_pb.GetMetricsResponse(metricValues=[metric])
 
 
 def _table_name(message: pb.KeyValueTableInfo | pb.KeyValueTableConfig) -> TableName:
     return TableName(message.scope, message.kvtName)
 
 
-def _ids(found: Sequence[bytes]) -> list[int]:
-    if len(found) > TXN_TOGETHER_MAX:
-        raise InvalidArgumentError(f"{len(found):,} transactions at once: at most {TXN_TOGETHER_MAX:,} are taken")
-    if any(len(one) != 16 for one in found):
-        raise InvalidArgumentError("a transaction's id has 16 bytes")
-    return [int.from_bytes(one) for one in found]
+def _ids(raw_ids: Sequence[bytes]) -> list[int]:
+    if len(raw_ids) > TXN_TOGETHER_MAX:
+        raise InvalidArgumentError(f"{len(raw_ids):,} transactions in one request: send at most {TXN_TOGETHER_MAX:,}")
+    if any(len(raw_id) != 16 for raw_id in raw_ids):
+        raise InvalidArgumentError("the id of a transaction has the wrong length: send 16 bytes")
+    return [int.from_bytes(raw_id) for raw_id in raw_ids]
 
 
 def _whole(number: float) -> int:
-    """Rounded up, so that little isn't nothing."""
+    """Round up, so that a small value doesn't become 0."""
     return min(math.ceil(number), _MOST)

@@ -1,1 +1,1 @@
-"""The controller's REST face: Pravega's paths under `/v1`, health, and a description of itself."""
+"""The controller's REST interface: Pravega's paths under `/v1`, nadi's own, health, and the OpenAPI description."""

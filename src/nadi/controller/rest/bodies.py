@@ -1,7 +1,7 @@
-"""The JSON objects of the REST interface, and how they express stream configurations.
+"""JSON bodies of the REST interface, and their conversion from and to stream configurations.
 
-Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused with its name. The
-same structs make the schemas of the OpenAPI description.
+Requests are strict: an unknown field, a wrong type or a number out of range is rejected by name. The same structs
+define the schemas of the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 
-# In the schema only: the rule itself, with its message, is `naming.check_name`.
+# Only for the schema; `naming.check_name` enforces the rule and has the message.
 _NAME_SCHEMA: dict[str, Any] = {"pattern": r"^[A-Za-z0-9.\-]+$", "minLength": 1, "maxLength": NAME_MAX_CHARS}
 Name = Annotated[str, Meta(description="Letters, digits, '.' and '-'.", extra_json_schema=_NAME_SCHEMA)]
 Rate = Annotated[int, Meta(ge=0, le=_I32_MAX)]
@@ -31,20 +31,20 @@ Long = Annotated[int, Meta(ge=0, le=_I64_MAX)]
 Segments = Annotated[int, Meta(ge=1, le=STREAM_MAX_SEGMENTS)]
 Tag = Annotated[str, Meta(max_length=TAG_MAX_CHARS)]
 Tags = Annotated[list[Tag], Meta(max_length=STREAM_MAX_TAGS)]
-PolicyValue = Annotated[int, Meta(ge=0, le=_I64_MAX // _DAY_MS, description="Days, or MiB.")]
+PolicyValue = Annotated[int, Meta(ge=0, le=_I64_MAX // _DAY_MS, description="Days or MiB, depending on the type.")]
 Span = Annotated[int, Meta(ge=0, le=_I32_MAX)]
 
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients send."""
+    """The body of a request."""
 
 
 class ResponseBody(msgspec.Struct, frozen=True):
-    """What clients get."""
+    """The body of a response."""
 
 
 class Error(ResponseBody, frozen=True):
-    error: Annotated[str, Meta(description="What was wrong, and what to do.")]
+    error: Annotated[str, Meta(description="What failed, why, and what to do.")]
 
 
 class CreateScope(RequestBody, frozen=True):
@@ -65,7 +65,7 @@ _SCALE_TYPES = {scaling: scale for scale, scaling in _SCALING_TYPES.items()}
 
 
 class ScalingPolicyBody(RequestBody, frozen=True):
-    """`targetRate` and `scaleFactor` are for the rate types only."""
+    """The scaling policy of a stream; `targetRate` and `scaleFactor` apply only to the rate types."""
 
     type: ScalingType
     minSegments: Segments
@@ -84,7 +84,7 @@ class TimeBasedRetention(RequestBody, frozen=True):
 
 
 class RetentionPolicyBody(RequestBody, frozen=True):
-    """`timeBasedRetention` applies if `value` is 0; likewise for the two fields of the maximum kept."""
+    """The retention policy. `timeBasedRetention` applies if `value` is 0; so does the maximum's if `maxValue` is 0."""
 
     type: Literal["LIMITED_DAYS", "LIMITED_SIZE_MB"]
     value: PolicyValue = 0
@@ -96,7 +96,7 @@ class RetentionPolicyBody(RequestBody, frozen=True):
 
 
 class EventTimeField(RequestBody, frozen=True, kw_only=True):
-    """The field that has an event's time: a text in ISO 8601, or a number of `unit` since 1970."""
+    """The event field with the event time: ISO 8601 text, or a number of `unit` since 1970."""
 
     path: str
     unit: Literal["s", "ms", "us", "ns"] = "s"
@@ -104,7 +104,7 @@ class EventTimeField(RequestBody, frozen=True, kw_only=True):
 
 
 class UpdateStream(RequestBody, frozen=True, kw_only=True):
-    """A stream's whole configuration: what is left out is cleared."""
+    """A stream's complete configuration; omitted fields are cleared."""
 
     scalingPolicy: ScalingPolicyBody
     retentionPolicy: RetentionPolicyBody | None = None
@@ -153,7 +153,7 @@ class ListedSegment(ResponseBody, frozen=True):
 
 
 class ScaleMetadata(ResponseBody, frozen=True):
-    """An epoch: `segments` and `segmentList` list the same segments in the two spellings that clients know."""
+    """An epoch; `segments` and `segmentList` list the same segments in the two forms that clients know."""
 
     timestamp: int
     segments: list[ScaledSegment]
@@ -183,10 +183,10 @@ def config_of(body: UpdateStream) -> StreamConfigRecord:
     rate, factor = scaling.targetRate or 0, scaling.scaleFactor or 0
     if not fixed and (rate < 1 or factor < 1):
         raise InvalidArgumentError(
-            f"scalingPolicy of type {scaling.type} needs targetRate and scaleFactor, both over 0"
+            f"scalingPolicy of type {scaling.type} needs targetRate and scaleFactor: set both above 0"
         )
     retention_type, param, most = (RetentionType.NONE, 0, 0) if retention is None else _retention(retention)
-    own = body.eventTime
+    event_time = body.eventTime
     return StreamConfigRecord(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
@@ -199,7 +199,7 @@ def config_of(body: UpdateStream) -> StreamConfigRecord:
         body.timestampAggregationTimeout,
         body.rolloverSizeBytes,
         retention is not None and retention.overBookmarks is True,
-        "" if own is None else str(EventTime(own.path, own.unit, own.format)),
+        "" if event_time is None else str(EventTime(event_time.path, event_time.unit, event_time.format)),
         retention is not None and retention.byEventTime is True,
     )
 
@@ -217,12 +217,12 @@ def _retention(policy: RetentionPolicyBody) -> tuple[RetentionType, int, int]:
     most = amount(policy.maxValue or 0, policy.maxTimeBasedRetention)
     if param == 0:
         raise InvalidArgumentError(
-            "retentionPolicy says to keep nothing: set value over 0"
-            + (", or timeBasedRetention" if timed else "")
-            + ", or leave retentionPolicy out to keep everything"
+            "retentionPolicy retains nothing: set value above 0"
+            + (", or set timeBasedRetention" if timed else "")
+            + ", or omit retentionPolicy to retain everything"
         )
     if most and most < param:
-        raise InvalidArgumentError("retentionPolicy keeps at most less than at least: raise maxValue")
+        raise InvalidArgumentError("retentionPolicy has a maximum below its minimum: raise maxValue")
     return RetentionType.TIME if timed else RetentionType.SIZE, param, most or _I64_MAX
 
 
@@ -267,6 +267,6 @@ def _retention_policy(config: StreamConfigRecord) -> RetentionPolicyBody | None:
 
 
 def _span(ms: int) -> tuple[int, TimeBasedRetention]:
-    """In whole days, 0 if it isn't that many, and in full."""
-    days, rest = divmod(ms, _DAY_MS)
-    return 0 if rest else days, TimeBasedRetention(days, rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS)
+    """Return whole days, 0 if the span isn't a multiple of days, and the exact span."""
+    days, remainder = divmod(ms, _DAY_MS)
+    return 0 if remainder else days, TimeBasedRetention(days, remainder // _HOUR_MS, remainder % _HOUR_MS // _MINUTE_MS)

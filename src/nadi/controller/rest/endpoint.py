@@ -1,6 +1,6 @@
-"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler; and replies:
-JSON, long lists that go out page by page, and what each error becomes. Access is checked before an endpoint does
-anything.
+"""REST endpoints: their description, access checks, handlers, and responses: JSON, paged lists, and error statuses.
+
+Access is checked before the handler runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 JSON = "application/json"
 encode = msgspec.json.Encoder().encode
 
-# A sealed stream can't be updated: Pravega's interface has no word for that but 500.
+# A sealed stream can't be updated; Pravega's interface offers only 500 for that.
 _CODES: list[tuple[type[errors.NadiError], int]] = [
     (errors.NotAuthenticatedError, 401),
     (errors.PermissionDeniedError, 403),
@@ -66,10 +66,10 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words = {404: "there is nothing at this path", 405: "this path doesn't take that verb"}
+    words = {404: "this path does not exist", 405: "this path does not support this method"}
     message = words.get(error.status_code, error.detail)
     if error.status_code in words:
-        message += ": see /v1/openapi.json for what there is"
+        message += ": see /v1/openapi.json for the available endpoints"
     return refusal(error.status_code, message, dict(error.headers or {}))
 
 
@@ -88,14 +88,14 @@ Fetch = Callable[[str], Awaitable[tuple[Sequence[T], str]]]
 async def stream_list(
     name: str, fetch: Fetch[T], shown: Callable[[Sequence[T]], Sequence[Any]], place: Place
 ) -> StreamingResponse:
-    """An object whose field `name` lists what is `shown` of each page; `fetch` gives the page after a token, and the
+    """Stream an object whose field `name` lists `shown` of each page. fetch: returns the page after a token, and the
     next token; an empty page is the end."""
 
     async def pages() -> AsyncIterator[Sequence[Any]]:
-        found, token = await fetch("")
-        while found:
-            yield shown(found)
-            found, token = await fetch(token)
+        page, token = await fetch("")
+        while page:
+            yield shown(page)
+            page, token = await fetch(token)
 
     return await stream_array(pages(), place, f'{{"{name}":['.encode(), b"]}")
 
@@ -103,9 +103,8 @@ async def stream_list(
 async def stream_array(
     pages: AsyncIterator[Sequence[Any]], place: Place, before: bytes = b"[", after: bytes = b"]"
 ) -> StreamingResponse:
-    """A JSON array whose items come page by page, so memory holds one page however long it is. Each page waits for a
-    `place` in which it is fetched and encoded. The first is fetched before anything is sent, so an error at the start
-    gets its own status."""
+    """Stream a JSON array page by page, so that memory use is limited to a page. Each page is fetched and encoded
+    within a `place`. The first is fetched before the response starts, so an early error gets its own status."""
 
     async def following() -> bytes | None:
         async with place():
@@ -133,7 +132,7 @@ TOLD_BY_BROWSERS = (b"origin", b"sec-fetch-site")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is served beside the controller's own endpoints: others like them, described as they are, and pages."""
+    """Endpoints and pages served in addition to the controller's own."""
 
     endpoints: tuple[RestEndpoint, ...] = ()
     pages: tuple[Route, ...] = ()
@@ -141,10 +140,10 @@ class Site:
 
 @dataclass(slots=True)
 class Api:
-    """What handlers reach. Without a `gate` everybody may do everything. `controller` is None until the server has
-    recovered, and where another server of its cluster has the active one: then it `stands_by`. cluster: the server as
-    an operator sees it; None outside one. left: moves its data elsewhere; None within one. `intake` is None until the
-    server takes data."""
+    """State shared by all handlers. Without a `gate` everyone may do everything. controller: None until the server has
+    recovered, and while another server of the cluster has the active one; then `stands_by` is set. cluster: the
+    operator's view of the server; None outside a cluster. left: migration of this server's data; None in a cluster.
+    intake: None until the server accepts data."""
 
     health: Callable[[], Component]
     gate: Gate | None = None
@@ -163,7 +162,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class RestCall:
-    """One request, with its body decoded, and who sent it."""
+    """A request with its decoded body and its authenticated caller."""
 
     request: Request
     api: Api
@@ -173,12 +172,12 @@ class RestCall:
     @property
     def controller(self) -> Controller:
         if self.api.controller is None:
-            raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
+            raise UnavailableError("the server is still recovering: try again, or watch /v1/health")
         return self.api.controller
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[None]:
-        """Wrap one page of a long list: few are built at once, each in one of the turns that all requests share."""
+        """Enter around each page of a long list: few are built at once, each in a turn shared with all requests."""
         address = self.request.client.host if self.request.client is not None else ""
         async with self.api.pages.of(address):
             await self.api.turns.mine(address)
@@ -206,18 +205,18 @@ class RestCall:
         return GroupName(self.scope, self.part("readerGroupName"))
 
 
-PAGE_FILES = "/page"  # what the page is made of
-DATA = "/v1/data"  # what is asked with the client library, of this server, whichever has the active controller
+PAGE_FILES = "/page"  # the web page's files
+DATA = "/v1/data"  # served through the client library by any server, active controller or not
 SCOPE = "/v1/scopes/{scopeName}"
 STREAM = SCOPE + "/streams/{streamName}"
 
-Handler = Callable[[RestCall], Awaitable[Any]]  # a response, or what is returned as JSON; None: nothing
+Handler = Callable[[RestCall], Awaitable[Any]]  # returns a response, a value to encode as JSON, or None
 Asked = Callable[[RestCall], Need]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter; `schema` is what the description says of its values."""
+    """A query parameter; `schema` describes its values."""
 
     name: str
     description: str
@@ -227,9 +226,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class RestEndpoint:
-    """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is checked before the handler
-    runs. `codes`: other status codes, and when they occur. `media`: what is returned is one of these, as the request
-    prefers. `takes`: content types of a body that the handler reads by itself."""
+    """An endpoint. body, gives: types of the JSON request and response. needs: the access checked before the handler
+    runs. codes: further status codes and their conditions. media: response types, chosen by the request's preference.
+    takes: content types of a body that the handler reads itself."""
 
     verb: str
     path: str
@@ -262,7 +261,7 @@ def on_reader_group(permission: Permission) -> Asked:
 
 
 def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], RestEndpoint]:
-    """Make a handler an endpoint, whose summary is the handler's docstring; the arguments are Endpoint's."""
+    """Make a handler an endpoint with its docstring as the summary; the arguments are RestEndpoint's."""
     return lambda handler: RestEndpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 
 
@@ -271,13 +270,13 @@ def endpoints_of(module: Mapping[str, Any]) -> tuple[RestEndpoint, ...]:
 
 
 async def read_body(request: Request, kind: Any) -> Any:
-    """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
+    """Decode the request's JSON as a `kind`; InvalidArgumentError names what is wrong."""
     if media_type(request) != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = await whole_body(request)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise InvalidArgumentError(f"the body is not what is taken here: {error}") from error
+        raise InvalidArgumentError(f"the body does not match this endpoint's schema: {error}") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"the body is not JSON: {error}") from error

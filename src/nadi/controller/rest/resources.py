@@ -1,6 +1,6 @@
 """Scopes, streams, their scaling, and reader groups over REST.
 
-`onlineReaderIds` is always empty: they are in the group's state stream, in the Java client's own serialisation.
+`onlineReaderIds` is always empty: the ids are stored in the group's state stream, in the Java client's serialization.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ async def show_scope(call: RestCall) -> Any:
     return bodies.ScopeProperty(call.scope)
 
 
-@endpoint(
-    "DELETE", SCOPE, on_cluster(Permission.READ_UPDATE), status=204, codes={412: "The scope still holds something."}
-)
+@endpoint("DELETE", SCOPE, on_cluster(Permission.READ_UPDATE), status=204, codes={412: "The scope is not empty."})
 async def delete_scope(call: RestCall) -> None:
     """Delete an empty scope."""
     await call.controller.delete_scope(call.scope)
@@ -102,21 +100,21 @@ BY_TAG = "tag"
     SCOPE + "/streams",
     on_scope(Permission.READ),
     bodies.StreamsList,
-    codes={400: "The filter is not one of these."},
+    codes={400: "The filter is unknown."},
     query=(
-        Parameter("filter_type", "Which streams.", {"type": "string", "enum": [SHOW_INTERNAL, BY_TAG]}),
-        Parameter("filter_value", "The tag.", {"type": "string"}),
+        Parameter("filter_type", "Which streams to list.", {"type": "string", "enum": [SHOW_INTERNAL, BY_TAG]}),
+        Parameter("filter_value", "The tag to filter by.", {"type": "string"}),
     ),
 )
 async def list_streams(call: RestCall) -> Response:
-    """List a scope's streams: those of users, the internal ones, or those with a tag."""
-    wanted = _filter(call)
+    """List a scope's streams: users' streams, internal ones, or those with a tag."""
+    is_selected = _filter(call)
 
-    def shown(found: Sequence[tuple[str, StreamRecord]]) -> list[bodies.StreamProperty]:
+    def shown(streams: Sequence[tuple[str, StreamRecord]]) -> list[bodies.StreamProperty]:
         return [
             bodies.stream_property(StreamName(call.scope, name), stream.config)
-            for name, stream in found
-            if wanted(name, stream) and shows(call.caller, call.scope, name)
+            for name, stream in streams
+            if is_selected(name, stream) and shows(call.caller, call.scope, name)
         ]
 
     fetch = partial(call.controller.list_stream_records, call.scope, count=REST_LIST_PAGE)
@@ -124,12 +122,12 @@ async def list_streams(call: RestCall) -> Response:
 
 
 def _filter(call: RestCall) -> Callable[[str, StreamRecord], bool]:
-    """Which streams the query selects; by default those that users created."""
+    """Return the predicate that the query selects; by default, streams that users created."""
     kind, tag = call.asked("filter_type"), call.asked("filter_value")
     if kind not in (None, SHOW_INTERNAL, BY_TAG):
-        raise InvalidArgumentError(f"filter_type is {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
+        raise InvalidArgumentError(f"filter_type must be {SHOW_INTERNAL} or {BY_TAG}, not {kind[:40]!r}")
     if kind == BY_TAG and not tag:
-        raise InvalidArgumentError("filter_type=tag needs the tag as filter_value")
+        raise InvalidArgumentError("filter_type=tag lacks the tag: give it as filter_value")
     is_tagged = kind == BY_TAG
     return lambda name, stream: (
         name.startswith("_") == (kind == SHOW_INTERNAL) and (not is_tagged or tag in stream.config.tags)
@@ -166,10 +164,10 @@ async def show_stream(call: RestCall) -> Any:
     on_stream(Act.CHANGE),
     bodies.StreamProperty,
     body=bodies.UpdateStream,
-    codes={409: "Another change of the stream goes on.", 500: "The stream is sealed."},
+    codes={409: "Another change of the stream is in progress.", 500: "The stream is sealed."},
 )
 async def update_stream(call: RestCall) -> Any:
-    """Replace a stream's whole configuration."""
+    """Replace a stream's complete configuration."""
     config = bodies.config_of(call.body)
     await call.controller.update_stream(call.stream, config)
     return bodies.stream_property(call.stream, config)
@@ -177,7 +175,7 @@ async def update_stream(call: RestCall) -> Any:
 
 @endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), RetentionReport)
 async def show_kept(call: RestCall) -> Any:
-    """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
+    """Show what a stream retains, and what prevents its retention policy from truncating further."""
     return await call.controller.retention.describe(call.stream)
 
 
@@ -189,13 +187,13 @@ async def delete_stream(call: RestCall) -> None:
 
 @endpoint("PUT", STREAM + "/state", on_stream(Act.END), bodies.StreamStateBody, body=bodies.StreamStateBody)
 async def change_state(call: RestCall) -> Any:
-    """Seal a stream."""  # the only state that can be requested
+    """Seal a stream."""  # the only state change that clients may request
     await call.controller.seal_stream(call.stream)
     return call.body
 
 
 async def reports(call: RestCall, kind: str) -> Response:
-    """All pages of the stream's report of that kind."""
+    """Stream all pages of the stream's report of that kind."""
 
     async def pages() -> AsyncIterator[Sequence[Any]]:
         token: str | None = None
@@ -218,21 +216,21 @@ _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
     STREAM + "/scaling-events",
     on_stream(Act.LOOK),
     list[bodies.ScaleMetadata],
-    codes={400: "The time is missing, or no time."},
+    codes={400: "The time is missing or malformed."},
     query=(
         Parameter("from", "Milliseconds since 1970.", _TIME, required=True),
         Parameter("to", "Milliseconds since 1970, at or after `from`.", _TIME, required=True),
     ),
 )
 async def scaling_events(call: RestCall) -> Response:
-    """List a stream's epochs that began in a time, after the one in force at its start."""
+    """List the epoch in force at the start of a time range, and the epochs that began within it."""
     start_ms, end_ms = _time(call, "from"), _time(call, "to")
     if start_ms > end_ms:
-        raise InvalidArgumentError("from lies after to: swap them")
+        raise InvalidArgumentError("from is after to: swap them")
     history = await call.controller.history(call.stream)
 
     async def pages() -> AsyncIterator[list[bodies.ScaleMetadata]]:
-        # the one in force at the start of the range, then those that started within it
+        # the epoch in force at the start of the range, then those that started within it
         first, last = history.epoch_at(start_ms - 1), history.epoch_at(end_ms)
         epochs = range(first, last + (history.change(last).created_ms <= end_ms))
         for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
@@ -243,13 +241,13 @@ async def scaling_events(call: RestCall) -> Response:
 
 @endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
 async def scaling_log(call: RestCall) -> Response:
-    """List what was decided about a stream's segments by its policy and load, and why."""
+    """List the automatic scaling decisions for a stream, with their reasons."""
     return await reports(call, SCALING)
 
 
 @endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
 async def load(call: RestCall) -> Any:
-    """List what passes into a stream's current segments now."""
+    """List the current load of a stream's segments."""
     records, _ = await call.controller.report(call.stream, LOAD)
     return list(records)
 
@@ -257,9 +255,9 @@ async def load(call: RestCall) -> Any:
 def _time(call: RestCall, name: str) -> int:
     text = call.asked(name)
     if text is None:
-        raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
+        raise InvalidArgumentError(f"the query lacks {name}: give a time in milliseconds since 1970")
     if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
-        raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
+        raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, at least 0")
     return int(text)
 
 
@@ -288,9 +286,9 @@ _GROUP = SCOPE + "/readergroups/{readerGroupName}"
 async def list_reader_groups(call: RestCall) -> Response:
     """List a scope's reader groups."""
 
-    def shown(found: Sequence[str]) -> list[bodies.ReaderGroupName]:
+    def shown(groups: Sequence[str]) -> list[bodies.ReaderGroupName]:
         return [
-            bodies.ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))
+            bodies.ReaderGroupName(group) for group in groups if call.shows(reader_group_resource(call.scope, group))
         ]
 
     fetch = partial(call.controller.list_reader_groups, call.scope, count=REST_LIST_PAGE)
@@ -307,7 +305,7 @@ async def show_reader_group(call: RestCall) -> Any:
 
 @endpoint("GET", _GROUP + "/lag", on_reader_group(Permission.READ), list[GroupLagReport])
 async def show_lag(call: RestCall) -> Any:
-    """Show how far a reader group is behind the tail of each of its streams."""
+    """Show a reader group's lag in each of its streams."""
     await call.controller.reader_group(call.group)
     records, _ = await call.controller.report(call.group.stream, GROUP_LAG)
     return list(records)
@@ -315,7 +313,7 @@ async def show_lag(call: RestCall) -> Any:
 
 @endpoint("GET", STREAM + "/lag", on_stream(Act.CHANGE), StreamLagReport)
 async def show_stream_lag(call: RestCall) -> Any:
-    """Show a stream's segments, what passes into them, and how far the reader groups that read it are behind."""
+    """Show a stream's segments, their load, and the lag of the reader groups that read it."""
     controller, stream = call.controller, call.stream
     groups, _ = await controller.report(stream, STREAM_LAG)
     loads, _ = await controller.report(stream, LOAD)
@@ -326,8 +324,8 @@ async def show_stream_lag(call: RestCall) -> Any:
 @endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
 async def delete_reader_group(call: RestCall) -> None:
     """Delete a reader group and its state."""
-    found = await call.controller.reader_group(call.group)
-    await call.controller.delete_reader_group(call.group, found.group_id)
+    group = await call.controller.reader_group(call.group)
+    await call.controller.delete_reader_group(call.group, group.group_id)
 
 
 ENDPOINTS = endpoints_of(globals())

@@ -1,10 +1,10 @@
-"""The REST port: the application that serves and describes all endpoints, in uvicorn on the server's own event loop.
+"""The REST port: serves and describes all endpoints, with uvicorn on the server's event loop.
 
-Its connections come through a Listener, which closes silent ones when others arrive, so health requests are answered
-even when all places are taken. A connection is uvicorn's, but ended if the peer sends half a request or reads nothing
-of an answer. h11 works through all that it is given at once, so input is parsed in portions of few bytes and few lines,
-each in a turn shared by all connections. A connection's account holds the input until it is answered, and nothing more
-is read before all of it is parsed: if there is no room, the rest stays in the peer's network.
+Connections come through a Listener, which closes idle ones when others arrive, so health requests are answered even
+when all slots are taken. A uvicorn connection is also ended if the peer sends half a request or stops reading a
+response. h11 processes all its input at once, so input is parsed in portions of few bytes and few lines, each in a turn
+shared by all connections. Input is charged to the connection's account until it is answered, and no more is read until
+all of it is parsed: without capacity, the remainder stays in the network.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from nadi.wire.send_backlog import Unsent
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
 _ANYWHERE = {
-    400: "The request can't be right as it stands; the message names what is wrong.",
-    401: "Credentials are missing or not valid.",
-    403: "The credentials are insufficient for this.",
-    500: "The server failed to handle this request.",
-    503: "The server can't do it now, or still recovers: try again.",
+    400: "The request is invalid; the message says why.",
+    401: "Credentials are missing or invalid.",
+    403: "The credentials do not permit this.",
+    500: "The server failed to handle the request.",
+    503: "The server is unavailable or still recovering: try again.",
 }
 
 
@@ -77,7 +77,7 @@ def describe(endpoints: Sequence[RestEndpoint]) -> dict[str, Any]:
         "info": {
             "title": "nadi controller",
             "version": version("nadi"),
-            "description": "Scopes, streams, reader groups and health, at Pravega's paths.",
+            "description": "Scopes, streams, reader groups, ingestion and health, at Pravega's paths.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -87,7 +87,7 @@ def describe(endpoints: Sequence[RestEndpoint]) -> dict[str, Any]:
 
 def _operation(endpoint: RestEndpoint, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     parts = [part.strip("{}") for part in endpoint.path.split("/") if part and part != "v1"]
-    success: dict[str, Any] = {"description": "Done." if endpoint.gives is None else "As asked for."}
+    success: dict[str, Any] = {"description": "Done." if endpoint.gives is None else "The requested data."}
     if endpoint.gives is not None:
         success["content"] = {media: {"schema": schema_of[endpoint.gives]} for media in endpoint.media}
     responses: dict[str, Any] = {str(endpoint.status): success}
@@ -115,13 +115,13 @@ def _operation(endpoint: RestEndpoint, schema_of: Mapping[Any, Any]) -> dict[str
 def _codes(endpoint: RestEndpoint) -> dict[int, str]:
     own = dict(endpoint.codes or {})
     if _PART.search(endpoint.path):
-        own[404] = "There is nothing of that name: the message says what."
+        own[404] = "The named resource does not exist; the message says which."
     codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
     if endpoint.body is None and not endpoint.takes and 400 not in (endpoint.codes or {}):
         del codes[400]
     if endpoint.body is not None:
-        own[413] = "The body is too large; the connection ends."
-        own[415] = "The body is not said to be application/json."
+        own[413] = "The body is too large; the connection is closed."
+        own[415] = "The content type is not application/json."
     return dict(sorted((codes | own).items()))
 
 
@@ -152,7 +152,7 @@ def rest_app(api: Api) -> Starlette:
 
 
 def _route(path: str, endpoints: Sequence[RestEndpoint], api: Api) -> Route:
-    """One route for all verbs of a path, so that what it says of them is whole."""
+    """Make one route for all methods of a path, so that its Allow header is complete."""
     verbs = {endpoint.verb: _answering(endpoint, api) for endpoint in endpoints}
 
     async def dispatch(request: Request) -> Response:
@@ -187,9 +187,9 @@ _HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
 def _guarded(app: ASGIApp) -> ASGIApp:
-    """`app`, without what isn't for it: on a connection above the limit all but health, and what a page of another site
-    has a browser send to change something, which it sends unasked, with the password that it was once given, and to
-    servers that only it reaches. Requests for which a stop of the server has no more time end with an answer."""
+    """Wrap `app` with request filters. Connections above the limit may only ask for health. State-changing requests
+    that another site's page sends are refused, since browsers send them unasked, with stored passwords, to servers that
+    only they can reach. Requests cut off by a stop of the server get a response."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         is_answered = False
@@ -201,24 +201,24 @@ def _guarded(app: ASGIApp) -> ASGIApp:
 
         is_health = scope["path"].startswith(("/ping", "/v1/health"))
         if scope["state"]["is_extra"] and not is_health:
-            answer = refusal(503, "too many connections are at work: try again", {"Connection": "close"})
+            answer = refusal(503, "the server has too many connections: try again", {"Connection": "close"})
         elif scope["method"] not in _HARMLESS and _is_foreign(Headers(scope=scope)):
-            answer = refusal(403, "a page of another site may not write here: send it from a program")
+            answer = refusal(403, "pages of other sites may not write here: send the request from a program")
         else:
             try:
                 return await app(scope, receive, sending)
             except asyncio.CancelledError:
                 if is_answered:
                     return None
-                answer = refusal(503, "the server is being stopped: try again")
+                answer = refusal(503, "the server is stopping: try again")
         return await answer(scope, receive, send)
 
     return serve
 
 
 def _is_foreign(headers: Headers) -> bool:
-    """By what a browser says of where a request is from. Without TLS it says only the origin, which tells if a proxy
-    before this server leaves it its name."""
+    """Return whether a browser reports another origin. Without TLS it sends only Origin, which can be compared unless a
+    proxy in front of this server changes Host."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -227,12 +227,12 @@ def _is_foreign(headers: Headers) -> bool:
 
 log = logging.getLogger(__name__)
 _of_uvicorn = logging.getLogger(f"{__name__}.uvicorn")
-_of_uvicorn.setLevel(logging.ERROR)  # it warns of each bad request, so that anybody could fill the log; see _report
-_report = SeldomWarning(log, "REST: %d connections were ended, the last from %s: %s")
+_of_uvicorn.setLevel(logging.ERROR)  # it warns of each bad request, so anyone could fill the log; see _report
+_report = SeldomWarning(log, "REST: closed %d connections, the last from %s: %s")
 
 
 def cut_portion(received: bytearray) -> bytes:
-    """Take off its front what the parser may have next: so many bytes, or so many lines if these are fewer.
+    """Remove from its front what the parser may have next: a limited number of bytes and of lines.
 
     >>> received = bytearray(b"a\\n" * 100)
     >>> cut_portion(received).count(b"\\n"), len(received)
@@ -250,16 +250,16 @@ def cut_portion(received: bytearray) -> bytes:
 
 
 class RestProtocol(H11Protocol):
-    """A guest is loose unless a whole request of its is being answered. uvicorn's wishes to read or not come to
+    """A connection. Its guest may be evicted unless a complete request is being answered. uvicorn's flow control calls
     `resume_reading` and `pause_reading`."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState, guest: Guest, api: Api) -> None:
         super().__init__(config, state, {"is_extra": guest.is_extra})
         self.logger = _of_uvicorn
         self._guest, self._turns, self._pool = guest, api.turns, api.budget.receiving
-        self._received = bytearray()  # and not given to the parser yet
-        self._parsed_bytes = 0  # given to it, of what isn't answered yet
-        self._is_continued = False  # the parser may have a next request already
+        self._received = bytearray()  # not parsed yet
+        self._parsed_bytes = 0  # parsed but not answered yet
+        self._is_continued = False  # the parser may already have another request
         self._is_queued = False
         self._waits_since = self.loop.time()
 
@@ -268,14 +268,14 @@ class RestProtocol(H11Protocol):
         if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
             cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
         self.flow = FlowControl(cast("asyncio.Transport", self))
-        self._held = self._pool.account()
+        self._account = self._pool.account()
         self._unsent = Unsent(self.transport)
-        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
+        self._watch = self.loop.call_later(limits.PATROL_S, self._patrol)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.cancel()
         self._received.clear()
-        self._held.hold(0)
+        self._account.hold(0)
         self._pool.forget(self._steer)
         self._guest.leave()
         super().connection_lost(exc)
@@ -286,23 +286,23 @@ class RestProtocol(H11Protocol):
         self._steer()
 
     def handle_events(self) -> None:
-        """Also of uvicorn's own accord, after an answer: in a turn as all else."""
+        """Continue parsing in a turn; uvicorn also calls this after a response."""
         self._is_continued = True
         self._steer()
 
     def _steer(self) -> None:
-        """Ask for a turn if there is something to do; otherwise continue reading."""
+        """Request a turn if there is work; otherwise continue reading."""
         if self._has_work and not self._is_queued and not self.transport.is_closing():
             self._is_queued = True
             self._turns.ask(self._guest.address, self._take_turn)
-        if self.transport.is_closing():  # perhaps by what it did in its turn
+        if self.transport.is_closing():  # perhaps closed by its turn
             return
         if not self._is_answering:
             self._parsed_bytes = len(self.conn.trailing_data[0])
-        self._held.hold(len(self._received) + self._parsed_bytes)
+        self._account.hold(len(self._received) + self._parsed_bytes)
         if self._received or self.flow.read_paused:
             self.transport.pause_reading()
-        elif not self._held.room_bytes:
+        elif not self._account.room_bytes:
             self.transport.pause_reading()
             self._pool.wait(self._steer)
         else:
@@ -312,7 +312,7 @@ class RestProtocol(H11Protocol):
 
     @property
     def _has_work(self) -> bool:
-        """Between a request's last byte and the end of its answer the parser can use no bytes."""
+        """Whether parsing can proceed; between a request's last byte and the end of its response it can't."""
         takes_more = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.flow.read_paused
         return self._is_continued or (takes_more and bool(self._received))
 
@@ -332,14 +332,14 @@ class RestProtocol(H11Protocol):
         return is_of_use
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong, if an answer can still be sent, and close the connection."""
+        """Send an error response if still possible, and close the connection."""
         _report(self.client, msg)
         self._received.clear()
-        if self._is_answering:  # it is answered here
+        if self._is_answering:  # the response is sent here
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = encode(Error("this is not HTTP, or has more than 16 KiB of headers"))
+            body = encode(Error("the request is not HTTP or has more than 16 KiB of headers: correct it"))
             headers = [("content-type", JSON), ("connection", "close"), ("content-length", str(len(body)))]
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
@@ -348,7 +348,7 @@ class RestProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
         self._guest.loosen()
-        self.cycle.body = bytearray()  # what nobody asked for
+        self.cycle.body = bytearray()  # releases an unread body
         super().on_response_complete()
         self._steer()
 
@@ -356,13 +356,13 @@ class RestProtocol(H11Protocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _look(self) -> None:
+    def _patrol(self) -> None:
         now = self.loop.time()
-        self._watch = self.loop.call_later(limits.PATROL_S, self._look)
+        self._watch = self.loop.call_later(limits.PATROL_S, self._patrol)
         if self._unsent.stalled_s(now) > limits.SEND_TIMEOUT_S:
-            reason = f"it took nothing of an answer for {limits.SEND_TIMEOUT_S:.0f} s"
+            reason = f"the peer read nothing of a response for {limits.SEND_TIMEOUT_S:.0f} s"
         elif not self._is_answering and now - self._waits_since > limits.REST_HEAD_TIMEOUT_S:
-            reason = f"no whole request came in {limits.REST_HEAD_TIMEOUT_S:.0f} s"
+            reason = f"no complete request arrived within {limits.REST_HEAD_TIMEOUT_S:.0f} s"
         else:
             return
         _report(self.client, reason)
@@ -376,8 +376,8 @@ def _abort(protocol: asyncio.BaseProtocol) -> None:
 
 
 class RestServer:
-    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address. around: what is put around
-    the application. shares_port: other processes may listen at its port, too."""
+    """The REST server: `start` listens, `stop` answers requests in progress and closes; `uri` is its address. around:
+    wraps the application. shares_port: other processes may listen on the same port."""
 
     def __init__(
         self,
@@ -404,7 +404,7 @@ class RestServer:
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
         self._config.load()
-        self._uvicorn = uvicorn.Server(self._config)  # without its ways to listen, and to take signals
+        self._uvicorn = uvicorn.Server(self._config)  # neither its sockets nor its signal handlers are used
         self._uvicorn.servers, self._uvicorn.lifespan = [], self._config.lifespan_class(self._config)
         self.listener = Listener(
             lambda guest: RestProtocol(self._config, self._uvicorn.server_state, guest, api),
@@ -419,8 +419,8 @@ class RestServer:
     async def start(self) -> None:
         """Listen; OSError if the port is unavailable."""
         sockets = await bound_sockets(self._host, self._port, shared=self._shares_port)
-        for one in sockets:  # connections have what their listener has
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
+        for listening in sockets:  # connections inherit the listener's options
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
         host, port = sockets[0].getsockname()[:2]
         self.listener.listen(sockets, self._tls)
         self._task = asyncio.create_task(self._uvicorn.main_loop(), name="rest")

@@ -1,1 +1,1 @@
-"""What a stream keeps, by its policy, reader groups, bookmarks and slices, and the cut at which it is truncated."""
+"""Retention: what a stream retains by its policy, reader groups, bookmarks and slices, and where it is truncated."""

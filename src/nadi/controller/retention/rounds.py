@@ -1,16 +1,18 @@
-"""What a stream must keep now, and why: its policy's wish, and who holds the head back from it.
+"""Retention: decides what a stream must retain, reports why, and truncates the rest in periodic rounds.
 
-The rules are Pravega's. What is within `least` is kept. Without subscribers, everything else goes; with them, what not
-all of them have consumed stays too, unless there is a maximum and it is older, or more, than `most`. The rules are kept
-key by key: `earliest` and `latest`. Bookmarks and slices hold back even the maximum, unless it says `over_bookmarks`.
+The rules are Pravega's. Data within the policy's minimum (`least`) is retained. Without subscribers everything else is
+truncated; with subscribers, data that some have yet to consume is retained too, up to the maximum (`most`), if any. The
+rules apply per key: see `earliest` and `latest`. Bookmarks and slices override even the maximum, unless the policy has
+`over_bookmarks`.
 
-A segment's time index dates bytes by the wall clock, never less than what it showed when they came. Clocks are set, so
-ages are measured by the monotonic clock: data is older than an age if its date lies before everything that the wall
-clock has shown since then. Over a restart the wall clock is believed; but not at once, as some machines start with a
-wrong one and correct it then.
+A segment's time index dates bytes by the wall clock, and never goes back. Clocks are set, so ages are measured by the
+monotonic clock: data is older than an age if its date is before everything that the wall clock has shown since then.
+After a restart the wall clock is trusted, but only after a delay, as some machines boot with a wrong clock and then
+correct it.
 
-Clients write the table of bookmarks and slices, so a record may be invalid: one that can't be read, or names no place
-of the stream, protects nothing and is logged once. Nor does a bookmark before the head; a slice protects what is left.
+Clients write the table of bookmarks and slices, so a record may be invalid: one that can't be read, or isn't a position
+of the stream, protects nothing and is logged once. A bookmark before the head protects nothing either; a slice protects
+the data that remains.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from cachetools import LRUCache
 from nadi import limits
 from nadi.controller.engine.workflows import Schedule, Shared, Workflows
 from nadi.controller.event_time import cut_at
-from nadi.controller.retention.cut_sizes import CutSearch, Past, look
+from nadi.controller.retention.cut_sizes import CutSearch, Past, measure
 from nadi.controller.state.history import Cut, EpochHistory, ask
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import AnyWork, RetentionType, StreamConfigRecord, StreamRecord, StreamState
@@ -46,7 +48,7 @@ from nadi.throttled_log import Complaints
 from nadi.wire.time_index import ARRIVAL, clock_of
 
 _I64_MAX = (1 << 63) - 1
-_SLACK_MS = 200  # by which two clocks may differ before it is taken for a change
+_SLACK_MS = 200  # difference between the clocks below which they count as in step
 NameKind = Literal["bookmark", "slice"]
 HolderKind = Literal["subscriber"] | NameKind
 _CUTS = {"bookmark": 1, "slice": 2}
@@ -57,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """least, most: milliseconds or bytes, by `kind`; most is None if there is no maximum."""
+    """A retention policy. least, most: milliseconds or bytes, by `kind`; most is None without a maximum."""
 
     kind: RetentionType
     least: int
@@ -75,33 +77,33 @@ class RetentionRule:
 
 
 def check_policy(config: StreamConfigRecord) -> None:
-    """InvalidArgumentError for a policy that can't be meant, saying what to do."""
+    """Raise InvalidArgumentError for an inconsistent policy, with the correction."""
     unit = "milliseconds" if config.retention_type is RetentionType.TIME else "bytes"
     least, most = config.retention_param, config.retention_max
     if config.retention_type is RetentionType.NONE:
         if least or most or config.retention_over_bookmarks or config.retention_by_event_time:
-            raise InvalidArgumentError("a retention policy says what to keep by time or by size: set its type")
+            raise InvalidArgumentError("the retention policy lacks its type: set it to time or size")
         return
     if config.retention_by_event_time and config.retention_type is not RetentionType.TIME:
-        raise InvalidArgumentError("retention by event time is by age: give an age to keep, not a size")
+        raise InvalidArgumentError("retention by event time needs an age, not a size: set the type to time")
     if config.retention_by_event_time and not config.event_time:
-        raise InvalidArgumentError(
-            "retention by event time needs the field that has an event's time: set the stream's event time"
-        )
+        raise InvalidArgumentError("retention by event time needs an event time field: set the stream's event time")
     if least < 0 or most < 0:
-        raise InvalidArgumentError(f"a retention policy keeps no negative {unit}: {min(least, most):,}")
+        raise InvalidArgumentError(
+            f"the retention policy is negative, {min(least, most):,} {unit}: give a positive limit"
+        )
     if least == 0:
         raise InvalidArgumentError(
-            f"a retention policy that keeps 0 {unit} keeps nothing: give it more, or leave it out to keep everything"
+            f"the retention policy retains 0 {unit}: give it more, or omit it to retain everything"
         )
     if 0 < most < least:
         raise InvalidArgumentError(
-            f"a retention policy can't keep at least {least:,} {unit} and at most {most:,}: raise the maximum"
+            f"the retention policy has a minimum of {least:,} {unit} and a maximum of {most:,}: raise the maximum"
         )
 
 
 def _allowed(policy: RetentionRule, past: Past, bounds: Bounds, published: Collection[Cut]) -> Cut:
-    """The cut that the policy and its subscribers allow; those who never published one don't count."""
+    """Return the cut that the policy and its subscribers allow; subscribers without a published cut don't count."""
     if not published:
         return bounds.least
     consumed = reduce(past.earliest, published)
@@ -116,14 +118,14 @@ def _allowed(policy: RetentionRule, past: Past, bounds: Bounds, published: Colle
 
 
 class _ClockOffset(NamedTuple):
-    """From then on, by the monotonic clock, the wall clock was so much ahead of it."""
+    """From since_ms on the monotonic clock, the wall clock was this far ahead of it."""
 
     since_ms: int
     ahead_ms: int
 
 
 class Ages:
-    """Reads both clocks whenever `note` is called, and remembers how they have parted."""
+    """Dates of ages: reads both clocks at each `note`, and remembers how they diverged."""
 
     def __init__(self, clock: Runtime) -> None:
         self._clock = clock
@@ -135,10 +137,10 @@ class Ages:
         return self._clock.monotonic_ms() - self._started_ms
 
     def note(self) -> None:
-        """Compare the clocks; call it every second or so."""
+        """Compare the clocks; to be called every second or so."""
         now_ms = self._clock.monotonic_ms()
         ahead_ms, last = self._clock.now_ms() - now_ms, self._pieces[-1]
-        if abs(ahead_ms - last.ahead_ms) > _SLACK_MS:  # set back, it may have been so since the last note
+        if abs(ahead_ms - last.ahead_ms) > _SLACK_MS:  # if set back, possibly right after the last note
             self._pieces.append(_ClockOffset(self._noted_ms if ahead_ms < last.ahead_ms else now_ms, ahead_ms))
             if len(self._pieces) > limits.RETENTION_CLOCK_PIECES:
                 first, second = self._pieces.popleft(), self._pieces.popleft()
@@ -146,15 +148,15 @@ class Ages:
         self._noted_ms = now_ms
 
     def moment(self, age_ms: int) -> int:
-        """A moment before which everything is older than that age, in ms since 1970; 0 if there is none."""
+        """Return a time before which everything is older than that age, in ms since 1970; 0 if there is none."""
         self.note()
         then_ms = self._noted_ms - age_ms
         pieces = list(self._pieces)
         ends_ms = [piece.since_ms for piece in pieces[1:]] + [self._noted_ms]
-        began_ms = [then_ms, *(max(piece.since_ms, then_ms) for piece in pieces[1:])]
+        begins_ms = [then_ms, *(max(piece.since_ms, then_ms) for piece in pieces[1:])]
         shown = (
-            began + piece.ahead_ms
-            for piece, began, end in zip(pieces, began_ms, ends_ms, strict=True)
+            begin + piece.ahead_ms
+            for piece, begin, end in zip(pieces, begins_ms, ends_ms, strict=True)
             if end >= then_ms
         )
         return max(0, min(shown) - _SLACK_MS)
@@ -172,7 +174,7 @@ class NamedCut:
 
 
 class Names:
-    """Reads the names of scopes; what it has decoded is kept while its entry stays as it is."""
+    """Reader of scopes' bookmarks and slices, with a cache of decoded entries by version."""
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
@@ -180,8 +182,8 @@ class Names:
         self._complaints = Complaints(log, "%s protects nothing from retention")
 
     async def of_scope(self, scope: str) -> dict[str, list[NamedCut]]:
-        """By stream; InvalidArgumentError if there are too many."""
-        found: dict[str, list[NamedCut]] = {}
+        """Return the names by stream; InvalidArgumentError if there are too many."""
+        by_stream: dict[str, list[NamedCut]] = {}
         count = 0
         async for entry in self._segments.table_entries(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0)):
             count += 1
@@ -196,8 +198,8 @@ class Names:
                     await asyncio.sleep(0)
                 known = self._known[key] = entry.version, self._decoded(scope, key[1], bytes(entry.value))
             if known[1] is not None:
-                found.setdefault(known[1].stream, []).append(known[1])
-        return found
+                by_stream.setdefault(known[1].stream, []).append(known[1])
+        return by_stream
 
     def _decoded(self, scope: str, key: bytes, value: bytes) -> NamedCut | None:
         kind, _, name = key.decode(errors="replace").partition("/")
@@ -205,7 +207,7 @@ class Names:
             stored = msgspec.json.decode(value, type=StoredCuts)
             cuts = [StreamCut.from_text(text) for text in stored.cuts]
             if len(cuts) != _CUTS.get(kind) or any((cut.scope, cut.stream) != (scope, stored.stream) for cut in cuts):
-                raise InvalidStreamCutError("it is neither a bookmark nor a slice of one of the scope's streams")
+                raise InvalidStreamCutError("it is neither a bookmark nor a slice of a stream in this scope")
         except (msgspec.MsgspecError, InvalidStreamCutError) as error:
             self._complaints.tell(f"{kind} {scope}/{name}", error)
             return None
@@ -214,13 +216,13 @@ class Names:
 
 
 def protected(past: Past, named: NamedCut) -> Cut | None:
-    """From where on the name keeps the stream's data; None if it names none that is left."""
+    """Return the position from which the name protects the stream's data; None if nothing it names remains."""
     head, end = past.start, named.end
     if not all(past.is_of_stream(cut) or past.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
         return None
     start = None if past.is_forgotten(named.start) else past.settled(named.start)
     if start is not None and past.is_at_or_after(start, head):
-        return named.start  # as it was given, so that the segments it names stay
+        return named.start  # as given, so that the segments it names are retained
     if end is None or (past.is_gone(end) if past.is_forgotten(end) else past.is_at_or_after(head, past.settled(end))):
         return None
     return head if start is None else past.latest(start, head)
@@ -228,8 +230,8 @@ def protected(past: Past, named: NamedCut) -> Cut | None:
 
 @dataclass(frozen=True, slots=True)
 class RetentionClaim:
-    """Who needs more than the policy would keep: from `cut` on, so many bytes. name: a subscriber's as
-    "scope/reader group"."""
+    """A claim to more data than the policy would retain, from `cut` on. name: a subscriber's is "scope/reader
+    group"."""
 
     kind: HolderKind
     name: str
@@ -239,8 +241,8 @@ class RetentionClaim:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """stream: what was judged; past: how much it had. cut: where it may be truncated; None if it stays as it is.
-    holders: those because of whom it isn't more, the farthest behind first."""
+    """A decision about a stream. stream, past: the state it is based on. cut: where to truncate; None if nowhere.
+    holders: the claims that prevent truncating further, the earliest first."""
 
     stream: StreamRecord
     past: Past
@@ -250,15 +252,14 @@ class RetentionDecision:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The cuts that the policy speaks of: by time, those of the moments that long ago; by size, the newest cut after
-    which there are at least that many bytes, and the oldest with at most that many. most: None if nobody needs more, or
-    there is no maximum."""
+    """The policy's limits as cuts: by time, the cuts at those ages; by size, the newest cut with at least `least` bytes
+    after it, and the oldest with at most `most`. most: None without claims or without a maximum."""
 
     least: Cut
     most: Cut | None
 
 
-# what was found by size when a stream was like that, and where in time to begin the next search
+# the stream's state when its size bounds were found, the time where the next search starts, and the bounds
 _Sized = tuple[tuple[object, ...], int, Bounds]
 
 
@@ -269,11 +270,10 @@ class RetentionJudge:
     _sized: LRUCache[str, _Sized] = field(default_factory=lambda: LRUCache(_REMEMBERED))
 
     async def judge(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionDecision:
-        """The verdict on a stream; as with Pravega, nothing of a sealed one is truncated. named: what has a name in
-        it."""
-        found = await self.flow.metadata.stream(name)
-        stream, policy = found.value, RetentionRule.of(found.value.config)
-        past = await look(self.flow, name)
+        """Decide about a stream; as in Pravega, a sealed one isn't truncated. named: its bookmarks and slices."""
+        record = await self.flow.metadata.stream(name)
+        stream, policy = record.value, RetentionRule.of(record.value.config)
+        past = await measure(self.flow, name)
         if policy is None or stream.state is not StreamState.ACTIVE:
             return RetentionDecision(stream, past)
         subscribers = self.flow.metadata.subscribers(name).scan()
@@ -287,24 +287,24 @@ class RetentionJudge:
 
     async def report(self, name: StreamName, named: Sequence[NamedCut]) -> RetentionReport:
         for _ in range(_TRIES):
-            verdict = await self.judge(name, named)
-            if (await self.flow.metadata.stream(name)).value.head == verdict.stream.head:
+            decision = await self.judge(name, named)
+            if (await self.flow.metadata.stream(name)).value.head == decision.stream.head:
                 break
-        past, holders = verdict.past, verdict.holders
-        kept = past.kept_bytes
-        oldest_ms = await self._oldest_ms(name, verdict) if kept else 0
-        shown = [
-            HolderReport(one.kind, one.name, StreamCut(*name, one.cut).as_text(), one.bytes_after)
-            for one in holders[: limits.RETENTION_HOLDERS_TOLD]
+        past, holders = decision.past, decision.holders
+        retained = past.kept_bytes
+        oldest_ms = await self._oldest_ms(name, decision) if retained else 0
+        listed = [
+            HolderReport(claim.kind, claim.name, StreamCut(*name, claim.cut).as_text(), claim.bytes_after)
+            for claim in holders[: limits.RETENTION_HOLDERS_TOLD]
         ]
         head = StreamCut(*name, past.head or past.history.head_of_time()).as_text()
-        return RetentionReport(head, kept, oldest_ms, shown, len(holders) - len(shown))
+        return RetentionReport(head, retained, oldest_ms, listed, len(holders) - len(listed))
 
-    async def _oldest_ms(self, name: StreamName, verdict: RetentionDecision) -> int:
-        """The first moment whose cut has something of what is kept before it: nothing can be older than that."""
-        past = verdict.past
+    async def _oldest_ms(self, name: StreamName, decision: RetentionDecision) -> int:
+        """Return the first time whose cut is after the head: nothing retained can be older."""
+        past = decision.past
         head = past.start
-        low_ms, high_ms = verdict.stream.created_ms, max(verdict.stream.created_ms, self.flow.clock.now_ms()) + 1
+        low_ms, high_ms = decision.stream.created_ms, max(decision.stream.created_ms, self.flow.clock.now_ms()) + 1
         while high_ms - low_ms > limits.TIME_INDEX_MS:
             middle_ms = (low_ms + high_ms) // 2
             if past.is_same(past.settled(await cut_at(self.flow, name, middle_ms)), head):
@@ -331,15 +331,15 @@ class RetentionJudge:
     async def _of_size(
         self, name: StreamName, stream: StreamRecord, least: int, most: int | None, past: Past
     ) -> Bounds:
-        same = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
+        state = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
         known = self._sized.get(name.key)
-        if known is not None and known[0] == same:
-            return known[2]  # nobody has written anything since
+        if known is not None and known[0] == state:
+            return known[2]  # nothing was written since
 
         async def locate(segment: int, offset: int) -> int:
             try:
                 return await self.flow.segments.locate(name.segment(segment), offset)
-            except DamagedDataError as damage:  # an event begins where it ends
+            except DamagedDataError as damage:  # the damage ends at an event boundary
                 return max(offset, damage.end_offset)
 
         since_ms = known[1] if known is not None else stream.created_ms
@@ -347,9 +347,9 @@ class RetentionJudge:
         newest, since_ms = await search.find(least, at_most=False)
         oldest = (await search.find(most, at_most=True))[0] if most is not None else None
         if oldest is not None and past.bytes_after(oldest) < least:
-            oldest = newest  # no boundary lies between the two
+            oldest = newest  # both fall within the same event
         bounds = Bounds(newest, oldest)
-        self._sized[name.key] = same, since_ms, bounds
+        self._sized[name.key] = state, since_ms, bounds
         return bounds
 
 
@@ -361,22 +361,22 @@ def decide(
     published: Mapping[str, Cut],
     named: Sequence[NamedCut],
 ) -> tuple[Cut | None, tuple[RetentionClaim, ...]]:
-    """Where the stream may be truncated, None if at its head, and who holds it back. history: that of `past`.
-    published: the cuts of its subscribers, by their names."""
+    """Return where the stream may be truncated, None if at its head, and the claims that hold it back. history: that of
+    `past`. published: the subscribers' cuts by name."""
     past = past.over(history)
     head = past.start
     known = {name: cut if past.is_of_stream(cut) else head for name, cut in published.items()}
     cut = _allowed(policy, past, bounds, known.values())
-    needs: list[tuple[HolderKind, str, Cut]] = [("subscriber", name, place) for name, place in known.items()]
-    for one in named:
-        place = protected(past, one)
-        if place is not None:
-            cut = past.earliest(cut, place)
-            needs.append((one.kind, one.name, place))
+    needs: list[tuple[HolderKind, str, Cut]] = [("subscriber", name, position) for name, position in known.items()]
+    for named_cut in named:
+        position = protected(past, named_cut)
+        if position is not None:
+            cut = past.earliest(cut, position)
+            needs.append((named_cut.kind, named_cut.name, position))
     holders = [
-        RetentionClaim(kind, name, place, past.bytes_after(place))
-        for kind, name, place in needs
-        if not past.is_at_or_after(past.settled(place), bounds.least)
+        RetentionClaim(kind, name, position, past.bytes_after(position))
+        for kind, name, position in needs
+        if not past.is_at_or_after(past.settled(position), bounds.least)
     ]
     holders.sort(key=lambda holder: (-holder.bytes_after, holder.kind, holder.name))
     if not past.is_at_or_after(past.settled(cut), head):
@@ -384,13 +384,13 @@ def decide(
     return None if past.is_same(past.settled(cut), head) else cut, tuple(holders)
 
 
-IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments, of that event time
+IndexTimes = Callable[[StreamName, str, Iterable[int]], Awaitable[None]]  # of those segments by that event time
 NamesOfScope = dict[str, list[NamedCut]]  # by stream
 
 
 @dataclass(slots=True)
 class Released:
-    """What retention has truncated since this controller began; at_s: when last, by the monotonic clock."""
+    """Truncations by retention since this controller started; at_s: time of the last one, by the monotonic clock."""
 
     truncations: int = 0
     size_bytes: int = 0
@@ -398,9 +398,9 @@ class Released:
 
 
 class RetentionRounds:
-    """Moves heads every few seconds, of the streams in a table: those that have a policy. Each is looked at for a
-    limited time: what holds one up is waited for by nobody else. Cuts are carried out by the truncation that anybody
-    can ask for, if stream and policy still are what they were then."""
+    """Periodic truncation of all streams with a policy, which are listed in a table. Checking a stream has a time
+    limit, so that a slow one doesn't delay the others. Cuts are carried out by the ordinary truncation workflow,
+    provided that the stream and its policy haven't changed meanwhile."""
 
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
@@ -409,9 +409,9 @@ class RetentionRounds:
         self._ages = Ages(flow.clock)
         self._judge = RetentionJudge(flow, self._ages)
         self._names = Names(flow.segments)
-        self.index_times: IndexTimes | None = None  # set by a server that can
+        self.index_times: IndexTimes | None = None  # set by servers that support it
         self._token = b""  # where the next round continues
-        self._going_on: dict[str, asyncio.Task[None]] = {}  # streams that are being looked at
+        self._checking: dict[str, asyncio.Task[None]] = {}  # streams being checked
         self._complaints = Complaints(log, "retention of %s waits for the next round")
 
     def start(self, schedule: Schedule) -> None:
@@ -422,7 +422,7 @@ class RetentionRounds:
         self._ages.note()
 
     async def describe(self, name: StreamName) -> RetentionReport:
-        """What the stream keeps now, and why; StreamNotFoundError if there is none."""
+        """Return what the stream retains, and why; StreamNotFoundError if it doesn't exist."""
         stream = (await self._flow.metadata.stream(name)).value
         names = await self._names.of_scope(name.scope) if RetentionRule.of(stream.config) is not None else {}
         return await self._judge.report(name, names.get(name.stream, ()))
@@ -431,40 +431,40 @@ class RetentionRounds:
         return [await self.describe(name)], ""
 
     async def round(self) -> None:
-        # of scopes, each read once a round
+        # names of scopes, each read once per round
         names = Shared(self._flow.clock, self._names.of_scope, age_s=math.inf, most=limits.RETENTION_STREAMS_A_ROUND)
         permits = asyncio.Semaphore(limits.RETENTION_AT_ONCE)
 
-        async def one(name: StreamName) -> None:
-            """What takes longer than RETENTION_WAIT_S goes on by itself."""
+        async def check(name: StreamName) -> None:
+            """Check a stream; continues in the background after RETENTION_WAIT_S."""
             async with permits:
-                if name.key not in self._going_on:
-                    task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names))
-                    task.add_done_callback(lambda _: self._going_on.pop(name.key, None))
+                if name.key not in self._checking:
+                    task = self._checking[name.key] = self._flow.tasks.spawn(self._check_stream(name, names))
+                    task.add_done_callback(lambda _: self._checking.pop(name.key, None))
                     await asyncio.wait([task], timeout=limits.RETENTION_WAIT_S)
 
-        left = limits.RETENTION_STREAMS_A_ROUND
-        while left > 0:
-            found, self._token = await self._table.page(self._token, left)
-            if not found:
+        remaining = limits.RETENTION_STREAMS_A_ROUND
+        while remaining > 0:
+            page, self._token = await self._table.page(self._token, remaining)
+            if not page:
                 self._token = b""
                 return
-            left -= len(found)
-            await asyncio.gather(*(one(StreamName.of(key)) for key, _ in found))
+            remaining -= len(page)
+            await asyncio.gather(*(check(StreamName.of(key)) for key, _ in page))
 
-    async def _look_at(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
+    async def _check_stream(self, name: StreamName, names: Shared[str, NamesOfScope]) -> None:
         try:
-            found = await self._flow.metadata.find_stream(name)
-            if found is None or found.value.config.retention_type is RetentionType.NONE:
-                await self._strike_off(name)
+            record = await self._flow.metadata.find_stream(name)
+            if record is None or record.value.config.retention_type is RetentionType.NONE:
+                await self._unlist(name)
                 return
-            config = found.value.config
+            config = record.value.config
             by_age = config.retention_type is RetentionType.TIME
             is_too_early = by_age and self._ages.known_ms < limits.RETENTION_SETTLE_S * 1000
-            if found.value.state is StreamState.ACTIVE and not is_too_early:
+            if record.value.state is StreamState.ACTIVE and not is_too_early:
                 named = (await names.get(name.scope)).get(name.stream, ())
                 if config.retention_by_event_time and self.index_times is not None:
-                    await self.index_times(name, config.event_time, (await look(self._flow, name)).ends)
+                    await self.index_times(name, config.event_time, (await measure(self._flow, name)).ends)
                 await self._truncate(name, named)
             self._complaints.settled(name.key)
         except (StreamSealedError, NotFoundError) as error:
@@ -474,25 +474,25 @@ class RetentionRounds:
             self._complaints.tell(name.key, error)
 
     async def _truncate(self, name: StreamName, named: Sequence[NamedCut]) -> None:
-        verdict = await self._judge.judge(name, named)
-        cut = verdict.cut
+        decision = await self._judge.judge(name, named)
+        cut = decision.cut
         if cut is None:
             return
 
         async def begin() -> AnyWork | None:
             stream = (await self._flow.metadata.stream(name)).value
-            if stream.config != verdict.stream.config or stream.head != verdict.stream.head:
-                return None  # another policy, another head: the next round looks again
+            if stream.config != decision.stream.config or stream.head != decision.stream.head:
+                return None  # policy or head changed: the next round checks again
             return await truncate.begin(self._flow, name, cut)
 
         if await self._flow.run(name, begin) is not None:
             self.released.truncations += 1
-            self.released.size_bytes += verdict.past.kept_bytes - verdict.past.bytes_after(cut)
+            self.released.size_bytes += decision.past.kept_bytes - decision.past.bytes_after(cut)
             self.released.at_s = self._flow.clock.monotonic()
 
-    async def _strike_off(self, name: StreamName) -> None:
-        """End the stream's rounds, unless it has got a policy before it was struck off."""
+    async def _unlist(self, name: StreamName) -> None:
+        """Remove the stream from the table, unless it gets a policy at the same time."""
         await self._table.remove([name.key])
-        found = await self._flow.metadata.find_stream(name)
-        if found is not None:
-            await self._flow.metadata.keep_limited(name, found.value.config)
+        record = await self._flow.metadata.find_stream(name)
+        if record is not None:
+            await self._flow.metadata.list_limited(name, record.value.config)

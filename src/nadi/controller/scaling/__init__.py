@@ -1,1 +1,1 @@
-"""When a stream's segments are split and merged: `judge` decides, by its policy and load; `rounds` carries it out."""
+"""Automatic scaling: `judge` decides on splits and merges by policy and load; `rounds` carries them out."""

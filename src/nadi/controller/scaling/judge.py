@@ -1,15 +1,15 @@
-"""What to do about a stream: which of its segments to split and where, which to merge, and why.
+"""Decides which segments of a stream to split and where, which to merge, and why.
 
-`ScalingJudge.look` gets the stream as it is, the loads of its segments and the time, and returns what should change, as
-one change of the stream (an epoch) with a `ScalingStep` for each split and merge. What it remembers from one look to
-the next isn't kept: a restart never acts sooner because of that.
+`ScalingJudge.evaluate` gets the stream, the loads of its segments and the time, and returns the required changes as one
+change of the stream (an epoch) with a `ScalingStep` for each split and merge. A judge's memory isn't persisted: a
+restart may delay a change but never hastens one.
 
-A hot segment's key range is cut by a sample of the keys that pass, so that each piece gets as much. A key can't be
-divided: one that has more than its piece's share gets a piece of its own where that leaves the others something to
-divide; one that alone is over what a segment may have is a hot key, and no splitting helps it.
+A hot segment's key range is cut so that each piece gets an equal share of a sample of its keys. A single key can't be
+divided: one with more than a piece's share gets its own segment if that leaves the other keys something to divide; one
+that alone exceeds a segment's target is a hot key, and splitting doesn't help.
 
-The two scaling profiles: `fast`, the default, follows a load within seconds; `classic`, as Pravega does, within tens
-of minutes.
+The two scaling profiles: `fast`, the default, follows a load within seconds; `classic`, like Pravega, within tens of
+minutes.
 
 A rule compares a segment's mean rate over a window with its target. Windows are named by their seconds.
 """
@@ -33,7 +33,7 @@ from nadi.model.segments import KeyRange
 
 @dataclass(frozen=True, slots=True)
 class RateRule:
-    """The mean over `window_s` is over (or under) `times` the target, in a segment measured for longer than age_s."""
+    """The mean over `window_s` exceeds (or is below) `times` the target, in a segment measured for at least age_s."""
 
     window_s: float
     times: float
@@ -42,15 +42,15 @@ class RateRule:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """period_s: between two looks. hot: rules of which one is enough to split, unless `still` isn't met; a segment is
-    split if it is older than fresh_s, and once its rate no longer grows by the factor `rising` from look to look, so
-    that it is split once and far enough, nor falls by `falling`, so that it isn't for what is over. wanted_s: windows
-    whose highest mean says how many pieces it needs, each with `share` of the target, rounded up or down. stays_s: a
-    hot key gets a segment of its own when it has been hot for so long. cold: rules that must all be met to merge, for
-    quiet_s, and a little longer while a neighbour is within together_s of that; and together with its neighbours, a
-    segment must stay under `joint` times the target. idle_s: a segment without any load for so long is cold.
-    merge_at_once: segments that one merge takes. rest_s: a segment made by a change is left alone for so long, unless
-    its rate is over `urgent` times the target."""
+    """Parameters of automatic scaling. period_s: between evaluations. hot: rules; any one suffices for a split,
+    unless `still` isn't met. A segment must be older than fresh_s; a split waits while its rate grows by the factor
+    `rising` between evaluations, so that it is split once and far enough, or drops by `falling`, so that a past load
+    doesn't split it. wanted_s: windows whose highest mean determines the number of pieces, each with `share` of the
+    target, rounded up if round_up. stays_s: how long a key must be hot to get its own segment. cold: rules that must
+    all be met for a merge, for quiet_s, and slightly longer if a neighbour is within together_s of that. joint: a
+    merged segment must stay below this multiple of the target. idle_s: a segment without any load for this long is
+    cold. merge_at_once: maximum number of segments per merge. rest_s: how long a new segment is left alone, unless its
+    rate exceeds `urgent` times the target."""
 
     name: str
     period_s: float
@@ -120,21 +120,21 @@ DEFAULT_PROFILE = PROFILES[DEFAULT_SCALING]
 
 
 def profile_of(name: str) -> Profile:
-    """The profile of that name; InvalidArgumentError if there is none."""
-    found = PROFILES.get(name)
-    if found is None:
-        raise InvalidArgumentError(f"there is no scaling profile {name[:40]!r}: choose {' or '.join(PROFILES)}")
-    return found
+    """Return the profile of that name; InvalidArgumentError if there is none."""
+    profile = PROFILES.get(name)
+    if profile is None:
+        raise InvalidArgumentError(f"unknown scaling profile {name[:40]!r}: choose {' or '.join(PROFILES)}")
+    return profile
 
 
 def mean(load: SegmentLoad, window_s: float, *, in_bytes: bool) -> float:
-    """A segment's mean rate over a window, in the unit of its stream's target: events/s, or KiB/s if `in_bytes`."""
+    """Return a segment's mean rate over a window, in its stream's target unit: events/s, or KiB/s if `in_bytes`."""
     at = WINDOWS_S.index(window_s)
     return load.bytes_per_s[at] / 1024 if in_bytes else load.events_per_s[at]
 
 
 Loads = Mapping[int, SegmentLoad]  # by segment
-LEAST_SAMPLES = 20  # with fewer, nothing is known of where the load falls
+LEAST_SAMPLES = 20  # with fewer, the distribution of the load is unknown
 SAMPLES_A_PIECE = 8
 
 
@@ -165,14 +165,14 @@ class Sampled:
         return HotKey(self.positions[self.shares.index(share)], share)
 
     def border(self, after: int) -> float:
-        """Where a range that begins behind the position of that index, and not behind the next one, may begin."""
+        """Return where a range may begin that excludes the position of that index and includes the next one."""
         position, following = self.positions[after : after + 2]
         middle = (position + following) / 2
-        return middle if middle > position else following  # else they are as near as numbers can be
+        return middle if middle > position else following  # else they are adjacent floats
 
 
 def sampled(keys: KeySample | None, low: float, high: float) -> Sampled:
-    """What a sample says of a key range; positions outside it, of other segments, don't count."""
+    """Restrict a sample to a key range; positions outside it belong to other segments."""
     weights: dict[float, float] = {}
     count = 0
     for position, weight in zip(keys.positions, keys.weights, strict=True) if keys is not None else ():
@@ -185,8 +185,8 @@ def sampled(keys: KeySample | None, low: float, high: float) -> Sampled:
 
 
 def cut(sample: Sampled, pieces: int) -> list[KeyRange]:
-    """The range in at most so many pieces of like load, tiling it; a single one if it can't be cut. Evenly, if too
-    little is known of its keys; in fewer pieces, if there aren't enough samples for so many.
+    """Divide the range into at most `pieces` of similar load; a single one if it can't be cut. Cuts evenly if too
+    little is known of its keys, and makes fewer pieces if there are too few samples.
 
     >>> sample = sampled(KeySample((0.1, 0.2, 0.3, 0.4) * 8, (1.0,) * 32), 0.0, 1.0)
     >>> [round(high, 2) for _, high in cut(sample, 2)]
@@ -202,55 +202,55 @@ def _cut_by_keys(sample: Sampled, pieces: int) -> list[KeyRange]:
     if pieces < 2:
         return [(sample.low, sample.high)]
     borders: list[float] = []
-    passed, wanted = 0.0, 1 / pieces
+    passed, goal = 0.0, 1 / pieces
     for index, share in enumerate(sample.shares[:-1]):
         passed += share
         following = sample.shares[index + 1]
-        # behind this key, if that is nearer to the next border that is wanted than behind the following one
-        if passed >= wanted or abs(passed - wanted) <= abs(passed + following - wanted):
+        # after this key if that is nearer to the next ideal border than after the following key
+        if passed >= goal or abs(passed - goal) <= abs(passed + following - goal):
             borders.append(sample.border(index))
             remaining = pieces - len(borders)
             if remaining < 2:
                 break
-            wanted = passed + (1 - passed) / remaining
+            goal = passed + (1 - passed) / remaining
     return list(pairwise([sample.low, *borders, sample.high]))
 
 
 def around(sample: Sampled, key: HotKey, pieces: int) -> list[KeyRange]:
-    """The range with the key in as narrow a piece as the sample allows, and the rest of it in pieces of like load: at
-    most so many in all. With too few pieces for both sides of the key, the lighter one stays with it."""
+    """Divide the range into at most `pieces`: the key in a piece as narrow as the sample allows, and the remainder in
+    pieces of similar load. If there are too few pieces for both sides of the key, it keeps the lighter side."""
     index = sample.positions.index(key.position)
     before, after = sum(sample.shares[:index]), sum(sample.shares[index + 1 :])
-    left = round((pieces - 1) * before / (before + after)) if before + after else 0
-    right = pieces - 1 - left if after else 0
-    start = sample.border(index - 1) if left else sample.low
-    end = sample.border(index) if right else sample.high
+    left_pieces = round((pieces - 1) * before / (before + after)) if before + after else 0
+    right_pieces = pieces - 1 - left_pieces if after else 0
+    start = sample.border(index - 1) if left_pieces else sample.low
+    end = sample.border(index) if right_pieces else sample.high
     ranges = [(start, end)]
-    if left:
-        ranges = _cut_by_keys(_within(sample, sample.low, start), left) + ranges
-    if right:
-        ranges += _cut_by_keys(_within(sample, end, sample.high), right)
+    if left_pieces:
+        ranges = _cut_by_keys(_within(sample, sample.low, start), left_pieces) + ranges
+    if right_pieces:
+        ranges += _cut_by_keys(_within(sample, end, sample.high), right_pieces)
     return ranges
 
 
 def _within(sample: Sampled, low: float, high: float) -> Sampled:
-    kept = [(p, s) for p, s in zip(sample.positions, sample.shares, strict=True) if low <= p < high]
-    total = sum(share for _, share in kept)
-    shares = tuple(share / total for _, share in kept)
-    return Sampled(low, high, tuple(p for p, _ in kept), shares, round(sample.count * total))
+    within = [(p, s) for p, s in zip(sample.positions, sample.shares, strict=True) if low <= p < high]
+    total = sum(share for _, share in within)
+    shares = tuple(share / total for _, share in within)
+    return Sampled(low, high, tuple(p for p, _ in within), shares, round(sample.count * total))
 
 
-OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own,
-OTHERS_AT_ONCE = 1.0  # and with less than this they wait until it is seen that the key stays hot
-NARROWEST = 2.0**-40  # of the key space: what is narrower isn't cut without knowing its keys
-UNSTEADY_LOOKS = 5  # so often in a row a split waits for a rate that still grows or falls
-VAIN_GENERATIONS = 3  # so often a range is cut blindly while all its load stays in one piece
+OTHERS_SHARE = 0.5  # of the target: with less, a hot key's neighbours aren't worth a separate segment,
+OTHERS_AT_ONCE = 1.0  # and with less than this they wait until the key has stayed hot
+NARROWEST = 2.0**-40  # of the key space: narrower ranges aren't cut without knowing their keys
+UNSTEADY_LOOKS = 5  # maximum evaluations in a row that a split waits for a changing rate
+VAIN_GENERATIONS = 3  # blind cuts in a row that may leave all load in one piece
 VAIN_SHARE = 0.9  # of the load of all pieces
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingStep:
-    """One thing decided: `kind` is split, merge or hot-key. into: the new key ranges. rate, target: in `unit`."""
+    """A decision on some segments. kind: split, merge or hot-key. into: the new key ranges. rate, target: in `unit`."""
 
     kind: str
     segments: tuple[int, ...]
@@ -263,7 +263,7 @@ class ScalingStep:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """steps: in the order of keys. Those that are splits and merges make up one change of the stream."""
+    """Steps in key order. The splits and merges form one change of the stream."""
 
     steps: tuple[ScalingStep, ...] = ()
 
@@ -278,9 +278,8 @@ class Decision:
 
 @dataclass(slots=True)
 class _KnownSegment:
-    """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
-    of: the range that was cut into it and its siblings then. hot: the position of the key that alone is over the
-    target, since hot_s."""
+    """A segment since it was first seen. blind: number of consecutive cuts without knowledge of its keys; of: the range
+    that the last one cut into it and its siblings. hot: the position of its hot key, since hot_s."""
 
     seen_s: float
     by_change: bool
@@ -296,19 +295,17 @@ class _KnownSegment:
 
 @dataclass(slots=True)
 class ScalingJudge:
-    """For one stream, under one profile. hot_keys: what is found, by segment; None: suspected, not sampled. told: of
-    which segments that is on record, as whoever records it says here; until then each look returns it again."""
+    """Judge of one stream under one profile. hot_keys: by segment; None if suspected but not sampled. logged: the
+    segments whose hot keys the caller has logged; until then each evaluation returns them again."""
 
     profile: Profile
     hot_keys: dict[int, HotKey | None] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    logged: set[int] = field(default_factory=set)
     _known: dict[int, _KnownSegment] = field(default_factory=dict)
-    _blind: dict[KeyRange, _KnownSegment] = field(
-        default_factory=dict
-    )  # what will be known of pieces that are being made
+    _blind: dict[KeyRange, _KnownSegment] = field(default_factory=dict)  # for pieces about to be created
     _is_new: bool = True
 
-    def look(
+    def evaluate(
         self,
         segments: Sequence[EpochSegment],
         config: StreamConfigRecord,
@@ -317,11 +314,10 @@ class ScalingJudge:
         *,
         all_measured: bool = True,
     ) -> Decision:
-        """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
-        have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
-        so."""
-        self._meet(segments, loads, now_s)
-        self.told &= self.hot_keys.keys()
+        """Decide what to do now. segments: the current ones, in key order. loads: by segment id; complete if
+        all_measured. now_s: monotonic. To be called at most about once per profile.period_s."""
+        self._update_known(segments, loads, now_s)
+        self.logged &= self.hot_keys.keys()
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
@@ -331,34 +327,34 @@ class ScalingJudge:
         steps = [*splits, *self._merges(stream, splits, now_s)]
         return Decision(tuple(sorted(steps, key=lambda step: order[step.segments[0]])))
 
-    def _meet(self, segments: Sequence[EpochSegment], loads: Loads, now_s: float) -> None:
+    def _update_known(self, segments: Sequence[EpochSegment], loads: Loads, now_s: float) -> None:
         current = {segment.id for segment in segments}
-        for gone in self._known.keys() - current:
-            del self._known[gone]
-            self.hot_keys.pop(gone, None)
+        for segment_id in self._known.keys() - current:
+            del self._known[segment_id]
+            self.hot_keys.pop(segment_id, None)
         for segment in segments:
             if segment.id not in self._known:
-                made = self._blind.pop((segment.low, segment.high), None)
-                known = self._known[segment.id] = made or _KnownSegment(now_s, by_change=not self._is_new)
+                prepared = self._blind.pop((segment.low, segment.high), None)
+                known = self._known[segment.id] = prepared or _KnownSegment(now_s, by_change=not self._is_new)
                 known.seen_s, known.by_change = now_s, not self._is_new
             known = self._known[segment.id]
             if segment.id in loads:
                 known.absent_s = None
-            elif known.absent_s is None:  # after a store's restart, say: what it was before counts no more
+            elif known.absent_s is None:  # after a store's restart, say: its earlier quiet time is void
                 known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
 
     def _splits(self, stream: _MeasuredStream, now_s: float) -> list[ScalingStep]:
-        room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
+        capacity = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
         steps = []
         for segment in stream.segments:
-            step = self._split(stream, segment, now_s, room)
+            step = self._split(stream, segment, now_s, capacity)
             if step is not None:
                 steps.append(step)
-                room -= max(len(step.into) - 1, 0)
+                capacity -= max(len(step.into) - 1, 0)
         return steps
 
-    def _split(self, stream: _MeasuredStream, segment: EpochSegment, now_s: float, room: int) -> ScalingStep | None:
+    def _split(self, stream: _MeasuredStream, segment: EpochSegment, now_s: float, capacity: int) -> ScalingStep | None:
         profile, load, known = self.profile, stream.loads.get(segment.id), self._known[segment.id]
         rule = stream.hot_by(load)
         if load is None or rule is None:
@@ -378,17 +374,19 @@ class ScalingJudge:
             return None
         rate = max(stream.rate(load, window_s) for window_s in profile.wanted_s)
         sample = sampled(load.keys, segment.low, segment.high)
-        told = stream.told(load, rule)
+        reason = stream.reason(load, rule)
         key = sample.heaviest()
         if key is not None and key.share * rate > stream.target:
             if key.position != known.hot:
                 known.hot, known.hot_s = key.position, now_s
             stays = now_s - known.hot_s >= profile.stays_s
-            return self._split_around(stream, segment, sample, rate, told, room, stays=stays)
+            return self._split_around(stream, segment, sample, rate, reason, capacity, stays=stays)
         known.hot = None
         if key is None and (segment.id in self.hot_keys or self._is_vain(stream, segment, rate)):
-            return self._found(stream, segment, None, rate, f"{told}, and cutting it left all its load in one piece")
-        pieces = min(stream.pieces(rate), room + 1)
+            return self._note_hot_key(
+                stream, segment, None, rate, f"{reason}, and cutting it left all its load in one piece"
+            )
+        pieces = min(stream.pieces(rate), capacity + 1)
         ranges = cut(sample, pieces)
         if len(ranges) < 2 or (key is None and segment.high - segment.low < NARROWEST):
             return None
@@ -397,10 +395,10 @@ class ScalingJudge:
         if key is None:
             where = "evenly, as no writer reported its keys lately"
             if len(self._blind) > STREAM_MAX_SEGMENTS:
-                self._blind.clear()  # of changes that were refused
-            for piece in ranges:  # what is to be known of it when it is seen
+                self._blind.clear()  # left over from rejected changes
+            for piece in ranges:  # adopted when the piece is first seen
                 self._blind[piece] = _KnownSegment(0.0, True, blind=known.blind + 1, of=(segment.low, segment.high))
-        return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
+        return stream.step("split", [segment], ranges, rate, f"{reason}: cut into {len(ranges)}, {where}")
 
     def _split_around(
         self,
@@ -408,38 +406,41 @@ class ScalingJudge:
         segment: EpochSegment,
         sample: Sampled,
         rate: float,
-        told: str,
-        room: int,
+        reason: str,
+        capacity: int,
         *,
         stays: bool,
     ) -> ScalingStep | None:
-        """What to do about a segment of which one key alone is over the target. stays: for a while already; each
-        place by which a hot key comes must not become a segment."""
+        """Handle a segment with a single key that exceeds the target. stays: the key has been hot for a while; passing
+        hot keys mustn't leave a segment each."""
         key = sample.heaviest()
         assert key is not None
         others = (1 - key.share) * rate
         if others > (OTHERS_SHARE if stays else OTHERS_AT_ONCE) * stream.target:
-            pieces = min(1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, room + 1)
+            pieces = min(
+                1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, capacity + 1
+            )
             ranges = around(sample, key, pieces)
             if len(ranges) > 1:
-                why = f"{told}: one key has {key.share:.0%}, so the others are given segments of their own"
+                why = f"{reason}: one key has {key.share:.0%}, so the others get their own segments"
                 return stream.step("split", [segment], ranges, rate, why)
-        return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
+        why = f"{reason}: one key has {key.share:.0%}, and a key can't be divided"
+        return self._note_hot_key(stream, segment, key, rate, why)
 
-    def _found(
+    def _note_hot_key(
         self, stream: _MeasuredStream, segment: EpochSegment, key: HotKey | None, rate: float, why: str
     ) -> ScalingStep | None:
         self.hot_keys[segment.id] = key
-        return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
+        return None if segment.id in self.logged else stream.step("hot-key", [segment], (), rate, why)
 
     def _is_vain(self, stream: _MeasuredStream, segment: EpochSegment, rate: float) -> bool:
-        """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
+        """Return whether repeated blind cuts have left nearly all load in this segment."""
         known = self._known[segment.id]
-        beside = 0.0
+        others = 0.0
         for other in stream.within(*known.of):
             if other is not segment:
-                beside += stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
-            if rate < VAIN_SHARE * (rate + beside):
+                others += stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
+            if rate < VAIN_SHARE * (rate + others):
                 known.blind, known.of = 0, (0.0, 0.0)
                 return False
         return known.blind >= VAIN_GENERATIONS
@@ -450,22 +451,22 @@ class ScalingJudge:
         spare = min(len(stream.segments) + added - max(stream.config.min_segments, 1), SCALING_SEGMENTS_A_CHANGE)
         steps: list[ScalingStep] = []
         run: list[EpochSegment] = []
-        waits = False  # for a neighbour that can soon be merged with it
+        waits = False  # for a neighbour that can soon join the merge
         for segment in [*stream.segments, None]:
-            left_s = math.inf
+            remaining_s = math.inf
             if segment is not None and segment.id not in busy:
-                left_s = self._cold_in_s(stream, segment, now_s)
-            if segment is not None and left_s <= 0 and self._may_join(stream, run, segment, spare):
+                remaining_s = self._cold_in_s(stream, segment, now_s)
+            if segment is not None and remaining_s <= 0 and self._may_join(stream, run, segment, spare):
                 run.append(segment)
                 continue
-            is_soon = left_s <= self.profile.together_s
-            if len(run) > 1 and not (waits or (is_soon and left_s > 0)):
+            is_soon = remaining_s <= self.profile.together_s
+            if len(run) > 1 and not (waits or (is_soon and remaining_s > 0)):
                 rate, target = sum(stream.calm_rate(quiet) for quiet in run), stream.amount(stream.target)
-                why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
+                why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} in total, target {target}"
                 steps.append(stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why))
                 spare -= len(run) - 1
-            waits = is_soon and left_s > 0
-            run = [segment] if segment is not None and left_s <= 0 else []
+            waits = is_soon and remaining_s > 0
+            run = [segment] if segment is not None and remaining_s <= 0 else []
         return steps
 
     def _may_join(
@@ -482,7 +483,7 @@ class ScalingJudge:
         )
 
     def _cold_in_s(self, stream: _MeasuredStream, segment: EpochSegment, now_s: float) -> float:
-        """How long the segment must stay as quiet as it is to be merged; 0 or less if it can be now."""
+        """Return for how long the segment must stay quiet to be merged; 0 or less if it can be merged now."""
         profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
         if known.absent_s is not None:
             is_quiet = stream.all_measured and now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
@@ -541,7 +542,7 @@ class _MeasuredStream:
             index += 1
 
     def calm_rate(self, segment: EpochSegment) -> float:
-        """The rate by which a merge is judged: over the longest window that all quiet must have lasted."""
+        """Return the rate that decides a merge: over the longest window of the cold rules."""
         return self.rate(self.loads.get(segment.id), self.profile.cold[-1].window_s)
 
     def hot_by(self, load: SegmentLoad | None) -> RateRule | None:
@@ -556,10 +557,10 @@ class _MeasuredStream:
         return None
 
     def pieces(self, rate: float) -> int:
-        wanted = rate / (self.profile.share * self.target)
-        return min(max(2, math.ceil(wanted) if self.profile.round_up else int(wanted)), self.most)
+        count = rate / (self.profile.share * self.target)
+        return min(max(2, math.ceil(count) if self.profile.round_up else int(count)), self.most)
 
-    def told(self, load: SegmentLoad, rule: RateRule) -> str:
+    def reason(self, load: SegmentLoad, rule: RateRule) -> str:
         rate = self.rate(load, rule.window_s)
         times = f"{rate / self.target:,.1f} times its target of {self.amount(self.target)}"
         return f"{self.amount(rate)} over {rule.window_s:.0f} s, {times}"

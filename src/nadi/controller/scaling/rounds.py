@@ -1,8 +1,7 @@
-"""The rounds in which streams are scaled: every few seconds, those that have load, and those that have more segments
-than they need now.
+"""Scaling rounds: every few seconds, evaluates streams that have load or more segments than they need.
 
-What should change is for `scaling.judge`; it is carried out by the workflow of any scaling, if the stream still is as
-it was judged. What the judges remember is kept in memory: after a restart they wait as long again.
+`scaling.judge` decides; the ordinary scale workflow carries decisions out, provided that the stream hasn't changed
+meanwhile. Judges keep their state in memory: after a restart their waiting times start over.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from nadi.model.load import SegmentLoad
 from nadi.naming import INTERNAL_SCOPE
 from nadi.throttled_log import Complaints
 
-_TRIES = 5  # after one that got no answer
+_TRIES = 5  # after an attempt that got no reply
 
 
 async def log_decisions(metadata: ControllerMetadata, name: StreamName, entries: Sequence[ScalingEntry]) -> None:
-    """Add entries to the stream's scaling log, all or none, of which only the latest SCALING_LOG_ENTRIES stay; they get
-    their numbers here. An entry is written before what it says is begun: so one may tell of a change that never came,
-    which `is_done` finds out, and no change is without its entry."""
+    """Add entries to the stream's scaling log, all or none; numbers them and retains the latest SCALING_LOG_ENTRIES. An
+    entry is written before its change starts: so every change has an entry, but an entry may describe a change that
+    never happened, which `is_done` detects."""
     table = metadata.scalings(name)
     for _ in range(_TRIES):
-        ring = {_slot(held.value): held async for _, held in table.scan()}
-        first = 1 + max((held.value.number for held in ring.values()), default=0)
+        ring = {_slot(record.value): record async for _, record in table.scan()}
+        first = 1 + max((record.value.number for record in ring.values()), default=0)
         numbered = [replace(entry, number=first + i) for i, entry in enumerate(entries)][-SCALING_LOG_ENTRIES:]
         versions = [ring[slot].version if (slot := _slot(entry)) in ring else ABSENT for entry in numbered]
         changes = [(f"{_slot(entry)}", entry, version) for entry, version in zip(numbered, versions, strict=True)]
@@ -52,18 +51,17 @@ async def log_decisions(metadata: ControllerMetadata, name: StreamName, entries:
 
 
 async def logged_decisions(metadata: ControllerMetadata, name: StreamName) -> list[ScalingEntry]:
-    """The entries of the stream's scaling log, oldest first. One that was written again, after a try without answer, is
-    there once."""
-    found = [record.value async for _, record in metadata.scalings(name).scan()]
-    told = {
+    """Return the entries of the stream's scaling log, oldest first, without duplicates from repeated attempts."""
+    entries = [record.value async for _, record in metadata.scalings(name).scan()]
+    unique = {
         (entry.epoch, entry.segments) if entry.epoch >= 0 else entry.number: entry
-        for entry in sorted(found, key=attrgetter("number"))
+        for entry in sorted(entries, key=attrgetter("number"))
     }
-    return sorted(told.values(), key=attrgetter("number"))
+    return sorted(unique.values(), key=attrgetter("number"))
 
 
 def is_done(entry: ScalingEntry, history: EpochHistory) -> bool:
-    if entry.epoch < 0 or 0 < entry.epoch <= history.first:  # nothing was to change, or what did is forgotten
+    if entry.epoch < 0 or 0 < entry.epoch <= history.first:  # no change was intended, or its epoch is forgotten
         return True
     return entry.epoch <= history.newest and {*entry.segments} <= {*history.change(entry.epoch).removed}
 
@@ -74,13 +72,13 @@ def _slot(entry: ScalingEntry) -> int:
 
 log = logging.getLogger(__name__)
 
-_LOOK = 4  # segments: what a stream costs besides its own
+_FIXED_COST = 4  # fixed cost of evaluating a stream, in segments
 _NO_LOADS: Mapping[int, SegmentLoad] = {}
 
 
 @dataclass
 class ScalingCounts:
-    """What this controller has decided since it began, in segments that were split, merges, and hot keys found."""
+    """Decisions since this controller started: segments split, merges, and hot keys found."""
 
     splits: int = 0
     merges: int = 0
@@ -92,7 +90,7 @@ class ScalingRounds:
         self.profile, self.counts = profile, ScalingCounts()
         self._flow = flow
         self._judges: dict[str, ScalingJudge] = {}
-        self._watched: set[str] = set()  # streams with more segments than their least
+        self._watched: set[str] = set()  # streams with more segments than their minimum
         self._changing: set[str] = set()
         self._all: AsyncIterator[tuple[StreamName, StreamRecord]] | None = None
         self._continue_after = ""
@@ -101,10 +99,10 @@ class ScalingRounds:
 
     def start(self, schedule: Schedule) -> None:
         schedule.start("scalings", self.profile.period_s, self.round)
-        schedule.start("looks for streams to merge", limits.SCALING_SCAN_S, self.find_idle)
+        schedule.start("scans for streams to merge", limits.SCALING_SCAN_S, self.find_idle)
 
     def hot_keys(self, name: StreamName) -> Mapping[int, HotKey | None]:
-        """The segments of the stream with a key that alone is too hot; None where it isn't known which key."""
+        """Return the stream's segments with a hot key; the key is None if unknown."""
         judge = self._judges.get(name.key)
         return judge.hot_keys if judge is not None else {}
 
@@ -114,10 +112,10 @@ class ScalingRounds:
         if began_s < self._loads_due_s:
             return
         measured = await self._flow.segments.loads()
-        all_measured = len(measured) < limits.LOAD_SEGMENTS  # one container measures as many, and may leave some out
+        all_measured = len(measured) < limits.LOAD_SEGMENTS  # a container's limit, beyond which it omits segments
         loads = {
-            name.key: its
-            for name, its in by_stream(measured).items()
+            name.key: segment_loads
+            for name, segment_loads in by_stream(measured).items()
             if name.scope != INTERNAL_SCOPE and not name.stream.startswith("_")
         }
         now_s = clock.monotonic()
@@ -128,63 +126,63 @@ class ScalingRounds:
             later = [key for key in keys if key > self._continue_after]
             keys = [*later, *keys][: limits.SCALING_STREAMS_A_ROUND]
             self._continue_after = keys[-1]
-        looked = 0  # in this turn
+        cost = 0  # in this turn
         for key in keys:
             if key in self._changing:
                 continue
-            looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s, all_measured)
-            if looked >= limits.SCALING_SEGMENTS_A_TURN:
+            cost += await self._evaluate(StreamName.of(key), loads.get(key, _NO_LOADS), now_s, all_measured)
+            if cost >= limits.SCALING_SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
-                looked = 0
+                cost = 0
 
-    async def _look_at(
+    async def _evaluate(
         self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float, all_measured: bool
     ) -> int:
-        """Return how many segments were looked at, and what a look costs besides as so many."""
-        found = await self._flow.metadata.find_stream(name)
-        if found is None or found.value.state is not StreamState.ACTIVE or not _is_elastic(found.value):
+        """Evaluate a stream; return the cost, in segments."""
+        record = await self._flow.metadata.find_stream(name)
+        if record is None or record.value.state is not StreamState.ACTIVE or not _is_elastic(record.value):
             self._watched.discard(name.key)
             self._judges.pop(name.key, None)
-            return _LOOK
-        stream = found.value
+            return _FIXED_COST
+        stream = record.value
         judge = self._judges.get(name.key)
         if judge is None:
             judge = self._judges[name.key] = ScalingJudge(self.profile)
         try:
-            decision = judge.look(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
+            decision = judge.evaluate(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
             self._watch(name, stream)
             if decision.steps and len(self._changing) < limits.SCALING_AT_ONCE:
                 self._changing.add(name.key)
                 self._flow.tasks.spawn(self._carry_out(name, stream, judge, decision))
         except Exception as error:
             self._complaints.tell(name.key, error)
-        return _LOOK + len(stream.segments)
+        return _FIXED_COST + len(stream.segments)
 
     def _watch(self, name: StreamName, stream: StreamRecord) -> None:
-        """Remember whether the stream could do with fewer segments, for when it has no load any more."""
+        """Remember whether the stream has more segments than its minimum, for when its load ends."""
         if len(stream.segments) <= stream.config.min_segments:
             self._watched.discard(name.key)
         elif len(self._watched) < limits.SCALING_WATCHED:
             self._watched.add(name.key)
 
     async def _carry_out(self, name: StreamName, stream: StreamRecord, judge: ScalingJudge, decision: Decision) -> None:
-        """Record what was decided, and change the stream if that is decided. A hot key changes nothing."""
+        """Log the decision and change the stream accordingly. A hot key changes nothing."""
         changes = [step for step in decision.steps if step.into]
-        found = [step for step in decision.steps if not step.into]
+        hot_keys = [step for step in decision.steps if not step.into]
 
         async def begin() -> AnyWork | None:
-            now = await self._flow.metadata.open_stream(name)
-            if now.config != stream.config or now.segments != stream.segments:
-                return None  # another policy, other segments: the next round looks again
+            current = await self._flow.metadata.open_stream(name)
+            if current.config != stream.config or current.segments != stream.segments:
+                return None  # policy or segments changed: the next round evaluates it again
             work = await scale.begin(self._flow, name, decision.sealed, decision.ranges, 0) if changes else None
-            entries = [self._entry(step, -1) for step in found if step.segments[0] not in judge.told]
+            entries = [self._entry(step, -1) for step in hot_keys if step.segments[0] not in judge.logged]
             if work is not None:
                 entries += [self._entry(step, work.change.epoch) for step in changes]
             await log_decisions(self._flow.metadata, name, entries)
-            for step in found:
+            for step in hot_keys:
                 (segment,) = step.segments
-                if segment not in judge.told:
-                    judge.told.add(segment)
+                if segment not in judge.logged:
+                    judge.logged.add(segment)
                     self.counts.hot_keys += 1
                     log.warning("%s has a hot key in segment %d: %s", name, segment, step.why)
             return work
@@ -208,19 +206,19 @@ class ScalingRounds:
         return ScalingEntry(0, now_ms, step.kind, epoch, step.segments, step.into, *measured, self.profile.name)
 
     async def find_idle(self) -> None:
-        """Look at the next streams for more segments than they need, though nothing is written to them."""
+        """Scan the next streams for those with more segments than they need, though without load."""
         for _ in range(limits.SCALING_SCAN_STREAMS):
             if self._all is None:
-                self._all = self._flow.metadata.people_streams(limits.SCALING_SCAN_PAGE)
+                self._all = self._flow.metadata.user_streams(limits.SCALING_SCAN_PAGE)
             try:
-                found = await anext(self._all, None)
+                item = await anext(self._all, None)
             except BaseException:
                 self._all = None
                 raise
-            if found is None:
+            if item is None:
                 self._all = None
                 return
-            name, stream = found
+            name, stream = item
             if stream.state is StreamState.ACTIVE and _is_elastic(stream):
                 self._watch(name, stream)
 

@@ -1,1 +1,1 @@
-"""What the controller keeps: records of scopes and streams, their histories, in tables of the segment store."""
+"""The controller's state: records of scopes and streams and their histories, in tables of the segment store."""

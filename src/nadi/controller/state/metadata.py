@@ -1,25 +1,26 @@
-"""Where the controller keeps everything it knows, all of it in table segments:
+"""The layout of the controller's metadata, all of it in table segments:
 
     _system/_tables/scopes                  scope -> Scope
-    _system/_tables/scope/<scope>           stream -> Stream, mark streams included; made by the first one
+    _system/_tables/scope/<scope>           stream -> StreamRecord, including mark streams; (*)
     _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes, base -> EpochBase once
-                                            older epochs are forgotten; made by the first scale
-    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Listed; made by the first one
-    _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
-    _system/_tables/subscribers/<scope>/<stream> scope/reader group -> Subscriber; as the marks
-    _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
-    _system/_tables/timed                   scope/stream -> Listed, those with marks; made by the first one
-    _system/_tables/limited                 scope/stream -> Listed, those with a retention policy; made by the first one
-    _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
-    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
-    _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
-    _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
+                                            older epochs are forgotten; created by the first scale
+    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> ListedMark; (*)
+    _system/_tables/groups/<scope>          reader group -> ReaderGroupRecord; (*)
+    _system/_tables/subscribers/<scope>/<stream> scope/reader group -> Subscriber; (*), deleted with the stream
+    _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; (*), deleted with the stream
+    _system/_tables/timed                   scope/stream -> ListedMark, streams with marks; (*)
+    _system/_tables/limited                 scope/stream -> ListedMark, streams with a retention policy; (*)
+    _system/_tables/kvtables/<scope>        key-value table -> KeyValueTableRecord; (*)
+    _system/_tables/work                    scope/stream/<kind> -> an unfinished workflow
+    _system/_tables/transactions            scope/stream/<id> -> TransactionRecord, unfinished ones
+    _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one per day, a few kept
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
+    (*) created with its first record
 
-A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
-a key-value table run under `<table>_kvtable`, the name its segments carry and which no stream can have.
+The workflows of a reader group run under its stream `_RG<group>`, with that stream's lock and keys in `work`; those of
+a key-value table under `<table>_kvtable`, which its segments are named by and no stream can be.
 
-A start reads only `work` and `transactions`, so its cost depends on what is unfinished, not on how many streams exist.
+A start reads only `work` and `transactions`, so its cost depends on unfinished work, not on the number of streams.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from nadi.naming import (
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
 BASE = "base"
-_OWN_WEIGHT = 20  # what a history takes besides, in segments
+_OWN_WEIGHT = 20  # fixed cost of a history, in segments
 _TRIES = 5  # while epochs are forgotten or published
 
 
@@ -76,7 +77,7 @@ class StreamName(NamedTuple):
 
 
 class GroupName(NamedTuple):
-    """stream: the one that holds the group's state, under whose name its workflows run."""
+    """A reader group's name. stream: holds the group's state; workflows of the group run under its name."""
 
     scope: str
     group: str
@@ -98,7 +99,7 @@ class GroupName(NamedTuple):
 
 
 class TableName(NamedTuple):
-    """stream: the name that its segments have instead of a stream's, under which its workflows run."""
+    """A key-value table's name. stream: takes a stream's place in segment names; workflows run under it."""
 
     scope: str
     table: str
@@ -128,8 +129,8 @@ class ControllerMetadata:
             "transactions", records.TransactionRecord
         )
         self.numbers: RecordTable[records.Number] = self._table("numbers", records.Number)
-        self.timed: RecordTable[records.ListedMark] = self._made_late("timed", records.ListedMark)
-        self.limited: RecordTable[records.ListedMark] = self._made_late("limited", records.ListedMark)
+        self.timed: RecordTable[records.ListedMark] = self._lazy_table("timed", records.ListedMark)
+        self.limited: RecordTable[records.ListedMark] = self._lazy_table("limited", records.ListedMark)
         most = CONTROLLER_HISTORY_SEGMENTS
         self._histories: LRUCache[str, EpochHistory] = LRUCache(
             most, lambda history: min(_OWN_WEIGHT + len(history.segments), most)
@@ -138,40 +139,40 @@ class ControllerMetadata:
     def _table(self, name: str, kind: Any) -> RecordTable[Any]:
         return self._store.table(f"{_PREFIX}/{name}", kind)
 
-    def _made_late(self, name: str, kind: Any) -> RecordTable[Any]:
-        return self._store.table(f"{_PREFIX}/{name}", kind, made_late=True)
+    def _lazy_table(self, name: str, kind: Any) -> RecordTable[Any]:
+        return self._store.table(f"{_PREFIX}/{name}", kind, lazy=True)
 
     def streams(self, scope: str) -> RecordTable[records.StreamRecord]:
-        return self._made_late(f"scope/{scope}", records.StreamRecord)
+        return self._lazy_table(f"scope/{scope}", records.StreamRecord)
 
     def epochs(self, name: StreamName) -> RecordTable[records.HistoryRecord]:
         return self._table(f"stream/{name}", records.HistoryRecord)
 
     def tags(self, scope: str) -> RecordTable[records.ListedMark]:
-        return self._made_late(f"tags/{scope}", records.ListedMark)
+        return self._lazy_table(f"tags/{scope}", records.ListedMark)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
-        """The scope's tables that clients write, deleted with it: `naming.CLIENT_TABLES`."""
+        """Return the scope's tables that clients write (`naming.CLIENT_TABLES`); they are deleted with the scope."""
         return [self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any) for table in CLIENT_TABLES]
 
     def group_state(self, name: GroupName) -> RecordTable[Any]:
-        """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""
+        """Return the state of a nadi reader group, which only its readers access; it is deleted with the group."""
         return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
     def groups(self, scope: str) -> RecordTable[records.ReaderGroupRecord]:
-        return self._made_late(f"groups/{scope}", records.ReaderGroupRecord)
+        return self._lazy_table(f"groups/{scope}", records.ReaderGroupRecord)
 
     def subscribers(self, name: StreamName) -> RecordTable[records.Subscriber]:
-        return self._made_late(f"subscribers/{name}", records.Subscriber)
+        return self._lazy_table(f"subscribers/{name}", records.Subscriber)
 
     def marks(self, name: StreamName) -> RecordTable[records.WriterMark]:
-        return self._made_late(f"marks/{name}", records.WriterMark)
+        return self._lazy_table(f"marks/{name}", records.WriterMark)
 
     def scalings(self, name: StreamName) -> RecordTable[records.ScalingEntry]:
-        return self._made_late(f"scaling/{name}", records.ScalingEntry)
+        return self._lazy_table(f"scaling/{name}", records.ScalingEntry)
 
     def tables(self, scope: str) -> RecordTable[records.KeyValueTableRecord]:
-        return self._made_late(f"kvtables/{scope}", records.KeyValueTableRecord)
+        return self._lazy_table(f"kvtables/{scope}", records.KeyValueTableRecord)
 
     def completed(self, number: int) -> RecordTable[records.CompletedTransaction]:
         return self._table(f"completed/{number}", records.CompletedTransaction)
@@ -183,10 +184,10 @@ class ControllerMetadata:
         return _there(await self.find_scope(scope), errors.ScopeNotFoundError, (scope,))
 
     async def open_scope(self, scope: str) -> None:
-        """Check that something can be created in the scope; PermissionDeniedError for the controller's own."""
+        """Check that the scope accepts creations; PermissionDeniedError for the controller's own scope."""
         if scope == INTERNAL_SCOPE:
             raise errors.PermissionDeniedError(
-                f"the scope {scope} is the server's own: make a scope of yours, and this in it"
+                f"the scope {scope} belongs to the server: create a scope of your own and use that"
             )
         if (await self.scope(scope)).value.state is records.ScopeState.DELETING:
             raise errors.ScopeNotFoundError(scope)
@@ -198,7 +199,7 @@ class ControllerMetadata:
         return _there(await self.find_stream(name), errors.StreamNotFoundError, name)
 
     async def open_stream(self, name: StreamName, *, fresh: bool = False) -> records.StreamRecord:
-        """The stream; StreamSealedError if it is sealed or being sealed."""
+        """Return the stream; StreamSealedError if it is sealed or being sealed."""
         if fresh:
             self._store.forget(self.streams(name.scope).name, [name.stream])
         stream = (await self.stream(name)).value
@@ -211,14 +212,14 @@ class ControllerMetadata:
     ) -> Versioned[records.StreamRecord]:
         return await self.streams(name.scope).put(name.stream, stream, version)
 
-    async def keep_limited(self, name: StreamName, config: records.StreamConfigRecord) -> None:
-        """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
-        the stream off, and then looks again."""
+    async def list_limited(self, name: StreamName, config: records.StreamConfigRecord) -> None:
+        """List a stream with a retention policy. To be called after storing the configuration, since a round that finds
+        no policy unlists the stream and checks once more."""
         if config.retention_type is not records.RetentionType.NONE:
             await self.limited.put(name.key, records.ListedMark(), ANY_VERSION)
 
-    async def people_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.StreamRecord]]:
-        """All streams but internal ones, so many in a turn of the loop."""
+    async def user_streams(self, page: int) -> AsyncIterator[tuple[StreamName, records.StreamRecord]]:
+        """Yield all streams except internal ones, `page` of them per turn of the loop."""
         async for scope, _ in self.scopes.scan():
             if scope == INTERNAL_SCOPE:
                 continue
@@ -233,7 +234,7 @@ class ControllerMetadata:
         return _there(await self.find_group(name), errors.ReaderGroupNotFoundError, name)
 
     async def put_group(self, name: GroupName, group: records.ReaderGroupRecord) -> None:
-        """Only workflows of the group call this, one at a time."""
+        """Store the group; only the group's workflows call this, one at a time."""
         await self.groups(name.scope).put(name.group, group, ANY_VERSION)
 
     async def find_table(self, name: TableName) -> Versioned[records.KeyValueTableRecord] | None:
@@ -243,19 +244,19 @@ class ControllerMetadata:
         return _there(await self.find_table(name), errors.KeyValueTableNotFoundError, name)
 
     async def history(self, name: StreamName) -> EpochHistory:
-        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it. It is read
-        whole, once."""
-        held = self._store.recall(self.streams(name.scope).name, name.stream)
-        known = self._known_history(name, None if held is None else held.value)
+        """Return all retained epochs of a stream; shared, so only `publish` may change it. It is read completely, once
+        per stream."""
+        stored = self._store.recall(self.streams(name.scope).name, name.stream)
+        known = self._known_history(name, None if stored is None else stored.value)
         return known if known is not None else await self._read_history(name, (await self.stream(name)).value)
 
     def _known_history(self, name: StreamName, stream: records.StreamRecord | None) -> EpochHistory | None:
-        """What is in memory of a stream, if that reaches its epoch, or if its record isn't known. Another of the same
-        name, whose segments have new numbers, may have been made since."""
-        found = self._histories.get(name.key)
-        if found is None or stream is None:
-            return found
-        return found if stream.epoch <= found.newest and stream.segments[0].id in found.segments else None
+        """Return the cached history, if it includes the stream's epoch or the stream's record isn't known. The stream
+        may have been recreated since, with new segment numbers."""
+        history = self._histories.get(name.key)
+        if history is None or stream is None:
+            return history
+        return history if stream.epoch <= history.newest and stream.segments[0].id in history.segments else None
 
     async def _read_history(self, name: StreamName, stream: records.StreamRecord) -> EpochHistory:
         for _ in range(_TRIES):
@@ -267,10 +268,10 @@ class ControllerMetadata:
                 return known  # another reader was faster, or an epoch was published meanwhile
             self._histories[name.key] = history
             return history
-        raise errors.UnavailableError(f"the epochs of {name} can't be read whole while they change: try again")
+        raise errors.UnavailableError(f"the epochs of {name} kept changing while they were read: try again")
 
     async def publish(self, name: StreamName, changes: Sequence[records.EpochChange]) -> None:
-        """Record new epochs; from now on they determine the successors of what they replace."""
+        """Record new epochs; from now on they determine the successors of the segments they replace."""
         table, history = self.epochs(name), await self.history(name)
         first = [history.change(0)] if history.newest == 0 else []
         if first:
@@ -278,32 +279,32 @@ class ControllerMetadata:
         self.forget_history(name)
         written = [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)]
         await table.put_all(written, cached=False)
-        known = self._histories.pop(name.key, history)  # read meanwhile: with these epochs, or without
+        known = self._histories.pop(name.key, history)  # cached meanwhile, with or without these epochs
         for change in changes:
             known.add(change)
         self._histories[name.key] = known
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
-        """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
+        """Record the lengths of sealed segments under a label that is the same when the step is repeated."""
         if not sizes:
             return
         table, history = self.epochs(name), await self.history(name)
         record: tuple[str, records.HistoryRecord, int] = (f"sizes/{label}", records.SealedSizes(sizes), ANY_VERSION)
         try:
             await table.put_all([record], cached=False)
-        except errors.SegmentNotFoundError:  # sealed before it was ever scaled
+        except errors.SegmentNotFoundError:  # sealed without ever being scaled
             await table.create()
             await table.put_all([("epoch/0", history.change(0), ANY_VERSION), record])
         history.sizes.update(sizes)
 
     async def forget_epochs(self, name: StreamName, first: int) -> None:
-        """Forget what lies before the epoch `first`, unless that is little; finish forgetting what a crash has left.
-        The caller holds the stream's lock. A record of the oldest epoch that stays, `base`, makes all records of older
-        ones count for nothing. They are removed after it, some at a time, and `base` says how far that has got. Who
-        reads meanwhile, and finds one missing, finds the new `base` when it reads again."""
+        """Forget the epochs before `first`, unless they are few, and finish an interrupted removal. The caller has the
+        stream's lock. A record of the oldest remaining epoch, `base`, invalidates all records of older ones. Those are
+        removed afterwards, some at a time; `base` records the progress. A concurrent reader that misses one of them
+        reads again and finds the new `base`."""
         table, history = self.epochs(name), await self.history(name)
-        found = await table.get(BASE, fresh=True)
-        base, version = (found.value, found.version) if found is not None else (None, ABSENT)
+        stored = await table.get(BASE, fresh=True)
+        base, version = (stored.value, stored.version) if stored is not None else (None, ABSENT)
         assert base is None or isinstance(base, records.EpochBase)
         known = 0 if base is None else base.epoch
         if first - known >= EPOCHS_FORGOTTEN_AT_ONCE:
@@ -319,22 +320,22 @@ class ControllerMetadata:
         await table.put(BASE, replace(base, cleared=base.epoch), version)
 
     def forget_history(self, name: StreamName) -> None:
-        """Read it anew when it is next needed."""
+        """Discard the cached history, so that it is read again when next needed."""
         self._histories.pop(name.key, None)
 
     async def first_numbers(self, names: Sequence[StreamName]) -> list[int]:
-        """The first segment number for each stream: 0, or one past the last of its former incarnation."""
-        found = await self.numbers.get_all([f"last/{name.key}" for name in names])
-        return [record.value.value + 1 if record else 0 for record in found]
+        """Return the first segment number for each stream: 0, or one past the last of its former incarnation."""
+        records = await self.numbers.get_all([f"last/{name.key}" for name in names])
+        return [record.value.value + 1 if record else 0 for record in records]
 
     async def keep_last_numbers(self, ends: Iterable[tuple[StreamName, Sequence[records.EpochSegment]]]) -> None:
-        """ends: the names that end, with their last segments."""
+        """Record the last segment numbers of names that are being deleted."""
         last = {name: records.Number(max(segment_number(s.id) for s in segments)) for name, segments in ends}
         await self.numbers.put_all([(f"last/{name.key}", number, ANY_VERSION) for name, number in last.items()])
 
 
 def _may_exist(name: str) -> bool:
-    """False for a name that could never be created, so no odd text gets into a key or a table's name."""
+    """Return False for a name that could never be created, so that odd texts don't get into keys or table names."""
     return 0 < len(name) <= NAME_MAX_CHARS + len(MARK_PREFIX) and "/" not in name
 
 
@@ -342,14 +343,14 @@ async def _find(table: Callable[[str], RecordTable[V]], scope: str, name: str) -
     return await table(scope).get(name) if _may_exist(scope) and _may_exist(name) else None
 
 
-def _there(found: Versioned[V] | None, absent: Callable[..., Exception], name: Sequence[str]) -> Versioned[V]:
-    if found is None:
+def _there(record: Versioned[V] | None, absent: Callable[..., Exception], name: Sequence[str]) -> Versioned[V]:
+    if record is None:
         raise absent(*name)
-    return found
+    return record
 
 
 async def _read(table: RecordTable[records.HistoryRecord], stream: records.StreamRecord) -> EpochHistory | None:
-    """None if something else is there as soon as it is read again."""
+    """Read a history; None if the table changed meanwhile and must be read again."""
     base: records.EpochBase | None = None
     changes: list[records.EpochChange] = []
     sizes: list[records.SealedSizes] = []

@@ -1,7 +1,7 @@
-"""What the controller keeps in table segments: msgpack structs, each small enough for one table value.
+"""Records that the controller stores in table segments: msgpack structs, each small enough for one table value.
 
-`metadata` says where each is stored. Every struct is an immutable value; a change writes a new one
-under the version that was read. Fields are stored as arrays, so new ones go at the end with a default.
+`metadata` documents where each is stored. Records are immutable; a change writes a new one, conditional on the version
+that was read. Fields are encoded as arrays, so new ones are added at the end, with a default.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StreamState(IntEnum):
 
 
 class GroupRetention(IntEnum):
-    """How a reader group limits retention: not at all, to what its user released, or to what lies before its last
-    checkpoint."""
+    """A reader group's protection from retention: nothing, data after a cut that its user publishes, or data after its
+    last checkpoint."""
 
     NONE = 0
     MANUAL = 1
@@ -41,7 +41,7 @@ class GroupRetention(IntEnum):
 
 
 class ScopeState(IntEnum):
-    """DELETING: nothing new is created in it, and whoever marked it does the rest."""
+    """DELETING: nothing new can be created in the scope, and its deletion is in progress."""
 
     ACTIVE = 0
     DELETING = 1
@@ -56,11 +56,11 @@ class TxnState(IntEnum):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """Anything that is stored as one table value."""
+    """Base of all records stored as table values."""
 
 
 class StreamConfigRecord(Record, frozen=True):
-    """A stream's configuration, kept and echoed as the client gave it."""
+    """A stream's configuration, stored and returned exactly as the client gave it."""
 
     scale_type: ScaleType = ScaleType.FIXED
     target_rate: int = 0
@@ -73,7 +73,7 @@ class StreamConfigRecord(Record, frozen=True):
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
     retention_over_bookmarks: bool = False
-    event_time: str = ""  # as `nadi.model.event_time` has it
+    event_time: str = ""  # in the form of `nadi.model.event_time`
     retention_by_event_time: bool = False
 
 
@@ -94,7 +94,7 @@ class EpochSegment(Record, frozen=True):
 
 
 class EpochChange(Record, frozen=True, tag="epoch"):
-    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats."""
+    """An epoch's difference from the previous one. `reference` is the epoch whose ranges it repeats."""
 
     epoch: int
     reference: int
@@ -104,9 +104,8 @@ class EpochChange(Record, frozen=True, tag="epoch"):
 
 
 class EpochBase(Record, frozen=True, tag="base"):
-    """The oldest epoch of a stream whose past isn't forgotten, with all its segments; those recorded for older epochs
-    count for nothing, and are removed. began_ms: for each segment, when the epoch began that created it. cleared: the
-    epoch before which no records are left."""
+    """The oldest epoch that isn't forgotten, with all its segments; records of older epochs are invalid and will be
+    removed. began_ms: for each segment, when its own epoch began. cleared: records before this epoch are removed."""
 
     epoch: int
     reference: int
@@ -117,7 +116,7 @@ class EpochBase(Record, frozen=True, tag="base"):
 
 
 class SealedSizes(Record, frozen=True, tag="sizes"):
-    """Lengths of the segments that one epoch replaced (or that sealing the stream ended)."""
+    """Lengths of the segments that one epoch replaced, or that were current when the stream was sealed."""
 
     sizes: dict[int, int]
 
@@ -128,7 +127,7 @@ class Scope(Record, frozen=True):
 
 
 class StreamRecord(Record, frozen=True):
-    """A stream as it is now. `head` is the cut it was truncated at; empty: never truncated."""
+    """A stream's current state. `head` is the cut it was truncated at; empty: never truncated."""
 
     config: StreamConfigRecord
     created_ms: int
@@ -138,13 +137,13 @@ class StreamRecord(Record, frozen=True):
     epoch_created_ms: int
     segments: tuple[EpochSegment, ...]
     head: dict[int, int] = {}
-    internal: bool = False  # a mark stream, made and removed with its stream
+    internal: bool = False  # a mark stream, created and deleted with its stream
 
 
 class TransactionRecord(Record, frozen=True):
-    """A transaction that is not finished. epoch: the (reference) one its segments belong to. expires_ms, max_ms: the
-    ends of its lease and of its maximum lifetime when it was created or last pinged; only the distance between them
-    counts. group: the commit number of the first of those that were committed together, if it was one of several."""
+    """An unfinished transaction. epoch: the (reference) epoch of its segments. expires_ms, max_ms: the ends of its
+    lease and its maximum lifetime when it was created or last pinged; only their difference matters. group: the commit
+    number of the first transaction of its group commit; 0 if it is committed alone."""
 
     state: TxnState
     epoch: int
@@ -159,8 +158,8 @@ class TransactionRecord(Record, frozen=True):
 
 
 class CompletedTransaction(Record, frozen=True):
-    """`stream_created_ms` distinguishes the stream from an earlier one of that name; 0: it was not recorded. cut: a
-    stream cut behind its events and those of all that were committed together with it and had its epoch."""
+    """The outcome of a transaction. stream_created_ms: distinguishes the stream from a former one of that name; 0 if
+    unknown. cut: a stream cut after its events and those of its group commit that have the same epoch."""
 
     state: TxnState
     finished_ms: int
@@ -169,8 +168,8 @@ class CompletedTransaction(Record, frozen=True):
 
 
 class GroupConfig(Record, frozen=True):
-    """A reader group's configuration, kept and echoed as the client gave it. starts, ends: a stream cut for each
-    stream, by "scope/stream"; an empty one is unbounded."""
+    """A reader group's configuration, stored and returned exactly as the client gave it. starts, ends: stream cuts by
+    "scope/stream"; an empty one is unbounded."""
 
     refresh_ms: int
     checkpoint_interval_ms: int
@@ -192,8 +191,8 @@ class ReaderGroupRecord(Record, frozen=True):
 
 
 class Subscriber(Record, frozen=True):
-    """A reader group's subscription to one of its streams. `cut` is what it last published: retention may truncate
-    nothing after it; empty: no constraint."""
+    """A reader group's subscription to a stream. cut: the last one it published, after which retention may not
+    truncate; empty: no constraint."""
 
     group_id: str
     generation: int
@@ -202,17 +201,16 @@ class Subscriber(Record, frozen=True):
 
 
 class ListedMark(Record, frozen=True):
-    """Marks that the key's stream is listed: under a tag, or for rounds of retention or watermarks."""
+    """Marks the key's stream as listed: under a tag, or for rounds of retention or watermarks."""
 
 
-Step = tuple[int, dict[int, int]]  # a time and a position, which has an offset per segment
+Step = tuple[int, dict[int, int]]  # a time and a position, an offset per segment
 
 
 class WriterMark(Record, frozen=True):
-    """What a writer last noted: all its events up to `time` lie before `position`, which has an offset per segment.
-    time: in the writer's own unit, usually milliseconds. alive: False once the writer is removed. steps: earlier times,
-    each with a position that all events from after it lie behind as well; those that the next watermarks are made
-    of."""
+    """A writer's last mark: all its events up to `time` precede `position`, which has an offset per segment. time: in
+    the writer's unit, usually milliseconds. alive: False once the writer is removed. steps: earlier times, each with a
+    position that all the writer's later events follow, for the next watermarks."""
 
     time: int
     position: dict[int, int]
@@ -221,9 +219,9 @@ class WriterMark(Record, frozen=True):
 
 
 class ScalingEntry(Record, frozen=True):
-    """Something that was decided about a stream's segments, and why. number: counts the stream's entries. kind: split,
-    merge or hot-key. epoch: the one that it was to begin; -1 if none. into: key ranges. rate, target: of what it was
-    about, in `unit`. profile: whose rules decided."""
+    """A scaling decision with its reason. number: counts the stream's entries. kind: split, merge or hot-key. epoch:
+    the epoch it was to start; -1 if none. into: key ranges. rate, target: of the segments, in `unit`. profile: that of
+    the deciding judge."""
 
     number: int
     at_ms: int
@@ -265,7 +263,7 @@ class Number(Record, frozen=True):
 
 
 class WorkflowRecord(Record, frozen=True):
-    """A workflow that was started on one stream."""
+    """An unfinished workflow of a stream."""
 
 
 class CreateWork(WorkflowRecord, frozen=True, tag="create"):
@@ -294,11 +292,11 @@ class SealWork(WorkflowRecord, frozen=True, tag="seal"):
 
 
 class DeleteWork(WorkflowRecord, frozen=True, tag="delete"):
-    streams: tuple[str, ...]  # the stream, and its mark stream if it has one of its own
+    streams: tuple[str, ...]  # the stream, and its mark stream if it has one
 
 
 class RollWork(WorkflowRecord, frozen=True, tag="roll"):
-    """Commit of transactions of an older epoch, in two epochs of their own (`merge`, then `restore`)."""
+    """The commit of transactions of an older epoch, in two additional epochs (`merge`, then `restore`)."""
 
     txn_epoch: int
     txn_ids: tuple[str, ...]
@@ -307,7 +305,7 @@ class RollWork(WorkflowRecord, frozen=True, tag="roll"):
 
 
 class DeleteScopeWork(WorkflowRecord, frozen=True, tag="scope"):
-    """`version` is that of the scope's record, so that no later scope of its name is deleted."""
+    """`version` is the version of the scope's record, so that a later scope of this name isn't deleted."""
 
     recursive: bool
     version: int
@@ -334,7 +332,7 @@ class DeleteTableWork(WorkflowRecord, frozen=True, tag="delete_table"):
     pass
 
 
-AnyWork = (  # in the order in which they are resumed: inner ones, which others start as part of themselves, come first
+AnyWork = (  # in the order of resumption: workflows that others start as a step come first
     RollWork
     | ScaleWork
     | UpdateWork

@@ -1,1 +1,1 @@
-"""Transactions from their beginnings to the decisions to commit or to abort them; `commit` merges them."""
+"""Transactions, from their start to the decision to commit or abort, and their merge."""

@@ -1,1 +1,1 @@
-"""What the controller can do, one file for each: a record of what is wanted, and steps that may run twice."""
+"""The controller's operations, one module each: a check that returns the work to record, and repeatable steps."""

@@ -1,8 +1,7 @@
 """Create a stream: its segments, then its record, which makes it visible and ready at once.
 
-Each user stream gets its one-segment `_MARK` stream at the same time, because readers ask for it as
-soon as the stream exists. Numbers continue after those of a deleted stream of the same name, so
-no segment name is ever used twice.
+Each user stream gets its one-segment `_MARK` stream at the same time, because readers ask for it as soon as the stream
+exists. Segment numbers continue after those of a deleted stream of the same name, so no segment name is used twice.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ async def begin(flow: Workflows, name: StreamName, config: StreamConfigRecord) -
         flow.metadata.streams(name.scope).get_all([name.stream, name.mark.stream]),
         flow.metadata.first_numbers([name, name.mark]),
     ]
-    (held, mark), (first, mark_first) = await together(reads)
-    if held is not None:
+    (stream, mark), (first, mark_first) = await together(reads)
+    if stream is not None:
         raise AlreadyExistsError("stream", name.key)
     with_mark = not name.stream.startswith("_") and mark is None
     return CreateWork(config, flow.clock.now_ms(), first, with_mark, mark_first)
@@ -44,7 +43,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
         await check_scope(flow, name.scope)
     except WorkRefused:
         if await flow.metadata.streams(name.scope).get(name.stream, fresh=True) is not None:
-            return  # its record is the last step
+            return  # already created: its record is the last step
         await together(flow.segments.delete(owner.segment(s.id)) for owner, stream in streams for s in stream.segments)
         await index_tags(flow, name, work.config.tags, ())
         raise
@@ -60,7 +59,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
     except ConditionFailedError:
         if await table.get(name.stream, fresh=True) is None:  # the mark stream was created meanwhile
             await table.put(name.stream, streams[0][1], ABSENT)
-    await flow.metadata.keep_limited(name, work.config)
+    await flow.metadata.list_limited(name, work.config)
 
 
 def _new_stream(

@@ -1,9 +1,8 @@
-"""Delete a sealed stream with its mark stream: segments first, then its name, then all that was kept about it.
+"""Delete a sealed stream with its mark stream: segments first, then its record, then everything else about it.
 
-Tables that are defined on it go with it, after its name: whoever defines one at that moment, and looks for the stream
-afterwards, sees that it is gone.
-
-The last segment number is kept forever, so a new stream of this name never reuses a segment name.
+Table definitions on the stream are deleted after its record: a client that adds a definition at that moment, and checks
+for the stream afterwards, sees that it is gone. The last segment number is retained forever, so a new stream of this
+name never reuses a segment name.
 """
 
 from __future__ import annotations
@@ -33,25 +32,27 @@ async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
 
 async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
     owners = [StreamName(name.scope, stream) for stream in work.streams]
-    gone: list[tuple[StreamName, Versioned[StreamRecord]]] = []
+    existing: list[tuple[StreamName, Versioned[StreamRecord]]] = []
     segments: list[str] = []
     for owner in owners:
-        found = await flow.metadata.find_stream(owner)
-        if found is None:
+        record = await flow.metadata.find_stream(owner)
+        if record is None:
             continue
-        gone.append((owner, found))
+        existing.append((owner, record))
         history = await flow.metadata.history(owner)
-        ids = history.between(found.value.head or history.head_of_time(), {})
+        ids = history.between(record.value.head or history.head_of_time(), {})
         segments.extend(owner.segment(segment) for segment in ids)
-    if gone:
-        for owner, found in gone:
-            await index_tags(flow, owner, found.value.config.tags, ())
+    if existing:
+        for owner, record in existing:
+            await index_tags(flow, owner, record.value.config.tags, ())
         await together(flow.segments.delete(segment) for segment in segments)
-        await flow.metadata.keep_last_numbers((owner, found.value.segments) for owner, found in gone)
-        if not await flow.metadata.streams(name.scope).remove_if(*((o.stream, found.version) for o, found in gone)):
-            raise ConditionFailedError(f"{name} changed while it was deleted")
+        await flow.metadata.keep_last_numbers((owner, record.value.segments) for owner, record in existing)
+        if not await flow.metadata.streams(name.scope).remove_if(
+            *((o.stream, record.version) for o, record in existing)
+        ):
+            raise ConditionFailedError(f"{name} changed during its deletion")
     await _drop_definitions(flow, name)
-    for owner in owners:  # last: as long as the record stands, its epochs must be found
+    for owner in owners:  # last, since the epochs are needed while the record exists
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()
         await flow.metadata.marks(owner).drop()
@@ -61,8 +62,8 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
 
 
 async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
-    """Forget the tables that are defined on a stream, and how far changes are written into it. Clients keep both in a
-    table of their scope, and anybody who may write that may write nonsense: what can't be read is of no stream."""
+    """Delete the tables defined on a stream and their change positions. Clients keep both in a table of their scope,
+    which they may fill with anything, so unreadable entries are skipped."""
     if name.stream.startswith("_"):
         return
     table, segments = segment_name(name.scope, STREAM_TABLES_TABLE + TABLE_SUFFIX, 0), flow.segments
@@ -75,5 +76,5 @@ async def _drop_definitions(flow: Workflows, name: StreamName) -> None:
             removal = wire.RemoveTableKeys(
                 segments.request_id(), table, "", (WireTableKey(bytes(entry.key), entry.version),)
             )
-            # changed meanwhile: whoever did looks for the stream now
+            # a concurrent change is fine: its client checks for the stream afterwards
             await segments.ask(removal, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion)

@@ -1,10 +1,10 @@
 """Reader groups: a configuration, a stream `_RG<group>` for the group's state, and subscriptions.
 
-Readers share their state through the stream (nadi's own through a table that its client creates), never through the
-controller, so a group is created only once its stream is. Both are deleted with it. A group whose retention type
-isn't NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it exists,
-stream and subscriptions exist or are being created or removed. Each update increments the generation; a request that
-names another generation is told to read again.
+Readers share their state through the stream (nadi's own through a table that its client creates), not through the
+controller, so a group exists only once its stream does. Both are deleted with it. A group whose retention type isn't
+NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it exists, stream and
+subscriptions exist or are being created or removed. Each update increments the generation; a request with another
+generation fails, and its client reads the group again.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from nadi.naming import READER_GROUP_PREFIX, check_name
 
 
 def check_config(config: GroupConfig) -> None:
-    """InvalidArgumentError for a configuration that the official clients couldn't decode, or that is too large."""
+    """Raise InvalidArgumentError for a configuration that is too large or that official clients couldn't decode."""
     for key in (*config.starts, *config.ends):
         scope, _, stream = key.partition("/")
         try:
             check_name("scope", scope, internal=True)
             check_name("stream", stream, internal=True)
-        except errors.InvalidNameError as error:  # raised as it is, it would be about the group's name
-            raise errors.InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
-    for subscription in subscribed(config):  # its lock is a group's, and taking two of those could deadlock
+        except errors.InvalidNameError as error:  # would otherwise appear to be about the group's name
+            raise errors.InvalidArgumentError(f"the reader group has a stream cut for {key!r}: {error}") from error
+    for subscription in subscribed(config):  # its lock is another group's: taking two of those could deadlock
         if subscription.stream.startswith(READER_GROUP_PREFIX):
             raise errors.InvalidArgumentError(
-                f"{subscription} holds the state of a reader group: none can subscribe to it"
+                f"{subscription} is the state of a reader group: groups can't subscribe to it"
             )
     size = len(msgspec.msgpack.encode(config))
     check_all(
         "reader group",
         (bool(config.starts), "a starting stream cut for at least one stream"),
-        (config.ends.keys() <= config.starts.keys(), "ending stream cuts only for streams that have a starting one"),
+        (config.ends.keys() <= config.starts.keys(), "a starting stream cut for each stream with an ending one"),
         (config.max_outstanding_checkpoints > 0, "at least one outstanding checkpoint"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
-        (size <= READER_GROUP_MAX_BYTES, f"at most {READER_GROUP_MAX_BYTES:,} bytes, and has {size:,}"),
+        (size <= READER_GROUP_MAX_BYTES, f"at most {READER_GROUP_MAX_BYTES:,} bytes, but has {size:,}"),
     )
 
 
@@ -92,41 +92,41 @@ async def create_steps(flow: Workflows, stream: StreamName, work: CreateGroupWor
 async def begin_update(
     flow: Workflows, name: GroupName, config: GroupConfig, group_id: str, generation: int
 ) -> UpdateGroupWork:
-    held = (await flow.metadata.group(name)).value
-    if generation != held.generation or group_id != held.group_id:
-        raise errors.GenerationMismatchError(name.key, generation, held.generation)
+    current = (await flow.metadata.group(name)).value
+    if generation != current.generation or group_id != current.group_id:
+        raise errors.GenerationMismatchError(name.key, generation, current.generation)
     check_config(config)
-    before = set(subscribed(held.config))
+    before = set(subscribed(current.config))
     for stream in subscribed(config):
         if stream not in before:
             await flow.metadata.stream(stream)
-    return UpdateGroupWork(replace(held, config=config, generation=generation + 1))
+    return UpdateGroupWork(replace(current, config=config, generation=generation + 1))
 
 
 async def update_steps(flow: Workflows, stream: StreamName, work: UpdateGroupWork) -> None:
     name, group = GroupName.of(stream), work.group
-    held = (await flow.metadata.group(name)).value
-    stay = list(subscribed(group.config))
-    for subscription in stay:
+    current = (await flow.metadata.group(name)).value
+    staying = list(subscribed(group.config))
+    for subscription in staying:
         await subscribers.subscribe(flow, subscription, name, group)
-    for subscription in set(subscribed(held.config)).difference(stay):
+    for subscription in set(subscribed(current.config)).difference(staying):
         await subscribers.unsubscribe(flow, subscription, name)
     await flow.metadata.put_group(name, group)
 
 
 async def begin_delete(flow: Workflows, name: GroupName, group_id: str | None) -> DeleteGroupWork:
-    """`group_id` None: whichever group has the name."""
-    held = (await flow.metadata.group(name)).value
-    if group_id is not None and group_id != held.group_id:
+    """Return the work to record. group_id: None deletes whichever group has the name."""
+    current = (await flow.metadata.group(name)).value
+    if group_id is not None and group_id != current.group_id:
         raise errors.ReaderGroupNotFoundError(*name)
     return DeleteGroupWork()
 
 
 async def delete_steps(flow: Workflows, transactions: Transactions, stream: StreamName, work: DeleteGroupWork) -> None:
     name = GroupName.of(stream)
-    held = await flow.metadata.find_group(name)
-    if held is not None:
-        for subscription in subscribed(held.value.config):
+    current = await flow.metadata.find_group(name)
+    if current is not None:
+        for subscription in subscribed(current.value.config):
             await subscribers.unsubscribe(flow, subscription, name)
     if await flow.metadata.find_stream(stream) is not None:
         await seal.steps(flow, transactions, stream, SealWork())

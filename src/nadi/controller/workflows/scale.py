@@ -1,8 +1,8 @@
 """Replace some of a stream's segments with others over the same keys: split hot ones, merge cold ones.
 
-The order makes it safe: create the new segments, publish them as successors, seal the old ones, switch.
-A writer that meets a sealed segment asks for its successors and must find them; an empty answer would
-mean that the whole stream is sealed.
+The order makes it safe: create the new segments, publish them as successors, seal the old ones, switch. A writer that
+meets a sealed segment asks for its successors and must get some, since an empty answer means that the whole stream is
+sealed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def begin(
     history = await flow.metadata.history(name)
     now = flow.clock.now_ms()
     if len(stream.segments) - len(sealed) + len(ranges) > STREAM_MAX_SEGMENTS:
-        raise InvalidArgumentError(f"a stream has at most {STREAM_MAX_SEGMENTS:,} segments: ask for fewer key ranges")
+        raise InvalidArgumentError(f"a stream has at most {STREAM_MAX_SEGMENTS:,} segments: give fewer key ranges")
     return ScaleWork(
         history.plan_scale(
             stream.epoch,

@@ -1,8 +1,8 @@
-"""Scopes: the flat namespaces that hold streams, reader groups and key-value tables.
+"""Scopes: the flat namespaces of streams, reader groups and key-value tables.
 
 A scope under deletion is marked DELETING in its record, where creations see it (`engine.workflows`). Then unfinished
-work is finished and the contents are deleted; the record goes last. If the deletion isn't recursive and the scope holds
-something, it becomes ACTIVE again.
+work is finished and the contents are deleted; the record goes last. If the deletion isn't recursive and the scope isn't
+empty, it becomes ACTIVE again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def scope_name(scope: str) -> StreamName:
 async def create_scope(flow: Workflows, scope: str) -> None:
     check_name("scope", scope, internal=True)
     name = scope_name(scope)
-    if await flow.metadata.scopes.get(scope, fresh=True) is not None:  # if it is being deleted: that may take long
+    if await flow.metadata.scopes.get(scope, fresh=True) is not None:  # before waiting for a deletion, which takes long
         raise errors.AlreadyExistsError("scope", scope)
-    async with flow.lock(name):  # a former scope of the name may have its last step before it
+    async with flow.lock(name):  # the last step of a former scope of this name may still be running
         try:
             await flow.metadata.scopes.put(scope, Scope(flow.clock.now_ms()), ABSENT)
         except errors.ConditionFailedError as error:
@@ -40,18 +40,18 @@ async def create_scope(flow: Workflows, scope: str) -> None:
 
 
 async def make_internal(flow: Workflows) -> None:
-    """Create the scope of the controller's own tables: it exists like any other, but nothing can be created in it."""
+    """Create the scope of the controller's own tables; nothing can be created in it."""
     if await flow.metadata.find_scope(INTERNAL_SCOPE) is None:
         await flow.metadata.streams(INTERNAL_SCOPE).create()
         await flow.metadata.scopes.put(INTERNAL_SCOPE, Scope(flow.clock.now_ms()), ANY_VERSION)
 
 
 def check_deletable(scope: str, *, recursive: bool) -> None:
-    """Refuse the controller's own scope: it always holds something, which nobody may delete."""
+    """Reject the deletion of the controller's own scope, which is never empty."""
     if scope == INTERNAL_SCOPE and recursive:
-        raise errors.PermissionDeniedError(f"the scope {scope} is the server's own")
+        raise errors.PermissionDeniedError(f"the scope {scope} belongs to the server and can't be deleted")
     if scope == INTERNAL_SCOPE:
-        raise errors.NotEmptyError(f"the scope {scope} holds what the server knows of all others")
+        raise errors.NotEmptyError(f"the scope {scope} contains the server's metadata and can't be deleted")
 
 
 async def begin_delete(flow: Workflows, scope: str, *, recursive: bool) -> DeleteScopeWork:
@@ -66,7 +66,7 @@ def _not_empty(scope: str) -> errors.NotEmptyError:
 
 
 def _contents(flow: Workflows, scope: str) -> tuple[RecordTable[Any], ...]:
-    """The tables in which each record is something in the scope."""
+    """Return the tables whose records are the contents of the scope."""
     return flow.metadata.groups(scope), flow.metadata.tables(scope), flow.metadata.streams(scope)
 
 
@@ -80,32 +80,32 @@ async def _some(table: RecordTable[Any], count: int = LIST_PAGE) -> list[str]:
 
 async def delete_steps(flow: Workflows, name: StreamName, work: DeleteScopeWork) -> None:
     scope, scopes = name.scope, flow.metadata.scopes
-    held = await scopes.get(scope, fresh=True)
-    if held is not None and held.value.state is ScopeState.ACTIVE:
-        if work.version != held.version:
-            return  # another scope of the name: this one is gone, or wasn't empty
-        held = await scopes.put(scope, replace(held.value, state=ScopeState.DELETING), held.version)
-    await _delete_contents(flow, scope, held, recursive=work.recursive)
+    record = await scopes.get(scope, fresh=True)
+    if record is not None and record.value.state is ScopeState.ACTIVE:
+        if work.version != record.version:
+            return  # the scope was deleted and recreated, or wasn't empty
+        record = await scopes.put(scope, replace(record.value, state=ScopeState.DELETING), record.version)
+    await _delete_contents(flow, scope, record, recursive=work.recursive)
     for table in _contents(flow, scope):
         await table.drop(must_be_empty=True)
     for table in (flow.metadata.tags(scope), *flow.metadata.shared(scope)):
         await table.drop()
-    if held is not None:
-        await scopes.remove_if((scope, held.version))
+    if record is not None:
+        await scopes.remove_if((scope, record.version))
 
 
-async def _delete_contents(flow: Workflows, scope: str, held: Versioned[Scope] | None, *, recursive: bool) -> None:
-    """Delete what is in the scope, a page at a time, or refuse to. Nothing new appears except from unfinished work."""
+async def _delete_contents(flow: Workflows, scope: str, record: Versioned[Scope] | None, *, recursive: bool) -> None:
+    """Delete the scope's contents page by page, or refuse to. Only unfinished work can add new contents."""
     while True:
         try:
             await flow.quiet(scope)
             if await _is_empty(flow, scope):
                 return
         except errors.StorageFullError:
-            if recursive or held is None:
+            if recursive or record is None:
                 raise
-        if not recursive and held is not None:
-            await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
+        if not recursive and record is not None:
+            await flow.metadata.scopes.put(scope, replace(record.value, state=ScopeState.ACTIVE), record.version)
             raise WorkRefused(_not_empty(scope))
         for group in [GroupName(scope, name) for name in await _some(flow.metadata.groups(scope))]:
             with suppress(errors.ReaderGroupNotFoundError):

@@ -1,4 +1,4 @@
-"""Seal a stream forever: no transaction stays open, those being committed are, and no segment takes more."""
+"""Seal a stream forever: open transactions are aborted, committing ones finish, and all segments are sealed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nadi.controller.transactions.decisions import Transactions
 
 
 async def begin(flow: Workflows, name: StreamName) -> SealWork | None:
-    """The work to record; None if the stream is sealed already, as requested."""
+    """Return the work to record; None if the stream is already sealed, as requested."""
     stream = (await flow.metadata.stream(name)).value
     return None if stream.state is StreamState.SEALED else SealWork()
 
@@ -20,7 +20,7 @@ async def steps(flow: Workflows, transactions: Transactions, name: StreamName, w
     stream, version = await flow.metadata.stream(name)
     if stream.state is StreamState.SEALED:
         return
-    if stream.state is StreamState.ACTIVE:  # from here on no transaction is begun
+    if stream.state is StreamState.ACTIVE:  # from here on no transaction can start
         await flow.metadata.put_stream(name, replace(stream, state=StreamState.SEALING), version)
     await transactions.end_all(name)
     stream, version = await flow.metadata.stream(name)

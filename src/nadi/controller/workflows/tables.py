@@ -1,8 +1,7 @@
 """Key-value tables: a fixed number of table segments over equal ranges of the key space.
 
-Clients read and write the segments themselves; the controller creates them, says where they are, and
-deletes them. A table never scales. As for streams, numbers continue after those of a deleted table of the
-same name, so no segment name is ever used twice.
+Clients read and write the segments themselves; the controller creates, locates and deletes them. A table never scales.
+As for streams, segment numbers continue after those of a deleted table of the same name, so no name is used twice.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWor
         await check_scope(flow, stream.scope)
     except WorkRefused:
         if await flow.metadata.tables(stream.scope).get(TableName.of(stream).table, fresh=True) is not None:
-            return  # its record is the last step
+            return  # already created: its record is the last step
         await together(flow.segments.delete_table(stream.segment(segment.id)) for segment in table.segments)
         raise
     await together(
@@ -64,10 +63,10 @@ async def begin_delete(flow: Workflows, name: TableName) -> DeleteTableWork:
 
 async def delete_steps(flow: Workflows, stream: StreamName, work: DeleteTableWork) -> None:
     name = TableName.of(stream)
-    found = await flow.metadata.find_table(name)
-    if found is None:
+    record = await flow.metadata.find_table(name)
+    if record is None:
         return
-    segments = found.value.segments
+    segments = record.value.segments
     await together(flow.segments.delete_table(stream.segment(segment.id)) for segment in segments)
     await flow.metadata.keep_last_numbers([(stream, segments)])
     await flow.metadata.tables(stream.scope).remove([name.table])

@@ -1,8 +1,8 @@
-"""Cut off the old end of a stream at a stream cut.
+"""Truncate a stream at a stream cut.
 
-The head moves first, so a reader that finds its data gone asks for the head and gets the new one.
-Segments before the cut are deleted and those in it are truncated. Old stream cuts are understood through the epochs
-before the head, so a thousand of those are kept; older ones are forgotten, unless an unfinished transaction needs them.
+The head moves first, so a reader that finds its data truncated asks for the head and gets the new one. Segments before
+the cut are deleted and those in it are truncated. Old stream cuts are interpreted with the epochs before the head, so
+EPOCHS_KEPT of those are retained; older ones are forgotten, unless an unfinished transaction needs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
 
 
 def _passed(history: EpochHistory, name: StreamName, head: Cut, cut: Cut) -> tuple[int, ...]:
-    """The segments that lie before the cut; InvalidStreamCutError if it isn't a valid one."""
+    """Return the segments before the cut; InvalidStreamCutError if it isn't valid."""
     head = head or history.head_of_time()
     try:
         is_valid = history.is_valid_cut(cut)
@@ -35,19 +35,21 @@ def _passed(history: EpochHistory, name: StreamName, head: Cut, cut: Cut) -> tup
     except EpochGoneError:
         is_valid, is_after = True, False
     if not is_valid:
-        raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
+        raise InvalidStreamCutError(
+            f"the cut is not a stream cut of {name}: take one from a reader group or the stream"
+        )
     if not is_after:
-        raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
+        raise InvalidStreamCutError(f"{name} is already truncated beyond this stream cut: use a later one")
     return tuple(segment for segment in history.between(head, cut) if segment not in cut)
 
 
 async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:
-    """Refuse a head past the end of a segment: it would forever hide what is written there later."""
+    """Reject a head past the end of a segment: it would hide events written there later."""
 
     async def check(segment: str, offset: int) -> None:
         length = await flow.segments.length(segment)
         if offset > length:
-            raise InvalidStreamCutError(f"offset {offset:,} lies past the end of segment {segment}, at {length:,}")
+            raise InvalidStreamCutError(f"offset {offset:,} is past the end of segment {segment}, at {length:,}")
 
     await together(check(name.segment(segment), offset) for segment, offset in cut.items() if offset > 0)
 
@@ -64,8 +66,8 @@ async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
 
 
 async def _forget(flow: Workflows, name: StreamName, stream: StreamRecord) -> None:
-    """Forget the epochs that lie well before the head. Transactions of the stream's present ranges may begin meanwhile:
-    theirs stay too."""
+    """Forget the epochs well before the head, except those that unfinished transactions, or ones starting now with the
+    stream's current ranges, may need."""
     if stream.epoch < EPOCHS_KEPT:
         return
     history = await flow.metadata.history(name)

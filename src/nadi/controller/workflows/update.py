@@ -1,4 +1,4 @@
-"""Replace a stream's whole configuration, and scale the stream if the new one requires a different size."""
+"""Replace a stream's complete configuration, and scale the stream if the new one requires a different size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
         await index_tags(flow, name, stream.config.tags, work.config.tags)
         stream = replace(stream, config=work.config)
         await flow.metadata.put_stream(name, stream, version)
-    await flow.metadata.keep_limited(name, work.config)
+    await flow.metadata.list_limited(name, work.config)
     await together(flow.segments.update_policy(name.segment(s.id), work.config) for s in stream.segments)
     count, least = len(stream.segments), work.config.min_segments
     if count < least or (work.config.scale_type is ScaleType.FIXED and count != least):
