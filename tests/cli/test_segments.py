@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.charts import GONE, SHADES, UP, Span, grid, picture, rate_text, spans_of
+from nadi.charts import TRUNCATED, SHADES, UP, Span, grid, picture, rate_text, spans_of
 from nadi.client import StreamManager
 from nadi.model.reports import SegmentReport
 
@@ -43,7 +43,7 @@ def test_the_history_has_what_was_replaced_and_truncated(shell: Shell) -> None:
 def test_the_history_is_drawn_as_text(shell: Shell) -> None:
     drawn = shell.run("stream", "segments", "home", "scaled", "--history").output
     assert drawn.startswith(" 1.00 ")
-    assert GONE in drawn
+    assert TRUNCATED in drawn
     assert "3 segments" in drawn
     assert "No segment" not in shell.run("stream", "segments", "home", "scaled", "--history", "--last", "60").output
 
@@ -96,7 +96,7 @@ def test_a_segment_that_lived_shorter_than_a_column_is_drawn() -> None:
 def test_what_ended_before_is_left_out_and_the_rest_cut_off() -> None:
     reports = [SegmentReport(0, 0, 1, 0, 1000, 0, 10), SegmentReport(1, 0, 1, 1000, None, 500, 1000)]
     (span,) = spans_of(reports, now_ms=3000, since_ms=1500)
-    assert (span.segment_id, span.start_ms, span.end_ms, span.gone_ms) == (1, 1500, 3000, 2000)
+    assert (span.segment_id, span.start_ms, span.end_ms, span.head_ms) == (1, 1500, 3000, 2000)
     assert spans_of([], 0) == []
     assert picture([]) == "No segment took events in that time."
 
