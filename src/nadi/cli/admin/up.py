@@ -245,7 +245,7 @@ def _serve_store(config: ServerConfig) -> None:
     def ready(server: ClusterServer) -> None:
         cluster = server.cluster
         say(f"nadi is serving {config.store}")
-        say(f"  server         {server.id} with {len(server.store.containers)} of {cluster.containers} containers")
+        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers")
         say(f"  cluster        {cluster.cluster}")
         _say_ports(server)
 
