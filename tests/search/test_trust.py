@@ -226,7 +226,7 @@ def test_an_index_is_closed_once_nobody_asks_it() -> None:
     _forget(known, "home", "idle")
     assert not known
     assert list(map(id, closed)) == [id(idle.search)]
-    busy.asked -= 1
+    busy.active -= 1
     busy.close_if_idle()
     assert list(map(id, closed)) == [id(idle.search), id(busy.search)]
 
