@@ -57,12 +57,11 @@ def test_a_dry_run_writes_nothing(data: Path, tmp_path: Path) -> None:
     before = files(data)
     said = migrate(*to, "--dry-run", store=store)
     assert "segments in 1 containers" in said, said
-    assert "it can go there" in said, said
     assert files(data) == before
     assert not (tmp_path / "store").exists()
     migrate(*to, "--ahead", store=store)
-    assert "has begun, and would continue" in migrate(*to, "--dry-run", store=store)
-    assert "leave it out" in refused(*to, "--dry-run", "--ahead", store=store)
+    assert "unfinished migration" in migrate(*to, "--dry-run", store=store)
+    assert "--ahead" in refused(*to, "--dry-run", "--ahead", store=store)
     migrate(*to, store=store)
     assert "was moved to" in refused(*to, "--dry-run", store=store)
     with store.server():
@@ -76,13 +75,13 @@ def test_what_is_not_there_or_not_reached(data: Path, tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}/store")
     plain = tmp_path / "plain"
     plain.mkdir()
-    assert "there is no folder" in refused(str(tmp_path / "no"), store.url, store=store)
+    assert str(tmp_path / "no") in refused(str(tmp_path / "no"), store.url, store=store)
     assert "isn't a data folder" in refused(str(plain), store.url, store=store)
-    assert "say where to" in refused(str(data), store=store)
-    assert "say where to" in refused(store.url, store=store)
+    assert "TO is" in refused(str(data), store=store)
+    assert "TO is" in refused(store.url, store=store)
     with nadi.embedded(data), nadi.embedded(tmp_path / "other", rest_port=0) as other:
         arguments = str(data), store.url, "--rest"
-        assert "gives no answer" in refused(*arguments, "http://127.0.0.1:9", store=store)
+        assert "http://127.0.0.1:9/" in refused(*arguments, "http://127.0.0.1:9", store=store)
         assert "doesn't serve" in refused(*arguments, other.rest_uri, store=store)
     with nadi.embedded(data) as server, StreamManager(server.controller_uri) as manager:
         assert manager.list_streams("home") == ["meters"]
@@ -152,7 +151,7 @@ def test_a_folder_that_is_filled_is_not_served(data: Path, tmp_path: Path) -> No
     for new, tier2 in ((tmp_path / "inside", ""), (tmp_path / "outside", chunks)):
         options = ("--tier2", tier2) if tier2 else ()
         migrate(str(data), str(new), *options, "--ahead", store=store)
-        assert "has begun, and would continue" in migrate(str(data), str(new), *options, "--dry-run", store=store)
+        assert "unfinished migration" in migrate(str(data), str(new), *options, "--dry-run", store=store)
         for given in ("", chunks):
             with pytest.raises(NadiError, match=r"a migration to .* hasn't ended"), nadi.embedded(new, tier2=given):
                 pass
@@ -164,5 +163,5 @@ def test_a_folder_that_is_filled_is_not_served(data: Path, tmp_path: Path) -> No
 def test_what_looks_like_a_url(data: Path, tmp_path: Path) -> None:
     store = Store("")
     for place in ("file:/there", "s3:bucket/there"):
-        assert f"{place} isn't a URL: write {place[: place.index(':')]}://" in refused(str(data), place, store=store)
-    assert "600 s at most" in refused(str(data), str(tmp_path / "new"), "--pause-limit", "nan", store=store)
+        assert f"{place} isn't a URL: use {place[: place.index(':')]}://" in refused(str(data), place, store=store)
+    assert "600 s" in refused(str(data), str(tmp_path / "new"), "--pause-limit", "nan", store=store)

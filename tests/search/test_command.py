@@ -51,7 +51,7 @@ def test_an_index_at_the_prompt(
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:
         for number in range(50):
             writer.write_event(event(number, level=f"l{number % 2}"))
-    assert "has no search indexes" in shell.run("search", "list", "home").output
+    assert shell.json("search", "list", "home") == []
     made = ["search", "create", "home", "logs", "--fields", "message:text,level:keyword"]
     made += ["--index", str(tmp_path / "shards")]
     assert "nadi search run home logs" in shell.run(*made).output
@@ -96,7 +96,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
     shell.run("scope", "create", "home")
     shell.run("stream", "create", "home", "logs")
     made = ["search", "create", "home", "logs", "--fields", "message:text", "--index"]
-    assert "it is empty" in shell.run(*made, "", code=2).stderr
+    assert "empty" in shell.run(*made, "", code=2).stderr
     shell.run(*made, str(tmp_path / "shards"))
     messages = ["C:\\request", "[/bold] request", "[red]request\\", "a\1request\0\1", "re\x1b[31mquest request"]
     with nadi.StreamManager(server.controller_uri) as manager:
@@ -104,7 +104,7 @@ def test_what_stands_in_events_is_printed_as_it_is(
             for message in messages:
                 writer.write_event(msgspec.json.encode({"message": message}))
         hint = shell.run("search", "query", "home", "logs", "request").stderr
-        assert "no indexer runs: `nadi search run home logs`" in hint
+        assert "`nadi search run home logs`" in hint
         for part in search.backfill_parts(manager, "home", "logs"):
             part.index()
     shown = shell.run("search", "query", "home", "logs", "request", "--order", "oldest")
@@ -125,7 +125,7 @@ def test_standing_queries_at_the_prompt(server: nadi.standalone.EmbeddedServer) 
     assert "has no standing queries" in shell.run(*standing, "list", "home", "logs", code=1).stderr
     assert "say which fields" in shell.run(*standing, "create", "home", "logs", "--hits", "hits", code=1).stderr
     shell.run(*standing, "create", "home", "logs", "--hits", "hits", "--fields", "message:text", "--from", "head")
-    assert "no standing queries yet" in shell.run(*standing, "list", "home", "logs").output
+    assert shell.json(*standing, "list", "home", "logs") == []
     shell.run(*standing, "add", "home", "logs", "threes", "group3", "--from", "head")
     shell.run(*standing, "add", "home", "logs", "others", "--", "-group3")
     with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "logs") as writer:

@@ -252,7 +252,10 @@ def test_a_repair_that_is_killed_is_done_again(unreadable: Path, stride: int) ->
         if not killed_at(step, folder):
             break
         told = command("repair", folder, "--yes")
-        assert "a server can be started" in told.output or "what is left is sound" in told.output, (step, told.output)
+        assert "a server can be started" in told.output or "the remaining data is sound" in told.output, (
+            step,
+            told.output,
+        )
         assert what_counts(folder) == expected, step
         step += stride
         assert step < 100
