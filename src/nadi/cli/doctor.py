@@ -52,13 +52,13 @@ class Finding(NamedTuple):
 def doctor(
     data: Annotated[
         Path,
-        typer.Option(help="Data folder, which doesn't have to exist yet. [default: nadi-data]", show_default=False),
+        typer.Option(help="Data folder, which doesn't have to exist yet. (default: nadi-data)", show_default=False),
     ] = Path("nadi-data"),
     controller: Annotated[
         str | None,
         typer.Option(
             envvar="NADI_CONTROLLER",
-            help=f"Address of a server that must be running. [default: {DEFAULT_URI}, if one is running]",
+            help=f"Address of a server that must be running. (default: {DEFAULT_URI}, if one is running)",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +66,7 @@ def doctor(
         str | None,
         typer.Option(
             envvar="NADI_REST",
-            help="REST address of the server. [default: as reported by the controller, or port 9091 of its host]",
+            help="REST address of the server. (default: as reported by the controller, or port 9091 of its host)",
             show_default=False,
         ),
     ] = None,

@@ -129,32 +129,32 @@ function_app = Resource(
 
 
 _OPTIONS = {
-    "name": option(str, "Name of the function and its reader group. [default: made from stream and handler]"),
-    "start": option(Literal["head", "tail"], "Start of a new function. [default: head]", "--from"),
-    "min_workers": option(int, "Workers kept while idle. [default: 0]", "--min"),
-    "max_workers": option(int, "Maximum number of workers, one per segment. [default: 16]", "--max"),
-    "idle_s": option(float, "Seconds until idle workers are stopped. [default: 60]", "--idle"),
-    "batch_events": option(int, "Maximum events per batch. [default: 100]", "--batch"),
-    "batch_ms": option(int, "Milliseconds to wait for a full batch. [default: 0]"),
-    "timeout_s": option(float, "Timeout of a call in seconds. [default: 60]", "--timeout"),
-    "memory_mib": option(int, "Memory limit of a handler's process. [default: unlimited]"),
-    "retries": option(int, "Retries after the first attempt. [default: 5]"),
-    "retry_first_s": option(float, "First pause between attempts in seconds. [default: 0.1]", "--retry-first"),
-    "retry_longest_s": option(float, "Longest pause between attempts in seconds. [default: 30]", "--retry-longest"),
+    "name": option(str, "Name of the function and its reader group. (default: made from stream and handler)"),
+    "start": option(Literal["head", "tail"], "Start of a new function. (default: head)", "--from"),
+    "min_workers": option(int, "Workers kept while idle. (default: 0)", "--min"),
+    "max_workers": option(int, "Maximum number of workers, one per segment. (default: 16)", "--max"),
+    "idle_s": option(float, "Seconds until idle workers are stopped. (default: 60)", "--idle"),
+    "batch_events": option(int, "Maximum events per batch. (default: 100)", "--batch"),
+    "batch_ms": option(int, "Milliseconds to wait for a full batch. (default: 0)"),
+    "timeout_s": option(float, "Timeout of a call in seconds. (default: 60)", "--timeout"),
+    "memory_mib": option(int, "Memory limit of a handler's process. (default: unlimited)"),
+    "retries": option(int, "Retries after the first attempt. (default: 5)"),
+    "retry_first_s": option(float, "First pause between attempts in seconds. (default: 0.1)", "--retry-first"),
+    "retry_longest_s": option(float, "Longest pause between attempts in seconds. (default: 30)", "--retry-longest"),
     "dead_letters": DeadLetters,
     "output": option(str, "Stream for the handler's results."),
     "delivery": option(
         Literal["at-most-once", "at-least-once", "exactly-once"],
-        "Delivery guarantee on failures. [default: at-least-once]",
+        "Delivery guarantee on failures. (default: at-least-once)",
     ),
     "key_field": option(str, "Field of JSON events that contains the routing key."),
     "skip_damage": option(bool, "Continue after damaged data.", "--skip-damage"),
 }
 _OF_TARGETS = {
-    "mode": option(Literal["binary", "structured", "batched"], "Form of the CloudEvents. [default: binary]"),
+    "mode": option(Literal["binary", "structured", "batched"], "Form of the CloudEvents. (default: binary)"),
     "header": option(list[str], f"HTTP header `Name: value`. ${AUTHORIZATION} sets Authorization."),
-    "event_type": option(str, "Type of the CloudEvents. [default: nadi.event]"),
-    "content_type": option(str, "Content type of their data. [default: application/octet-stream]"),
+    "event_type": option(str, "Type of the CloudEvents. (default: nadi.event)"),
+    "content_type": option(str, "Content type of their data. (default: application/octet-stream)"),
     "target_trust_store": option(str, "PEM file with certificates to trust for the target."),
 }
 

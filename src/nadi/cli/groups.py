@@ -105,11 +105,11 @@ def create_group(
     streams: Annotated[list[str], typer.Argument(help="Streams to read: names within the scope, or SCOPE/STREAM.")],
     start: Annotated[
         list[str] | None,
-        typer.Option("--from", help=f"Start: {POSITION}; or STREAM=POSITION. [default: head]"),
+        typer.Option("--from", help=f"Start: {POSITION}; or STREAM=POSITION. (default: head)"),
     ] = None,
     end: Annotated[
         list[str] | None,
-        typer.Option("--to", help=f"End: {POSITION}; or STREAM=POSITION. [default: none]"),
+        typer.Option("--to", help=f"End: {POSITION}; or STREAM=POSITION. (default: none)"),
     ] = None,
     by: By = TimeBasis.ARRIVAL,
     checkpoint_every: Annotated[str | None, typer.Option(help="Interval of automatic checkpoints: 30s, 5min.")] = None,

@@ -111,21 +111,21 @@ _OPTIONS = {
         str, "Format of the events, whose fields become columns: json, msgpack, avro, protobuf, arrow.", "--format"
     ),
     "value_schema": option(str, "Fields in Spark DDL if the stream doesn't have a schema: 'wh double'.", "--schema"),
-    "event_time_unit": option(str, "Unit of times noted by writers. [default: ms]"),
+    "event_time_unit": option(str, "Unit of times noted by writers. (default: ms)"),
     "keep_events": option(bool, "Store the events' bytes in a column, too.", "--keep-events"),
     "dead_letters": DeadLetters,
     "holds_back": option(
         bool,
-        "Protect events that aren't in the table yet from retention. [default: protect]",
+        "Protect events that aren't in the table yet from retention. (default: protect)",
         "--protect-unconsumed/--no-protect-unconsumed",
     ),
     "skip_truncated": option(bool, "Continue after truncated events.", "--skip-truncated"),
-    "start": option(Literal["head", "tail"], "Start of a new lake. [default: head]", "--from"),
-    "every_s": option(float, "Seconds between commits. [default: 30]", "--every"),
-    "commit_bytes": option(int, "Approximate bytes of the stream per commit. [default: 512 MiB]"),
-    "compact_files": option(int, "Small files in a partition that trigger compaction; 0: never. [default: 16]"),
-    "keep_snapshots_s": option(float, "Seconds until snapshots expire. [default: 5 days]", "--keep-snapshots"),
-    "name": option(str, "Name of the lake. [default: STREAM-lake]"),
+    "start": option(Literal["head", "tail"], "Start of a new lake. (default: head)", "--from"),
+    "every_s": option(float, "Seconds between commits. (default: 30)", "--every"),
+    "commit_bytes": option(int, "Approximate bytes of the stream per commit. (default: 512 MiB)"),
+    "compact_files": option(int, "Small files in a partition that trigger compaction; 0: never. (default: 16)"),
+    "keep_snapshots_s": option(float, "Seconds until snapshots expire. (default: 5 days)", "--keep-snapshots"),
+    "name": option(str, "Name of the lake. (default: STREAM-lake)"),
 }
 
 

@@ -30,14 +30,14 @@ Patience = Annotated[
     float | None,
     typer.Option(
         envvar="NADI_PATIENCE",
-        help="Timeout of each request in seconds. [default: 30, and 130 for changes]",
+        help="Timeout of each request in seconds. (default: 30, and 130 for changes)",
         min=0.1,
     ),
 ]
 Rest = Annotated[
     str, typer.Option(envvar="NADI_REST", help="REST address of a server, http://host:port or https://host:port.")
 ]
-Output = Annotated[Form | None, typer.Option("--output", "-o", help="Output format. [default: table]")]
+Output = Annotated[Form | None, typer.Option("--output", "-o", help="Output format. (default: table)")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; same as -o json.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
@@ -58,8 +58,8 @@ OfIndex = Annotated[
 
 # --- events and ranges
 
-From = Annotated[str | None, typer.Option("--from", help=f"Start: {POSITION}. [default: head]")]
-To = Annotated[str | None, typer.Option("--to", help=f"End: {POSITION}. [default: tail]")]
+From = Annotated[str | None, typer.Option("--from", help=f"Start: {POSITION}. (default: head)")]
+To = Annotated[str | None, typer.Option("--to", help=f"End: {POSITION}. (default: tail)")]
 RoutingKeys = Annotated[
     list[str] | None, typer.Option("--key", help=f"Read only segments that may contain this routing key; {SEVERAL}.")
 ]
@@ -77,7 +77,7 @@ Create = Annotated[
 ]
 InTransaction = Annotated[bool, typer.Option("--transaction", help="Write all events in one transaction, or none.")]
 DeadLetters = Annotated[
-    str | None, typer.Option("--dead-letter", help="Dead-letter stream, for events that keep failing. [default: none]")
+    str | None, typer.Option("--dead-letter", help="Dead-letter stream, for events that keep failing. (default: none)")
 ]
 
 

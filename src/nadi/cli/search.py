@@ -201,7 +201,7 @@ def query(
     scope: Scope,
     stream: Stream,
     text: Annotated[
-        str, typer.Argument(metavar="[QUERY]", help="Query (see docs/search.md). [default: all events]")
+        str, typer.Argument(metavar="[QUERY]", help="Query (see docs/search.md). (default: all events)")
     ] = "",
     order: Annotated[Literal["newest", "oldest", "best"], typer.Option(help="Order of hits.")] = "newest",
     limit: Annotated[int, typer.Option("--limit", "-c", help="Hits per page.", min=1)] = 20,
@@ -316,7 +316,7 @@ def create_standing(
     scope: Scope,
     stream: Stream,
     hits: Annotated[str, typer.Option(help="Stream for hits.")],
-    fields: Annotated[str | None, typer.Option(help=f"{_FIELDS}. [default: those of the stream's index]")] = None,
+    fields: Annotated[str | None, typer.Option(help=f"{_FIELDS}. (default: those of the stream's index)")] = None,
     form_of: Annotated[Literal["json", "text"] | None, FormatHelp] = None,
     start: Annotated[str, typer.Option("--from", help="Start: head, tail, a time, a bookmark.")] = "tail",
 ) -> None:

@@ -75,6 +75,8 @@ def prepared(command: Callable[..., None]) -> Callable[..., None]:
     by_name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in shown]
     run.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
     run.__annotations__ = {}  # __signature__ replaces them
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)  # help keeps line breaks otherwise
     return run
 
 

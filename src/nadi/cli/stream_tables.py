@@ -65,20 +65,20 @@ stream_table_app = Resource(
 
 
 _OPTIONS = {
-    "stream": option(str, "Stream. [default: the stream with the table's name]"),
+    "stream": option(str, "Stream. (default: the stream with the table's name)"),
     "value_schema": option(
-        str, "Columns, such as 'meter string, wh double'. [default: from the stream's schema]", "--schema"
+        str, "Columns, such as 'meter string, wh double'. (default: from the stream's schema)", "--schema"
     ),
     "value_format": option(
         str,
-        "Format of the events: json, msgpack, avro, protobuf or arrow. [default: from the stream's schema, or json "
-        "with --schema]",
+        "Format of the events: json, msgpack, avro, protobuf or arrow. (default: from the stream's schema, or json "
+        "with --schema)",
         "--format",
     ),
     "value_mode": option(
         str,
         "Handling of malformed events: PERMISSIVE returns nulls, DROPMALFORMED skips them, FAILFAST fails. "
-        "[default: PERMISSIVE]",
+        "(default: PERMISSIVE)",
         "--mode",
     ),
     "key": option(list[str], f"Column of the primary key, whose latest row counts; {SEVERAL}."),
@@ -108,7 +108,7 @@ def write_changes(
     scope: Scope,
     name: Name,
     to: Annotated[str, typer.Argument(help="Target stream, or a stream table of it.")],
-    end: Annotated[str | None, typer.Option(help=f"End: {POSITION}. [default: none, runs until Ctrl-C]")] = None,
+    end: Annotated[str | None, typer.Option(help=f"End: {POSITION}. (default: none, runs until Ctrl-C)")] = None,
     every: Annotated[float, typer.Option(help="Seconds between checks for new rows.", min=0.01)] = 1.0,
     on_unknown_commit: Annotated[
         str,

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _LISTED = 8  # segments or key ranges shown per decision
 
 _POLICIES = {
-    "segments": option(int, "Minimum number of segments. [default: 1]", min=1),
+    "segments": option(int, "Minimum number of segments. (default: 1)", min=1),
     "events_per_s": option(int, "Split segments that receive more events per second.", min=1),
     "kib_per_s": option(int, "Split segments that receive more KiB per second.", min=1),
-    "scale_factor": option(int, "Maximum pieces of one split. [default: 2]", min=2),
+    "scale_factor": option(int, "Maximum pieces of one split. (default: 2)", min=2),
     "retention": option(str, "Minimum retention: an age (90s, 15min, 12h, 7d) or a size (500MB, 10GiB)."),
     "retention_max": option(str, "Maximum retention, even if reader groups need more."),
     "over_bookmarks": option(
@@ -40,8 +40,8 @@ _POLICIES = {
         bool, "Whether ages refer to the events' own time.", "--retention-by-event-time/--retention-by-arrival"
     ),
     "event_time": option(str, "Field with the event time, such as read_at or meta.time.", metavar="PATH"),
-    "event_time_unit": option(Literal["s", "ms", "us", "ns"], "Unit of a numeric event time since 1970. [default: s]"),
-    "event_time_format": option(Literal["json", "msgpack"], "Format of the events. [default: json]"),
+    "event_time_unit": option(Literal["s", "ms", "us", "ns"], "Unit of a numeric event time since 1970. (default: s)"),
+    "event_time_format": option(Literal["json", "msgpack"], "Format of the events. (default: json)"),
 }
 _SCALING = "segments", "events_per_s", "kib_per_s", "scale_factor"
 _RETENTION = "retention", "retention_max", "over_bookmarks", "by_event_time"

@@ -135,7 +135,7 @@ def clean(
 @cluster_app.command()
 def drain(
     server: Annotated[
-        str, typer.Argument(help="Id, prefix of the id, or address of the server. [default: the server at --rest]")
+        str, typer.Argument(help="Id, prefix of the id, or address of the server. (default: the server at --rest)")
     ] = "",
     rest: Rest = _DEFAULT_REST,
     trust_store: TrustStore = None,

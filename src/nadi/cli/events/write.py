@@ -51,7 +51,7 @@ def write(
     ] = None,
     lease: Annotated[
         str | None,
-        typer.Option(help="New lease of that transaction, until a `nadi transaction ping`. [default: 10min]"),
+        typer.Option(help="New lease of that transaction, until a `nadi transaction ping`. (default: 10min)"),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -61,7 +61,7 @@ _ENDINGS = {
 
 
 Format = Annotated[
-    FileFormat | None, typer.Option("--format", help="File format. [default: from the file's extension]")
+    FileFormat | None, typer.Option("--format", help="File format. (default: from the file's extension)")
 ]
 _PART = ".part"
 
