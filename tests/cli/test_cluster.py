@@ -209,7 +209,7 @@ def test_up_with_a_foreign_folder_as_store_prints_one_line(tmp_path: Path) -> No
     (tmp_path / "notes.txt").write_text("mine")
     code, output = run("up", "--port", "0", "--store", f"file://{tmp_path}")
     assert code == 1
-    assert str(tmp_path) in output
+    assert "notes.txt" in output
     assert len(output.splitlines()) == 1
 
 

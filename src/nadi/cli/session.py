@@ -177,7 +177,7 @@ class Resource:
 
     def _list(self, rows: Callable[..., Any], manager: StreamManager, form: Form, **given: Any) -> None:
         records, unreadable = rows(manager, **given)
-        description = f"matching {self.noun}" if self.filters else self._plural
+        description = f"matching {self._plural}" if self.filters else self._plural
         empty = (self.empty or f"No {description} in scope {{scope}}.").format(**given)
         shown = map(self.for_people, records) if form is Form.TABLE else records
         show(list(shown), self.columns, form=form, empty=empty, unreadable=unreadable)
